@@ -1,0 +1,43 @@
+# Every target sets up what it needs: a virtual environment in .venv, filled from pyproject.toml.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+SOURCES := ebla tests benchmarks
+
+.PHONY: demo test check format bench soak clean
+
+$(VENV)/.dev: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing ebla and its development tools into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	@echo "installing the peers to measure against ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[bench]"
+	@touch $@
+
+demo: $(VENV)/.dev            ## a short story: ingest, read, correct, crash, recover
+	@$(BIN)/python -m ebla.demo
+
+test: check                   ## everything that must be true, in minutes
+	$(BIN)/python -m pytest -m "not soak"
+
+check: $(VENV)/.dev           ## format, lint, types, import layers
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+bench: $(VENV)/.bench         ## speeds, as ratios against peers in the same run
+	$(BIN)/python -m benchmarks
+
+soak: $(VENV)/.dev            ## long crash and model runs
+	$(BIN)/python -m pytest -m soak
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Ebla: a tablet store for people who work in Python and Spark."""

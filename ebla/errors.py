@@ -1,0 +1,177 @@
+"""Every error that Ebla raises, as one tree.
+
+    EblaError
+    |-- RequestError         fix the request: it would fail again as it is
+    |   |-- SchemaError          a schema that cannot be, or a change to one
+    |   |-- UnknownTable         no table of that name
+    |   |-- TableExists          the name is taken
+    |   |-- UnknownColumn        no such column or family in the table
+    |   |-- InvalidBatch         rows that do not fit: types, null keys, sizes, damaged bytes
+    |   |-- InvalidKey           a key that cannot be one of this table's
+    |   |-- HistoryGone          `as_of` reaches back further than history is kept
+    |   |-- ClockSkew            a transaction number too far in the future
+    |   `-- ReadOnly             a write to a store or snapshot opened for reading
+    |-- Conflict             somebody else was faster: read again, then decide
+    |-- Unavailable          retry: the same request may succeed later
+    |   |-- StoreLocked          another process has the store open for writing
+    |   |-- StaleRoute           the tablet is elsewhere or changed: look it up again
+    |   |-- Closed               the store was closed while the request was under way
+    |   `-- TimedOut             it took longer than allowed
+    |-- OutcomeUnknown       it may or may not have happened: read before repeating
+    `-- StoreError           stop: the store needs attention before it can go on
+        |-- StoreNotFound        there is no store at that place
+        |-- Corruption           damaged bytes, with file and offset
+        |-- MissingFile          a file that METADATA names is not there
+        |-- LogFailed            the log cannot be written (disk full, I/O error); reads go on
+        `-- FormatTooNew         written by a later version of Ebla
+
+`EblaError.advice` says in one word what the caller should do: ``fix``, ``reread``, ``retry``, ``check``
+or ``stop``. "Unknown" is not "failed": code that retries must not treat the two alike.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "ClockSkew",
+    "Closed",
+    "Conflict",
+    "Corruption",
+    "EblaError",
+    "FormatTooNew",
+    "HistoryGone",
+    "InvalidBatch",
+    "InvalidKey",
+    "LogFailed",
+    "MissingFile",
+    "OutcomeUnknown",
+    "ReadOnly",
+    "RequestError",
+    "SchemaError",
+    "StaleRoute",
+    "StoreError",
+    "StoreLocked",
+    "StoreNotFound",
+    "TableExists",
+    "TimedOut",
+    "Unavailable",
+    "UnknownColumn",
+    "UnknownTable",
+]
+
+
+class EblaError(Exception):
+    """Base of all errors raised by Ebla."""
+
+    advice: ClassVar[str] = "stop"
+
+
+class RequestError(EblaError, ValueError):
+    """The request is wrong and nothing was changed. Fix it before sending it again."""
+
+    advice = "fix"
+
+
+class SchemaError(RequestError):
+    """A schema that cannot be: a column in two groups, an unknown type, a reserved name."""
+
+
+class UnknownTable(RequestError):
+    """There is no table of that name."""
+
+
+class TableExists(RequestError):
+    """A table of that name exists already."""
+
+
+class UnknownColumn(RequestError):
+    """The table has no such column, and no group that takes its family."""
+
+
+class InvalidBatch(RequestError):
+    """Rows that do not fit the table. None of the batch was applied."""
+
+
+class InvalidKey(RequestError):
+    """A key that does not fit the table's key columns, or is too long."""
+
+
+class HistoryGone(RequestError):
+    """The snapshot asked for is older than the history that is kept."""
+
+
+class ClockSkew(RequestError):
+    """A transaction number further in the future than clocks may differ."""
+
+
+class ReadOnly(RequestError):
+    """A write through something that was opened for reading."""
+
+
+class Conflict(EblaError):
+    """A row changed since it was read, or exists where it must not. Nothing was applied."""
+
+    advice = "reread"
+
+
+class Unavailable(EblaError):
+    """Not now. Nothing was changed; the same request may succeed later."""
+
+    advice = "retry"
+
+
+class StoreLocked(Unavailable):
+    """Another process has this store open for writing."""
+
+
+class StaleRoute(Unavailable):
+    """The tablet is not served here, or its epoch or schema version moved on."""
+
+
+class Closed(Unavailable):
+    """The store was closed."""
+
+
+class TimedOut(Unavailable):
+    """The request took longer than allowed and was given up before it had any effect."""
+
+
+class OutcomeUnknown(EblaError):
+    """The change may or may not have happened. Read before repeating it."""
+
+    advice = "check"
+
+
+class StoreError(EblaError):
+    """The store itself needs attention before it can go on."""
+
+
+class StoreNotFound(StoreError):
+    """There is no store at that place."""
+
+
+class Corruption(StoreError):
+    """Bytes that are not what was written. Names the file, and the offset where it is known."""
+
+    def __init__(self, file: str, reason: str, offset: int | None = None) -> None:
+        self.file = file
+        self.offset = offset
+        self.reason = reason
+        where = file if offset is None else f"{file} at offset {offset}"
+        super().__init__(f"{where} is damaged: {reason}")
+
+    def __reduce__(self) -> tuple[type[Corruption], tuple[str, str, int | None]]:
+        return type(self), (self.file, self.reason, self.offset)
+
+
+class MissingFile(StoreError):
+    """A file that the store's metadata names is not there."""
+
+
+class LogFailed(StoreError):
+    """The log cannot be written. Reads go on; writing resumes after the cause is gone and the store reopened."""
+
+
+class FormatTooNew(StoreError):
+    """The files were written by a later version of Ebla."""

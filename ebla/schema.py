@@ -1,0 +1,427 @@
+"""What a table looks like: its key, and its locality groups with their columns or families.
+
+A user declares a `Schema` of `Group`s. The store numbers it: a `TableSchema` gives every key column, value column,
+family and group an id that is never given out again, and a version that grows with every change. Inside the store,
+columns are known by id, so that a rename touches no data and a dropped column cannot come back under its old name.
+
+    Schema  --number()-->  TableSchema  --resolve("click:home")-->  Target(group, family, qualifier)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from ebla.errors import SchemaError, UnknownColumn
+
+TypeLike: TypeAlias = "str | pa.DataType"
+
+WILDCARD = "*"
+COMPRESSIONS = ("none", "lz4", "snappy", "zstd")
+BLOCK_BYTES_DEFAULT = 512 * 1024
+NAME_BYTES_MAX = 255
+RESERVED_CELL_NAMES = ("family", "qualifier", "value", "timestamp")
+
+_TABLE_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
+_AGE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d|w)\s*")
+_AGE_MICROSECONDS = {
+    "us": 1,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+    "w": 604_800_000_000,
+}
+
+
+# --- types ---------------------------------------------------------------------------------------
+
+
+def parse_type(given: TypeLike) -> pa.DataType:
+    """Return the Arrow type that `given` names, in the form in which Ebla stores it.
+
+    Takes an Arrow type or its name: ``int32``, ``string``, ``timestamp[us, tz=UTC]``, ``decimal128(10, 2)``,
+    ``list<float64>``, ``struct<x: int32, y: string>``. Large, view and dictionary forms become the plain ones.
+    """
+    if isinstance(given, pa.DataType):
+        return _stored_type(given)
+    if not isinstance(given, str):
+        raise SchemaError(f"a type is an Arrow type or its name, not {given!r}")
+    text = given.strip()
+    decimal = re.fullmatch(r"(?:decimal|decimal128)\(\s*(\d+)\s*,\s*(-?\d+)\s*\)", text)
+    if decimal:
+        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    stamp = re.fullmatch(r"timestamp\[(s|ms|us|ns)(?:,\s*tz=([^\]]+))?\]", text)
+    if stamp:
+        return pa.timestamp(stamp[1], stamp[2])
+    if text.startswith("list<") and text.endswith(">"):
+        inner = text[5:-1].strip()
+        return pa.list_(parse_type(inner.removeprefix("item:")))
+    if text.startswith("struct<") and text.endswith(">"):
+        parts = [part.partition(":") for part in _split_top(text[7:-1])]
+        return pa.struct([pa.field(name.strip(), parse_type(inner)) for name, _, inner in parts])
+    try:
+        return _stored_type(pa.type_for_alias(text))
+    except ValueError:
+        raise SchemaError(
+            f"unknown type {given!r}: use an Arrow type or a name such as int64, string, date32, timestamp[us], "
+            "decimal128(10, 2) or list<string>"
+        ) from None
+
+
+def _split_top(text: str) -> list[str]:
+    parts, depth, begin = [], 0, 0
+    for at, char in enumerate(text):
+        depth += (char in "<([") - (char in ">)]")
+        if char == "," and depth == 0:
+            parts.append(text[begin:at])
+            begin = at + 1
+    return [*parts, text[begin:]]
+
+
+def _stored_type(given: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_dictionary(given):
+        return _stored_type(given.value_type)
+    if types.is_large_string(given) or types.is_string_view(given):
+        return pa.string()
+    if types.is_large_binary(given) or types.is_binary_view(given):
+        return pa.binary()
+    if types.is_large_list(given) or types.is_list(given) or types.is_list_view(given):
+        return pa.list_(_stored_type(given.value_type))
+    if types.is_struct(given):
+        return pa.struct([pa.field(f.name, _stored_type(f.type)) for f in given])
+    if types.is_null(given) or types.is_map(given) or types.is_union(given) or types.is_run_end_encoded(given):
+        raise SchemaError(f"a column cannot be of type {given}: use a scalar, list or struct type")
+    return given
+
+
+def is_key_type(given: pa.DataType) -> bool:
+    """Tell whether a key column may have this type: one whose order can be kept in bytes."""
+    types = pa.types
+    return bool(
+        types.is_boolean(given)
+        or types.is_integer(given)
+        or given in (pa.float32(), pa.float64(), pa.string(), pa.binary())
+        or types.is_date(given)
+        or types.is_timestamp(given)
+        or types.is_time(given)
+    )
+
+
+def parse_age(given: str | timedelta | float | int) -> int:
+    """Return an age in microseconds from ``"30d"``, ``"12h"``, a timedelta, or a number of seconds."""
+    if isinstance(given, timedelta):
+        micros = given // timedelta(microseconds=1)
+    elif isinstance(given, (int, float)) and not isinstance(given, bool):
+        micros = int(given * 1_000_000)
+    else:
+        match = _AGE.fullmatch(given) if isinstance(given, str) else None
+        if not match:
+            raise SchemaError(f"an age is written like 30d, 12h, 15m or 45s, not {given!r}")
+        micros = int(float(match[1]) * _AGE_MICROSECONDS[match[2]])
+    if micros <= 0:
+        raise SchemaError("an age must be longer than zero")
+    return micros
+
+
+def check_table_name(name: str) -> str:
+    """Return `name` if a table may be called that."""
+    if not isinstance(name, str) or not _TABLE_NAME.fullmatch(name):
+        raise SchemaError(f"a table name has 1 to 128 letters, digits, '_', '.' or '-', not {name!r}")
+    if name == "META" or name.startswith("sys."):
+        raise SchemaError(f"{name!r} is the name of a system table: choose another")
+    return name
+
+
+# --- what the user declares ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Group:
+    """A locality group: columns or families that are stored together and apart from all others.
+
+    Give either `columns` (name -> type; one typed Parquet column each) or `families` (names, or ``"*"`` for every
+    family in no other group; free qualifiers, bytes values).
+
+    `max_versions` and `max_age` purge old versions, either of them being enough (`purge_join="or"`) or only both
+    together (``"and"``). `in_memory` asks the cache to keep the group's blocks.
+    """
+
+    name: str
+    columns: Mapping[str, TypeLike] | None = None
+    families: Sequence[str] | None = None
+    compression: str = "lz4"
+    block_bytes: int = BLOCK_BYTES_DEFAULT
+    max_versions: int | None = None
+    max_age: str | timedelta | float | None = None
+    purge_join: Literal["and", "or"] = "or"
+    in_memory: bool = False
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The key and the groups of a table.
+
+    `key` maps key columns to types, in order; the default is one column ``row: binary``. `columns` is short for one
+    group named ``default`` with these columns.
+    """
+
+    key: Mapping[str, TypeLike] = field(default_factory=lambda: {"row": "binary"})
+    groups: Sequence[Group] = ()
+    columns: Mapping[str, TypeLike] | None = None
+
+    def number(self) -> TableSchema:
+        """Check the declaration and give everything in it an id. Raises `SchemaError` if it cannot be."""
+        groups = list(self.groups)
+        if self.columns is not None:
+            groups.insert(0, Group("default", columns=self.columns))
+        if not groups:
+            raise SchemaError("a table needs at least one group: give columns={...} or groups=[Group(...)]")
+        if not self.key:
+            raise SchemaError("a key needs at least one column")
+        ids = iter(range(1, 1 << 30))
+        key = tuple(Column(next(ids), _name(n, "key column"), parse_type(t)) for n, t in self.key.items())
+        numbered = tuple(_number_group(group, ids) for group in groups)
+        schema = TableSchema(version=1, key=key, groups=numbered, next_id=next(ids))
+        schema.check()
+        return schema
+
+
+def _name(name: Any, what: str) -> str:
+    if not isinstance(name, str) or not name:
+        raise SchemaError(f"a {what} needs a name, not {name!r}")
+    if name.startswith("_"):
+        raise SchemaError(f"{what} {name!r}: names that begin with '_' belong to the store")
+    if len(name.encode()) > NAME_BYTES_MAX:
+        raise SchemaError(f"{what} {name[:20]!r}...: a name has at most {NAME_BYTES_MAX} bytes")
+    return name
+
+
+def _number_group(group: Group, ids: Iterable[int]) -> GroupSchema:
+    take = iter(ids)
+    if (group.columns is None) == (group.families is None):
+        raise SchemaError(f"group {group.name!r} needs either columns or families, and not both")
+    if group.compression not in COMPRESSIONS:
+        raise SchemaError(f"group {group.name!r}: compression is one of {', '.join(COMPRESSIONS)}")
+    if group.purge_join not in ("and", "or"):
+        raise SchemaError(f"group {group.name!r}: purge_join is 'and' or 'or', not {group.purge_join!r}")
+    if group.max_versions is not None and group.max_versions < 1:
+        raise SchemaError(f"group {group.name!r}: max_versions is at least 1")
+    if group.block_bytes < 1024:
+        raise SchemaError(f"group {group.name!r}: block_bytes is at least 1024")
+    if isinstance(group.families, str):
+        raise SchemaError(f"group {group.name!r}: families is a list of names, such as [{group.families!r}]")
+    columns = tuple(
+        Column(next(take), _name(name, "column"), parse_type(kind)) for name, kind in (group.columns or {}).items()
+    )
+    families = tuple(Family(next(take), _family(name)) for name in (group.families or ()))
+    if group.families is not None and not families:
+        raise SchemaError(f"group {group.name!r} lists no family")
+    return GroupSchema(
+        id=next(take),
+        name=_name(group.name, "group"),
+        layout="columns" if group.columns is not None else "cells",
+        columns=columns,
+        families=families,
+        compression=group.compression,
+        block_bytes=group.block_bytes,
+        max_versions=group.max_versions,
+        max_age_microseconds=None if group.max_age is None else parse_age(group.max_age),
+        purge_join=group.purge_join,
+        in_memory=bool(group.in_memory),
+    )
+
+
+def _family(name: str) -> str:
+    if name == WILDCARD:
+        return name
+    if ":" in _name(name, "family"):
+        raise SchemaError(f"family {name!r}: a family has no ':' in its name")
+    return name
+
+
+# --- what the store keeps ------------------------------------------------------------------------
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A typed column with the id by which the store knows it."""
+
+    id: int
+    name: str
+    type: pa.DataType
+
+
+class Family(msgspec.Struct, frozen=True):
+    """A column family of a cells group; ``*`` stands for every family in no other group."""
+
+    id: int
+    name: str
+
+
+class GroupSchema(msgspec.Struct, frozen=True, dict=True):
+    """A numbered locality group."""
+
+    id: int
+    name: str
+    layout: Literal["columns", "cells"]
+    columns: tuple[Column, ...]
+    families: tuple[Family, ...]
+    compression: str
+    block_bytes: int
+    max_versions: int | None
+    max_age_microseconds: int | None
+    purge_join: Literal["and", "or"]
+    in_memory: bool
+
+    @cached_property
+    def column_by_id(self) -> dict[int, Column]:
+        """The group's columns by id."""
+        return {column.id: column for column in self.columns}
+
+    @property
+    def is_cells(self) -> bool:
+        """Whether the group holds free cells rather than typed columns."""
+        return self.layout == "cells"
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether the group takes every family that no other group names."""
+        return any(family.name == WILDCARD for family in self.families)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a column name means: a typed column, one cell, or a whole family of cells."""
+
+    group: GroupSchema
+    column: Column | None = None
+    family: str | None = None
+    qualifier: str | None = None
+
+
+class TableSchema(msgspec.Struct, frozen=True, dict=True):
+    """A numbered schema at one version."""
+
+    version: int
+    key: tuple[Column, ...]
+    groups: tuple[GroupSchema, ...]
+    next_id: int
+
+    def check(self) -> None:
+        """Raise `SchemaError` unless every column maps to one group and the key can be ordered."""
+        for column in self.key:
+            if not is_key_type(column.type):
+                raise SchemaError(
+                    f"key column {column.name!r} cannot be {column.type}: use an integer, float, bool, string, "
+                    "binary, date, time or timestamp"
+                )
+        names: dict[str, str] = {}
+        for name, where in self._names():
+            if name in names:
+                raise SchemaError(f"{name!r} stands both in {names[name]} and in {where}: a column has one place")
+            names[name] = where
+        if len({group.name for group in self.groups}) != len(self.groups):
+            raise SchemaError("two groups have the same name")
+        if sum(group.is_wildcard for group in self.groups) > 1:
+            raise SchemaError("at most one group may take the families '*'")
+        if any(group.is_cells for group in self.groups):
+            for column in self.key:
+                if column.name in RESERVED_CELL_NAMES:
+                    raise SchemaError(f"key column {column.name!r}: the name is taken in tables with cells groups")
+
+    def _names(self) -> Iterable[tuple[str, str]]:
+        for column in self.key:
+            yield column.name, "the key"
+        for group in self.groups:
+            for column in group.columns:
+                yield column.name, f"group {group.name!r}"
+            for family in group.families:
+                if family.name != WILDCARD:
+                    yield family.name, f"group {group.name!r}"
+
+    @cached_property
+    def key_names(self) -> tuple[str, ...]:
+        """The names of the key columns, in order."""
+        return tuple(column.name for column in self.key)
+
+    @cached_property
+    def key_types(self) -> tuple[pa.DataType, ...]:
+        """The types of the key columns, in order."""
+        return tuple(column.type for column in self.key)
+
+    @cached_property
+    def has_simple_key(self) -> bool:
+        """Whether the key is one binary or string column, which then is its own encoding."""
+        return len(self.key) == 1 and self.key[0].type in (pa.binary(), pa.string())
+
+    @cached_property
+    def group_by_id(self) -> dict[int, GroupSchema]:
+        """The groups by id."""
+        return {group.id: group for group in self.groups}
+
+    @cached_property
+    def _column_targets(self) -> dict[str, Target]:
+        return {
+            column.name: Target(group, column=column)
+            for group in self.groups
+            if not group.is_cells
+            for column in group.columns
+        }
+
+    @cached_property
+    def _family_groups(self) -> dict[str, GroupSchema]:
+        return {family.name: group for group in self.groups for family in group.families}
+
+    def family_group(self, family: str) -> GroupSchema | None:
+        """Return the cells group that takes `family`, or None."""
+        groups = self._family_groups
+        return groups.get(family) or groups.get(WILDCARD)
+
+    def resolve(self, name: str) -> Target:
+        """Return what the column `name` means; raise `UnknownColumn` if the table takes no such column.
+
+        A declared column is found by its name. Otherwise ``family:qualifier`` is one cell, ``family`` or ``family:``
+        a whole declared family, and a bare name in a table with a ``*`` group a cell of the unnamed family.
+        """
+        found = self._column_targets.get(name)
+        if found is not None:
+            return found
+        family, colon, qualifier = name.partition(":")
+        if not colon:
+            if name in self._family_groups and name != WILDCARD:
+                return Target(self._family_groups[name], family=name)
+            family, qualifier = "", name
+        group = self.family_group(family)
+        if group is None:
+            raise UnknownColumn(f"no column {name!r}: the table has {self.describe_columns()}")
+        return Target(group, family=family, qualifier=qualifier if not colon or qualifier else None)
+
+    def describe_columns(self) -> str:
+        """Name the table's columns and families in one line, for error messages."""
+        parts = [column.name for group in self.groups for column in group.columns]
+        parts += [f"{family.name}:*" for group in self.groups for family in group.families]
+        shown = ", ".join(parts[:20]) + (", ..." if len(parts) > 20 else "")
+        return shown or "no columns"
+
+
+def encode_hook(value: Any) -> Any:
+    """Let msgspec write the Arrow types inside a schema."""
+    if isinstance(value, pa.DataType):
+        return pa.schema([pa.field("", value)]).serialize().to_pybytes()
+    raise NotImplementedError(f"cannot encode {type(value)}")
+
+
+def decode_hook(kind: type, value: Any) -> Any:
+    """Let msgspec read the Arrow types inside a schema."""
+    if kind is pa.DataType:
+        return pa.ipc.read_schema(pa.py_buffer(value)).field(0).type
+    raise NotImplementedError(f"cannot decode {kind}")

@@ -1,0 +1,56 @@
+"""Settings are values: frozen, with their units in their names, passed in where they are used.
+
+Nothing in the package reads the environment; the command line does, and builds a `Settings` from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How an embedded store uses memory, disk and time. The defaults suit a process of well under 1 GiB."""
+
+    # Limits on what is accepted.
+    key_bytes_max: int = 64 * KIB
+    value_bytes_max: int = 64 * MIB
+    batch_bytes_max: int = 256 * MIB
+
+    # Memory: writers wait while more than this is unwritten to the log, or unflushed in memory.
+    queue_bytes_max: int = 32 * MIB
+    memory_bytes_max: int = 128 * MIB
+    # A flush starts when a table group holds this much, or the log as a whole `log_bytes_max`.
+    flush_bytes: int = 48 * MIB
+    # What may stay in the log when the store is closed, to be replayed by the next open.
+    close_flush_bytes: int = 4 * MIB
+
+    # Which table group is flushed first: the largest A * memory bytes + B * log bytes it holds back.
+    flush_weight_memory: float = 1.0
+    flush_weight_log: float = 0.25
+
+    log_segment_bytes: int = 32 * MIB
+    log_bytes_max: int = 256 * MIB
+
+    # Caches.
+    block_cache_bytes: int = 128 * MIB
+    row_cache_bytes: int = 64 * MIB
+    open_files_max: int = 256
+    # Slots of the table that remembers recent row changes for conflict checks; a power of two.
+    recent_row_slots: int = 1 << 18
+
+    # Reads.
+    scan_batch_rows: int = 65_536
+    scan_threads: int = 2
+    scanner_expiry_seconds: float = 300.0
+    scanners_max: int = 1_000
+
+    # Time.
+    history_seconds: float = 900.0
+    clock_skew_seconds_max: float = 60.0
+    clock_reserve_seconds: float = 10.0
+    # How often an open for reading follows what the writer has made durable; 0 never.
+    metadata_snapshot_every: int = 32
