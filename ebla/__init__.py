@@ -1,1 +1,84 @@
-"""Ebla: a tablet store for people who work in Python and Spark."""
+"""Ebla: a tablet store for people who work in Python and Spark.
+
+import ebla
+
+db = ebla.open("data")
+users = db.create_table("users", ebla.Schema(key={"user": "string"}, columns={"name": "string", "age": "int32"}))
+users.put({"user": "ada", "name": "Ada", "age": 36})
+users.get("ada")
+"""
+
+from ebla.client.database import Database, open  # noqa: A004 - ebla.open reads best
+from ebla.client.scan import Scan
+from ebla.client.snapshot import Snapshot
+from ebla.client.table import Row, Table, time_of
+from ebla.errors import (
+    ClockSkew,
+    Closed,
+    Conflict,
+    Corruption,
+    EblaError,
+    FormatTooNew,
+    HistoryGone,
+    InvalidBatch,
+    InvalidKey,
+    LogFailed,
+    MissingFile,
+    OutcomeUnknown,
+    ReadOnly,
+    RequestError,
+    SchemaError,
+    StaleRoute,
+    StoreError,
+    StoreLocked,
+    StoreNotFound,
+    TableExists,
+    TimedOut,
+    Unavailable,
+    UnknownColumn,
+    UnknownTable,
+)
+from ebla.schema import Group, Schema, TableSchema
+from ebla.settings import Settings
+from ebla.tablet.projection import Version
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ClockSkew",
+    "Closed",
+    "Conflict",
+    "Corruption",
+    "Database",
+    "EblaError",
+    "FormatTooNew",
+    "Group",
+    "HistoryGone",
+    "InvalidBatch",
+    "InvalidKey",
+    "LogFailed",
+    "MissingFile",
+    "OutcomeUnknown",
+    "ReadOnly",
+    "RequestError",
+    "Row",
+    "Scan",
+    "Schema",
+    "SchemaError",
+    "Settings",
+    "Snapshot",
+    "StaleRoute",
+    "StoreError",
+    "StoreLocked",
+    "StoreNotFound",
+    "Table",
+    "TableExists",
+    "TableSchema",
+    "TimedOut",
+    "Unavailable",
+    "UnknownColumn",
+    "UnknownTable",
+    "Version",
+    "open",
+    "time_of",
+]

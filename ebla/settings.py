@@ -36,7 +36,7 @@ class Settings:
     log_bytes_max: int = 256 * MIB
 
     # Caches.
-    block_cache_bytes: int = 128 * MIB
+    block_cache_bytes: int = 256 * MIB
     row_cache_bytes: int = 64 * MIB
     open_files_max: int = 256
     # Slots of the table that remembers recent row changes for conflict checks; a power of two.
@@ -44,6 +44,7 @@ class Settings:
 
     # Reads.
     scan_batch_rows: int = 65_536
+    scan_window_bytes: int = 32 * MIB
     scan_threads: int = 2
     scanner_expiry_seconds: float = 300.0
     scanners_max: int = 1_000

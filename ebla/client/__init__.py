@@ -1,0 +1,1 @@
+"""What a user's program holds: databases, tables, scans and snapshots."""

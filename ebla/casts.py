@@ -1,0 +1,380 @@
+"""Values and arrays into the declared types, without losing anything.
+
+    Python values  --array_of-->  pa.Array of the type  <--cast_array--  pa.Array of another type
+
+Arrow itself is generous: it reads 1.5 as the int 1, drops the zone of a datetime, cuts microseconds to seconds, turns
+a number that is too large for a float32 into infinity. A store that promises to give back what it was given refuses
+these. The one thing allowed is that a finite float is rounded to a narrower float column, as declaring one asks for.
+
+What goes where (an array may also be a dictionary of these, or all null):
+
+    integer    <- integer, float without fraction (arrays only), decimal without fraction
+    float      <- float, integer that it holds exactly
+    decimal    <- decimal, integer
+    string     <- string; binary that is UTF-8 (arrays only)
+    binary     <- binary; string (arrays only), as UTF-8
+    date       <- date, naive midnight
+    timestamp  <- timestamp, both with a zone or both without; date where there is no zone
+    time, duration, list, struct  <- the same in another unit or with other items
+
+Errors name the place and the first value that does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebla.errors import InvalidBatch, RequestError
+
+__all__ = ["array_of", "cast_array", "cast_bytes", "castable", "is_text", "natural_types", "text_lengths"]
+
+_ARROW_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)
+_TEXT = frozenset({"string", "binary"})
+
+
+class _Unfit(Exception):
+    """A cast would lose something; the message says what. Becomes a typed error where the place is known."""
+
+
+# --- which types go together ---------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _kind(type_: pa.DataType) -> str:
+    types = pa.types
+    checks: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
+        ("integer", types.is_integer),
+        ("float", types.is_floating),
+        ("decimal", types.is_decimal),
+        ("boolean", types.is_boolean),
+        ("string", lambda t: types.is_string(t) or types.is_large_string(t) or types.is_string_view(t)),
+        ("binary", lambda t: types.is_binary(t) or types.is_large_binary(t) or types.is_binary_view(t)),
+        ("binary", types.is_fixed_size_binary),
+        ("date", types.is_date),
+        ("zoned timestamp", lambda t: types.is_timestamp(t) and t.tz is not None),
+        ("timestamp", types.is_timestamp),
+        ("time", types.is_time),
+        ("duration", types.is_duration),
+        ("list", lambda t: types.is_list(t) or types.is_large_list(t) or types.is_fixed_size_list(t)),
+        ("struct", types.is_struct),
+        ("null", types.is_null),
+        ("dictionary", types.is_dictionary),
+    )
+    return next((kind for kind, check in checks if check(type_)), str(type_))
+
+
+_FROM: dict[str, frozenset[str]] = {
+    "integer": frozenset({"integer", "float", "decimal"}),
+    "float": frozenset({"float", "integer"}),
+    "decimal": frozenset({"decimal", "integer"}),
+    "string": _TEXT,
+    "binary": _TEXT,
+    "date": frozenset({"date", "timestamp"}),
+    "timestamp": frozenset({"timestamp", "date"}),
+}
+
+
+def castable(given: pa.DataType, to: pa.DataType) -> bool:
+    """Tell whether arrays of type `given` may be cast to `to`, values permitting."""
+    if given == to:
+        return True
+    if isinstance(given, pa.BaseExtensionType):
+        return castable(given.storage_type, to)
+    from_, into = _kind(given), _kind(to)
+    if from_ == "null":
+        return True
+    if from_ == "dictionary":
+        return _kind(given.value_type) not in ("list", "struct") and castable(given.value_type, to)
+    if into == "list" and from_ == "list":
+        return castable(given.value_type, to.value_type)
+    if into == "struct" and from_ == "struct":
+        fields = {field.name: field.type for field in given}
+        return len(fields) == given.num_fields == to.num_fields and all(
+            field.name in fields and castable(fields[field.name], field.type) for field in to
+        )
+    return from_ in _FROM.get(into, (into,))
+
+
+def is_text(type_: pa.DataType) -> bool:
+    """Tell whether values of the type are strings or bytes of any length."""
+    return _kind(type_) in _TEXT
+
+
+# --- sizes ---------------------------------------------------------------------------------------
+
+
+def text_lengths(array: pa.Array) -> np.ndarray[Any, Any]:
+    """Return the length in bytes of every value of a string or binary array; 0 for null."""
+    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
+        # Arrow has no kernel for these. A view is 16 bytes and begins with the length.
+        lengths: np.ndarray[Any, Any] = np.zeros(len(array), np.int64)
+        if len(array):
+            lengths[:] = np.frombuffer(array.buffers()[1], np.int32)[array.offset * 4 :: 4][: len(array)]
+            lengths[np.asarray(array.is_null())] = 0
+        return lengths
+    return np.asarray(pc.fill_null(pc.binary_length(array), 0)).astype(np.int64)
+
+
+def cast_bytes(array: pa.Array, to: pa.DataType) -> int:
+    """Return about how many bytes `array` will have as `to`. Dictionaries, views and nulls can be small and unfold."""
+    if isinstance(array, pa.ExtensionArray):
+        return cast_bytes(array.storage, to)
+    count, from_, into = len(array), _kind(array.type), _kind(to)
+    if from_ == "list" and into == "list":
+        return 8 * count + cast_bytes(array.values, to.value_type)
+    if from_ == "struct" and into == "struct":
+        return count + sum(cast_bytes(array.field(field.name), field.type) for field in to)
+    if from_ == "dictionary" and is_text(array.type.value_type):
+        lengths = text_lengths(array.dictionary)
+        return 8 * count + int(lengths[np.asarray(pc.drop_null(array.indices)).astype(np.int64)].sum())
+    if is_text(array.type):
+        return 8 * count + int(text_lengths(array).sum())
+    return count * 32  # the widest there is: a decimal256
+
+
+# --- arrays --------------------------------------------------------------------------------------
+
+
+def cast_array(array: pa.Array, to: pa.DataType, what: str, error: type[RequestError] = InvalidBatch) -> pa.Array:
+    """Return `array` as the type `to`, or raise `error` saying that `what` does not take it, and why."""
+    given = array.type
+    if given == to:
+        return array
+    if not castable(given, to):
+        raise error(f"{what} is {to} and does not take {given}{_hint(given, to)}")
+    try:
+        return _cast(array, to)
+    except (_Unfit, *_ARROW_ERRORS) as reason:
+        at = _first_unfit(array, to)
+        value = _shown(array[at])
+        raise error(f"{what} is {to} and does not take {value} of row {at}: {reason}") from None
+
+
+def _cast(array: pa.Array, to: pa.DataType) -> pa.Array:
+    if isinstance(array, pa.ExtensionArray):
+        return _cast(array.storage, to)
+    given = array.type
+    if given == to:
+        return array
+    from_, into = _kind(given), _kind(to)
+    if from_ == "dictionary":
+        return _cast(array.dictionary_decode(), to)
+    if from_ == "integer" and into == "decimal":
+        # Arrow wants room for the widest integer, not for the ones that are there: give it room, then take it back.
+        return pc.cast(pc.cast(array, pa.decimal256(20 + max(0, to.scale), to.scale)), to)
+    result = pc.cast(array, to)
+    _check_kept(array, result)
+    if into in ("list", "struct"):
+        result.validate(full=True)
+    return result
+
+
+def _check_kept(given: pa.Array, result: pa.Array) -> None:
+    """Catch what Arrow's safe casts let pass: floats that became infinite, dates that lost their time of day."""
+    from_, into = _kind(given.type), _kind(result.type)
+    if from_ == into == "list":
+        _check_kept(given.flatten(), result.flatten())
+    elif from_ == into == "struct":
+        for at, field in enumerate(result.type):
+            _check_kept(given.flatten()[given.type.get_field_index(field.name)], result.flatten()[at])
+    elif from_ == "float" and into == "float":
+        if (
+            result.type.bit_width < given.type.bit_width
+            and pc.any(
+                pc.and_(pc.is_inf(pc.cast(result, pa.float64())), pc.is_finite(pc.cast(given, pa.float64())))
+            ).as_py()
+        ):
+            raise _Unfit("it is too large")
+    elif from_ == "timestamp" and into == "date" and not pc.cast(result, given.type).equals(given):
+        raise _Unfit("it has a time of day")
+    elif from_ == "integer" and result.type == pa.float16() and not pc.cast(result, given.type).equals(given):
+        raise _Unfit("it would be rounded")
+
+
+def _first_unfit(array: pa.Array, to: pa.DataType) -> int:
+    """Return the position of the first value that does not cast, by halving."""
+    low, high = 0, len(array)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            _cast(array.slice(low, middle - low), to)
+            low = middle
+        except (_Unfit, *_ARROW_ERRORS):
+            high = middle
+    return low
+
+
+def _shown(scalar: pa.Scalar) -> str:
+    try:
+        text = repr(scalar.as_py())
+    except _ARROW_ERRORS:
+        text = str(scalar)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _hint(given: pa.DataType, to: pa.DataType) -> str:
+    from_, into = _kind(given), _kind(to)
+    if {from_, into} == {"timestamp", "zoned timestamp"}:
+        return ": " + _ZONE_HINT[into]
+    if from_ == "integer" and into in ("timestamp", "zoned timestamp", "date", "time", "duration"):
+        return f": the unit of a bare number is a guess, cast it to {into} first"
+    return ": convert it first"
+
+
+_ZONE_HINT = {
+    "timestamp": "it has no time zone, so give datetimes without one",
+    "zoned timestamp": "it has a time zone, so give datetimes with one, such as datetime(..., tzinfo=timezone.utc)",
+}
+
+
+# --- Python values -------------------------------------------------------------------------------
+
+_NATURAL: dict[str, tuple[type, ...]] = {
+    "integer": (int,),
+    "float": (float, int),
+    "decimal": (Decimal, int),
+    "boolean": (bool,),
+    "string": (str,),
+    "binary": (bytes,),
+    "date": (date,),
+    "timestamp": (datetime,),
+    "zoned timestamp": (datetime,),
+    "time": (time,),
+    "duration": (timedelta,),
+    "list": (list, tuple),
+    "struct": (dict,),
+}
+
+
+@lru_cache(maxsize=1024)
+def natural_types(to: pa.DataType) -> frozenset[type]:
+    """Return the Python types that stand for `to` as they are; None is always one of them."""
+    return frozenset((*_NATURAL.get(_kind(to), ()), type(None)))
+
+
+def array_of(
+    values: Sequence[object], to: pa.DataType, what: str, error: type[RequestError] = InvalidBatch
+) -> pa.Array:
+    """Return Python `values` (None is null) as an array of the type `to`, or raise `error` naming the first misfit.
+
+    Takes the natural Python types, and numpy scalars, Arrow scalars and pandas timestamps in their place.
+    """
+    try:
+        return _array_of(values, to)
+    except (_Unfit, *_ARROW_ERRORS, RequestError):
+        pass
+    for at, value in enumerate(values):
+        try:
+            _array_of([value], to)
+        except (_Unfit, *_ARROW_ERRORS, RequestError) as reason:
+            shown = repr(value)
+            shown = shown if len(shown) <= 60 else shown[:57] + "..."
+            where = f" of row {at}" if len(values) > 1 else ""
+            raise error(f"{what} is {to} and does not take {shown}{where}: {reason}") from None
+    raise error(f"{what} is {to}: the values do not fit in one array, send fewer rows at once")
+
+
+def _array_of(values: Sequence[object], to: pa.DataType) -> pa.Array:
+    kind = _kind(to)
+    if kind not in _NATURAL or pa.types.is_fixed_size_list(to):
+        return pa.array(values, to)
+    kinds = set(map(type, values))
+    if not kinds <= natural_types(to):
+        values = [_natural(value, to, kind) for value in values]
+        if any(isinstance(value, pa.Array) for value in values):
+            return pa.concat_arrays([v if isinstance(v, pa.Array) else _array_of([v], to) for v in values])
+    if kind == "list":
+        return _list_of(values, to)
+    if kind == "struct":
+        return _struct_of(values, to)
+    if kind in ("timestamp", "zoned timestamp"):
+        zoned = kind != "timestamp"
+        if any(value is not None and (value.tzinfo is not None) != zoned for value in values):  # type: ignore[attr-defined]
+            raise _Unfit(_ZONE_HINT[kind])
+        return _through(values, pa.timestamp("us", to.tz), to, ("s", "ms"))
+    if kind == "time":
+        if any(value is not None and value.tzinfo is not None for value in values):  # type: ignore[attr-defined]
+            raise _Unfit("give a time without a time zone")
+        return _through(values, pa.time64("us"), to, ("s", "ms"))
+    if kind == "duration":
+        return _through(values, pa.duration("us"), to, ("s", "ms"))
+    if kind == "float" and to != pa.float64():
+        return _cast(pa.array(values, pa.float64()), to)
+    return pa.array(values, to)
+
+
+def _through(values: Sequence[object], wide: pa.DataType, to: pa.DataType, coarse: tuple[str, ...]) -> pa.Array:
+    # Arrow cuts Python's microseconds silently, but refuses to cast them away.
+    return _cast(pa.array(values, wide), to) if to.unit in coarse else pa.array(values, to)
+
+
+def _list_of(values: Sequence[Any], to: pa.DataType) -> pa.Array:
+    lengths = [0 if value is None else len(value) for value in values]
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    items = _array_of([item for value in values if value is not None for item in value], to.value_type)
+    mask = pa.array([value is None for value in values], pa.bool_())
+    large = pa.types.is_large_list(to)
+    build = pa.LargeListArray.from_arrays if large else pa.ListArray.from_arrays
+    return build(pa.array(offsets, pa.int64() if large else pa.int32()), items, type=to, mask=mask)
+
+
+def _struct_of(values: Sequence[Any], to: pa.DataType) -> pa.Array:
+    names = {field.name for field in to}
+    for value in values:
+        if value is not None and not value.keys() <= names:
+            raise _Unfit(f"it has no field {sorted(map(str, value.keys() - names))[0]!r}")
+    columns = [_array_of([None if v is None else v.get(field.name) for v in values], field.type) for field in to]
+    mask = pa.array([value is None for value in values], pa.bool_())
+    return pa.StructArray.from_arrays(columns, fields=list(to), mask=mask)
+
+
+def _natural(value: Any, to: pa.DataType, kind: str) -> Any:
+    """Return the plain Python value that `value` stands for, or a one-value array where Python has no such value."""
+    if type(value) in natural_types(to):
+        return value
+    if isinstance(value, pa.Scalar):
+        return _cast_one(pa.array([value], value.type), to)
+    if isinstance(value, (np.datetime64, np.timedelta64)):
+        return _cast_one(pa.array(np.array([value])), to)
+    if isinstance(value, np.ndarray) and kind == "list":
+        return list(value)
+    if isinstance(value, np.generic):
+        return _natural(value.item(), to, kind)
+    if isinstance(value, datetime):
+        if kind == "date":
+            if value.tzinfo is not None or value.time() != time.min:
+                raise _Unfit("give a date, not a moment: use .date()")
+            return value.date()
+        if getattr(value, "nanosecond", 0):  # a pandas timestamp finer than Python's own
+            return _cast_one(pa.array([value], pa.timestamp("ns", None if value.tzinfo is None else "UTC")), to)
+        if kind in ("timestamp", "zoned timestamp") and hasattr(value, "to_pydatetime"):
+            return value.to_pydatetime()
+    elif isinstance(value, date) and kind == "timestamp":
+        return datetime.combine(value, time.min)
+    if isinstance(value, (bytearray, memoryview)) and kind == "binary":
+        return bytes(value)
+    if isinstance(value, str) and kind == "binary":
+        raise _Unfit("give bytes, for example with .encode()")
+    if isinstance(value, bytes) and kind == "string":
+        raise _Unfit("give a str, for example with .decode()")
+    plain: Any
+    for plain in natural_types(to):
+        # Subclasses, such as enumerations of ints, are their base; but True is no number and a moment is no day.
+        if isinstance(value, plain) and not isinstance(value, (bool, datetime)):
+            return plain(value) if plain in (int, float, str, bytes) else value
+    raise _Unfit(f"it is of type {type(value).__name__}")
+
+
+def _cast_one(array: pa.Array, to: pa.DataType) -> pa.Array:
+    if not castable(array.type, to):
+        raise _Unfit(f"it is of type {array.type}{_hint(array.type, to)}")
+    return _cast(array, to)

@@ -1,0 +1,100 @@
+"""The command line ``ebla``: the public API of the package, for people and shell scripts.
+
+    arguments --> context (which store)         open, read-only for commands that read
+              --> schema_text, where, values    text to schemas, filters and typed values; pure
+              --> sources                       files of rows, in portions
+              --> ebla.Database, ebla.Table     the work
+              --> sinks                         tables for people; JSON lines and CSV for machines
+              --> failures                      one line on standard error, and an exit code
+
+This package alone reads the environment (EBLA_STORE). It imports nothing of the engine but what any user can.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ebla.cli import row_commands, table_commands
+from ebla.cli.context import STORE_DEFAULT, STORE_HELP, Context
+from ebla.cli.failures import ExitCode, complain
+from ebla.cli.sinks import write_line
+
+__all__ = ["app", "main"]
+
+EXIT_CODES = "\b\nExit codes:\n" + "\n".join(
+    (
+        "  0    fine",
+        "  1    there is no such row",
+        "  2    the request is wrong: fix it before you repeat it",
+        "  3    conflict: somebody was faster, or the row exists; read again",
+        "  4    not now: another process writes, or a timeout; try again",
+        "  5    the outcome is unknown: read before you repeat it",
+        "  6    the store needs attention, or there is none; see docs/operations.md",
+        "  70   a fault in Ebla itself; repeat with --debug and report it",
+        "  130  interrupted",
+    )
+)
+
+# Plain help: every line can be copied as it stands, in any terminal and any version of typer.
+app = typer.Typer(
+    name="ebla",
+    add_completion=False,
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog=EXIT_CODES,
+)
+
+
+@app.callback()
+def ebla_command(
+    ctx: typer.Context,
+    store: Annotated[
+        Path, typer.Option("--store", metavar="PATH", envvar="EBLA_STORE", help=STORE_HELP)
+    ] = STORE_DEFAULT,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the Python traceback of an error.")] = False,
+) -> None:
+    """Sorted, versioned, mutable tables over Parquet files."""
+    ctx.obj = Context(store=store, debug=debug)
+    if ctx.invoked_subcommand is None:
+        write_line(ctx.get_help())
+
+
+for _command, _epilog in (
+    (table_commands.create, table_commands.CREATE_EXAMPLES),
+    (table_commands.tables, table_commands.TABLES_EXAMPLES),
+    (table_commands.describe, table_commands.DESCRIBE_EXAMPLES),
+    (row_commands.put, row_commands.PUT_EXAMPLES),
+    (row_commands.get, row_commands.GET_EXAMPLES),
+    (row_commands.scan, row_commands.SCAN_EXAMPLES),
+    (row_commands.erase, row_commands.ERASE_EXAMPLES),
+    (table_commands.flush, table_commands.FLUSH_EXAMPLES),
+    (table_commands.stats, table_commands.STATS_EXAMPLES),
+    (table_commands.drop, table_commands.DROP_EXAMPLES),
+):
+    app.command(epilog=_epilog)(_command)
+
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer does not export it
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and leave the process with its exit code."""
+    try:
+        code = app(args=arguments, prog_name="ebla", standalone_mode=False)
+    except _UsageError as error:
+        sys.exit(_usage_error(error))
+    except typer.Abort:
+        sys.exit(ExitCode.INTERRUPTED)
+    sys.exit(code if isinstance(code, int) else ExitCode.FINE)
+
+
+def _usage_error(error: Exception) -> int:
+    message = " ".join(str(getattr(error, "format_message", error.__str__)()).split()).rstrip(".")
+    command = getattr(getattr(error, "ctx", None), "command_path", "ebla")
+    complain(f"{message[:1].lower()}{message[1:]}; see `{command} --help`")
+    return ExitCode.REQUEST

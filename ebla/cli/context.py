@@ -1,0 +1,60 @@
+"""What all commands share: the place of the store, opening it, and the common arguments.
+
+The place is ``--store`` before or after the command, else the environment's EBLA_STORE, else ``./data``. Commands that
+read open the store read-only, and so work while another process writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import ebla
+
+STORE_DEFAULT = Path("data")
+STORE_HELP = "Directory of the store."
+
+StoreOption = Annotated[
+    Path | None,
+    typer.Option("--store", metavar="PATH", help=STORE_HELP + " Also before the command.", show_default=False),
+]
+TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="Name of the table.", show_default=False)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--columns", metavar="A,B", help="Only these columns, family:qualifier cells or families.", show_default=False
+    ),
+]
+
+
+@dataclass(slots=True)
+class Context:
+    """The options given before the command."""
+
+    store: Path = STORE_DEFAULT
+    debug: bool = False
+
+
+def open_store(ctx: typer.Context, store: Path | None, *, write: bool = False, create: bool = False) -> ebla.Database:
+    """Open the store that the options name."""
+    shared: Context = ctx.obj
+    return ebla.open(str(store or shared.store), read_only=not write, create=create)
+
+
+def column_names(text: str | None) -> list[str] | None:
+    """Return the names in a comma-separated list; None stands for all."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise ebla.RequestError("--columns is empty: name columns, as in --columns name,age, or leave it out")
+    return names
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a command's help: commands to copy, kept as they are."""
+    return "\b\nExamples:\n  " + "\n".join(lines).replace("\n", "\n  ")

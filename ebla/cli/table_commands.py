@@ -1,0 +1,229 @@
+"""The commands about whole tables: create, tables, describe, flush, stats, drop."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+import ebla
+from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples, open_store
+from ebla.cli.failures import guarded
+from ebla.cli.schema_text import (
+    age_text,
+    bound_from_text,
+    bound_from_values,
+    schema_from_json,
+    schema_from_options,
+    schema_to_json,
+)
+from ebla.cli.sinks import flatten, print_facts, print_rows, write_json, write_line
+from ebla.cli.values import type_text
+from ebla.schema import GroupSchema
+
+CREATE_EXAMPLES = examples(
+    "ebla create users --key user:string --key day:date32 --column name:string --column age:int32 \\\n"
+    '    --group "events:families=click,view;max_versions=3" --split m',
+    'echo \'{"key": {"id": "int64"}, "columns": {"title": "string"}}\' | ebla create notes --schema -',
+)
+
+
+@guarded
+def create(
+    ctx: typer.Context,
+    table: TableArgument,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key", metavar="NAME:TYPE", help="A key column, in order. Default: row:binary.", show_default=False
+        ),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option("--column", metavar="NAME:TYPE", help="A column of the group 'default'.", show_default=False),
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--group",
+            metavar="NAME:OPTION=VALUE;...",
+            help="A locality group. Options: columns=a:int32,b:string or families=x,y (or *); compression, "
+            "block_bytes, max_versions, max_age=30d, purge_join=and|or, in_memory.",
+            show_default=False,
+        ),
+    ] = None,
+    split: Annotated[
+        list[str] | None,
+        typer.Option("--split", metavar="KEY", help="Cut the table into tablets here.", show_default=False),
+    ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            "--schema",
+            metavar="FILE",
+            help="Take key, columns, groups and splits from a JSON file, in the form of `ebla describe --json`; - is "
+            "standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    store: StoreOption = None,
+) -> None:
+    """Create a table, and the store if there is none.
+
+    Types are Arrow's: int32, float64, string, binary, bool, date32, timestamp[us, tz=UTC], decimal128(10, 2),
+    list<string>, struct<x: int32>. A KEY is the value of the first key column, or a JSON array such as
+    '["m", "2026-01-01"]'.
+    """
+    splits: list[Any]
+    if schema is not None:
+        if key or column or group:
+            raise ebla.RequestError("--schema stands alone: leave out --key, --column and --group, or put them into it")
+        declared, splits = schema_from_json(_read(schema), schema)
+    else:
+        declared, splits = schema_from_options(key or [], column or [], group or []), []
+    numbered = declared.number()
+    bounds = [bound_from_values(value, numbered) for value in splits]
+    bounds += [bound_from_text(text, numbered) for text in split or []]
+    with open_store(ctx, store, write=True, create=True) as db:
+        created = db.create_table(table, declared, splits=bounds or None)
+        write_line(f"created {created.name}")
+
+
+def _read(path: str) -> bytes:
+    if path == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ebla.RequestError(f"cannot read {path}: {error.strerror}; check the path given to --schema") from None
+
+
+TABLES_EXAMPLES = examples("ebla tables", "ebla tables --json")
+
+
+@guarded
+def tables(ctx: typer.Context, json: JsonOption = False, store: StoreOption = None) -> None:
+    """List the tables of the store."""
+    with open_store(ctx, store) as db:
+        names = db.tables()
+        if json:
+            write_json(names)
+            return
+        rows = []
+        for name in names:
+            schema = db.table(name).schema
+            rows.append(
+                {"table": name, "key": ", ".join(schema.key_names), "groups": ", ".join(g.name for g in schema.groups)}
+            )
+    if rows:
+        print_rows(rows, f"{len(rows)} table(s)")
+    else:
+        write_line("no tables yet: make one with `ebla create`")
+
+
+DESCRIBE_EXAMPLES = examples(
+    "ebla describe users",
+    "ebla describe users --json > schema.json",
+    "ebla create people --schema schema.json",
+)
+
+
+@guarded
+def describe(ctx: typer.Context, table: TableArgument, json: JsonOption = False, store: StoreOption = None) -> None:
+    """Show the key, the groups and the columns of a table.
+
+    With --json in the form that `ebla create --schema` takes.
+    """
+    with open_store(ctx, store) as db:
+        found = db.table(table)
+        if json:
+            write_json(schema_to_json(found.name, found.schema))
+            return
+        schema = found.schema
+        rows = [{"column": c.name, "type": type_text(c.type), "group": "(key)", "kept": ""} for c in schema.key]
+        for group in schema.groups:
+            kept = _kept(group)
+            rows += [
+                {"column": c.name, "type": type_text(c.type), "group": group.name, "kept": kept} for c in group.columns
+            ]
+            rows += [
+                {"column": f"{f.name}:…", "type": "cells", "group": group.name, "kept": kept} for f in group.families
+            ]
+        print_rows(rows, f"{found.name}, schema version {schema.version}, {len(found.tablets())} tablet(s)")
+
+
+def _kept(group: GroupSchema) -> str:
+    parts = []
+    if group.max_versions is not None:
+        parts.append(f"{group.max_versions} version(s)")
+    if group.max_age_microseconds is not None:
+        parts.append(age_text(group.max_age_microseconds))
+    return f" {group.purge_join} ".join(parts)
+
+
+FLUSH_EXAMPLES = examples("ebla flush users", "ebla flush")
+
+
+@guarded
+def flush(
+    ctx: typer.Context,
+    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Only this table.", show_default=False)] = None,
+    store: StoreOption = None,
+) -> None:
+    """Write what is only in the log to Parquet files.
+
+    Never needed for safety: what `put` acknowledged is on disk already. After it, other tools see all rows in the
+    files, and the next start has nothing to replay.
+    """
+    with open_store(ctx, store, write=True) as db:
+        names = [table] if table is not None else db.tables()
+        for name in names:
+            db.table(name).flush()
+            write_line(f"flushed {name}")
+
+
+STATS_EXAMPLES = examples("ebla stats", "ebla stats users --json")
+
+
+@guarded
+def stats(
+    ctx: typer.Context,
+    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Only this table.", show_default=False)] = None,
+    json: JsonOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Show sizes and counts of the store, or of one table."""
+    with open_store(ctx, store) as db:
+        facts = db.stats() if table is None else db.table(table).stats()
+        title = str(db.path) if table is None else table
+    plain = msgspec.to_builtins(facts, enc_hook=str, str_keys=True)
+    if json:
+        write_json(plain)
+    else:
+        print_facts(title, flatten(plain))
+
+
+DROP_EXAMPLES = examples("ebla drop people --yes")
+
+
+@guarded
+def drop(
+    ctx: typer.Context,
+    table: TableArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    store: StoreOption = None,
+) -> None:
+    """Drop a table with all its rows."""
+    with open_store(ctx, store, write=True) as db:
+        db.table(table)  # complain about an unknown table before asking
+        if not yes:
+            if not sys.stdin.isatty():
+                raise ebla.RequestError(f"dropping {table} cannot be undone: repeat with --yes if you mean it")
+            if not typer.confirm(f"Drop {table} with all its rows?", err=True):
+                write_line("nothing dropped")
+                return
+        db.drop_table(table)
+        write_line(f"dropped {table}")

@@ -1,0 +1,207 @@
+"""A database as a user holds it: opened from a directory, with tables in it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ebla.client.snapshot import Snapshot
+from ebla.client.table import Table
+from ebla.clock import Clock, SystemClock
+from ebla.coordination.service import CoordinationService
+from ebla.coordination.sqlite import SqliteCoordination
+from ebla.errors import Closed, ReadOnly, RequestError, SchemaError, StoreNotFound
+from ebla.keys import KeyCodec
+from ebla.metadata.table_metadata import initial_metadata
+from ebla.schema import Schema, check_table_name
+from ebla.settings import Settings
+from ebla.storage.files import FileLock, Files, LocalFiles
+from ebla.tablet.opening import open_store
+from ebla.tablet.store import TabletStore
+
+COORDINATION_FILE = "coordination.sqlite"
+LOCK_FILE = "LOCK"
+TABLETS_MAX = 10_000
+
+
+def open(  # noqa: A001 - ebla.open reads best
+    path: str | os.PathLike[str] = "data",
+    *,
+    read_only: bool = False,
+    create: bool = True,
+    settings: Settings | None = None,
+) -> Database:
+    """Open the store in a directory, making it if it is not there.
+
+    One process at a time may have it open for writing; `StoreLocked` tells who has. With `read_only`, any number of
+    processes may read it beside a writer; each sees everything that was durable when it opened.
+    """
+    root = Path(path)
+    missing = not (root / COORDINATION_FILE).exists()
+    if missing and (read_only or not create):
+        raise StoreNotFound(f"there is no store at {root}: check the path, or open it for writing to make one")
+    if root.exists() and not root.is_dir():
+        raise StoreNotFound(f"{root} is a file, not the directory of a store")
+    files = LocalFiles(root)
+    clock = SystemClock()
+    lock = None
+    if not read_only:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = files.lock(LOCK_FILE)
+    coordination: CoordinationService | None = None
+    try:
+        coordination = SqliteCoordination(root / COORDINATION_FILE, clock, read_only=read_only)
+        return Database.wire(root, files, coordination, clock, settings or Settings(), lock, read_only=read_only)
+    except BaseException:
+        if coordination is not None:
+            coordination.close()
+        if lock is not None:
+            lock.release()
+        raise
+
+
+def new_id() -> str:
+    """Return an id that was never given out before: a random UUID."""
+    return str(uuid.uuid4())
+
+
+class Database:
+    """An open store. Close it, or use it as a context manager. Safe to use from several threads."""
+
+    def __init__(
+        self, path: Path, store: TabletStore, coordination: CoordinationService, lock: FileLock | None
+    ) -> None:
+        self.path = path
+        self._store = store
+        self._coordination = coordination
+        self._lock = lock
+        self._closed = False
+
+    @classmethod
+    def wire(
+        cls,
+        path: Path,
+        files: Files,
+        coordination: CoordinationService,
+        clock: Clock,
+        settings: Settings,
+        lock: FileLock | None,
+        *,
+        read_only: bool = False,
+    ) -> Database:
+        """Put a database together from its parts: what `open` does, and tests with parts of their own."""
+        store = open_store(
+            files=files,
+            coordination=coordination,
+            clock=clock,
+            settings=settings,
+            new_id=new_id,
+            read_only=read_only,
+        )
+        return cls(path, store, coordination, lock)
+
+    def __repr__(self) -> str:
+        return f"<ebla.Database {str(self.path)!r}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the store was opened for reading only."""
+        return not self._store.is_writable
+
+    def close(self) -> None:
+        """Make everything durable and let the store go. Closing twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._store.close()
+        finally:
+            self._coordination.close()
+            if self._lock is not None:
+                self._lock.release()
+
+    def _crash(self) -> None:
+        """Let go of everything without writing, as a crash would. For tests."""
+        self._closed = True
+        self._store.abandon()
+        self._coordination.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    # --- tables ---
+
+    def create_table(self, name: str, schema: Schema, splits: Sequence[Any] | None = None) -> Table:
+        """Make a table, cut into tablets at the keys `splits` (or prefixes of keys), and return it."""
+        self._check_writable()
+        check_table_name(name)
+        if not isinstance(schema, Schema):
+            raise SchemaError(f"a table needs an ebla.Schema, not {type(schema).__name__}")
+        numbered = schema.number()
+        codec = KeyCodec(numbered.key, self._store.settings.key_bytes_max)
+        rows = [codec.bound(split) for split in splits or ()]
+        if len(rows) >= TABLETS_MAX:
+            raise RequestError(f"a table has at most {TABLETS_MAX} tablets at the start, not {len(rows) + 1}")
+        for before, after in itertools.pairwise(rows):
+            if before >= after:
+                raise RequestError("splits must be keys in ascending order, each once")
+        if rows and rows[0] == b"":
+            raise RequestError("a split cannot be empty: it would cut off nothing")
+        table_id = new_id()
+        initial = initial_metadata(table_id, numbered, [new_id() for _ in range(len(rows) + 1)], rows)
+        metadata = self._store.metadata.create_table(name, table_id, initial)
+        return Table(self._store, self._store.add_table(name, metadata))
+
+    def table(self, name: str) -> Table:
+        """Return the table of that name; `UnknownTable` if there is none."""
+        self._check_open()
+        return Table(self._store, self._store.table(name))
+
+    def tables(self) -> list[str]:
+        """Return the names of all tables, sorted."""
+        self._check_open()
+        return [table.name for table in self._store.tables()]
+
+    def drop_table(self, name: str) -> None:
+        """Drop a table. The name is free at once."""
+        self._check_writable()
+        self._store.table(name)
+        self._store.metadata.drop_table(name)
+        self._store.remove_table(name)
+
+    # --- time ---
+
+    def sync(self, txn: int | None = None) -> int:
+        """Wait until everything up to `txn` (default: everything so far) is safe from any crash; return that txn."""
+        self._check_open()
+        return self._store.sync(txn)
+
+    def snapshot(self) -> Snapshot:
+        """Return the whole database as it is now."""
+        self._check_open()
+        return Snapshot(self._store.read_txn(), lambda name, txn: Table(self._store, self._store.table(name), txn))
+
+    def stats(self) -> dict[str, Any]:
+        """Return sizes and counters of the store and of every table."""
+        self._check_open()
+        tables = {state.name: Table(self._store, state).stats() for state in self._store.tables()}
+        return {**self._store.stats(), "tables": tables}
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the database was closed: open it again")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self.read_only:
+            raise ReadOnly("the store was opened read-only: open it without read_only to write")

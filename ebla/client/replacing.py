@@ -1,0 +1,52 @@
+"""Whole rows: of several rows with one key in a batch that replaces rows, only the last one counts.
+
+Elsewhere a later row overrides an earlier one column by column. A row that replaces another also takes away what it
+does not mention, cells included, so the earlier ones must be gone before rows are divided into columns and cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from ebla.errors import EblaError
+from ebla.keys import KeyCodec
+from ebla.schema import TableSchema
+from ebla.storage.order import sort_rows
+
+
+def last_of_each_key(rows: object, schema: TableSchema, codec: KeyCodec) -> object:
+    """Return `rows` without those that are replaced by a later one of the same key.
+
+    What cannot be understood here is returned as it is: it is refused, with a reason, when it is admitted.
+    """
+    if isinstance(rows, pa.RecordBatch):
+        return _last_of_table(pa.Table.from_batches([rows]), schema, codec)
+    if isinstance(rows, pa.Table):
+        return _last_of_table(rows, schema, codec)
+    if hasattr(rows, "__arrow_c_stream__"):
+        return _last_of_table(pa.table(rows), schema, codec)
+    if isinstance(rows, (Mapping, bytes, bytearray, memoryview)) or not isinstance(rows, Iterable):
+        return rows
+    listed = list(rows)
+    names = schema.key_names
+    try:
+        kept = {codec.encode({name: row[name] for name in names}): row for row in listed}
+    except (EblaError, KeyError, TypeError):
+        return listed
+    return list(kept.values())
+
+
+def _last_of_table(table: pa.Table, schema: TableSchema, codec: KeyCodec) -> pa.Table:
+    try:
+        keys = codec.encode_many(table.select(list(schema.key_names)))
+    except (EblaError, KeyError):
+        return table
+    order, repeats = sort_rows(keys)
+    if not repeats.any():
+        return table
+    last = np.ones(len(order), dtype=np.bool_)
+    last[:-1] = ~repeats[1:]
+    return table.take(pa.array(np.sort(order[last])))

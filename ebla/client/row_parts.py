@@ -1,0 +1,247 @@
+"""What a put is put together from: column names resolved, limits kept, cells laid out line by line.
+
+    "name"        ->  a typed column of a columns group
+    "click:home"  ->  one cell            a bare name under a "*" group is a cell of the unnamed family
+    "click"       ->  a family: every entry of the map is a cell
+
+`CellLines` collects cells from many columns and lays them out in the order of the rows where that matters: of two cells
+for one place, the one of the later row stays the later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebla.casts import is_text, text_lengths
+from ebla.errors import InvalidBatch, InvalidKey, UnknownColumn
+from ebla.schema import WILDCARD, Column, TableSchema
+from ebla.settings import Settings
+
+__all__ = [
+    "MAP",
+    "SET",
+    "CellLines",
+    "CellName",
+    "Limits",
+    "check_family",
+    "check_keys",
+    "check_name",
+    "check_qualifier",
+    "check_values",
+    "resolve_cell",
+    "rows_that_exist",
+    "typed_columns",
+]
+
+SET = "_set"
+MAP = pa.map_(pa.string(), pa.binary())
+QUALIFIER_BYTES_MAX = 64 * 1024
+_DEFAULTS = Settings()
+
+Numbers = np.ndarray[Any, Any]
+
+
+class Limits(NamedTuple):
+    """How large a put, and a single value in it, may be."""
+
+    value_bytes_max: int = _DEFAULTS.value_bytes_max
+    batch_bytes_max: int = _DEFAULTS.batch_bytes_max
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+class CellName(NamedTuple):
+    """Where the values of an input column go: one cell, or a family where `qualifier` is None.
+
+    `bare_family` is the family that a map under this name fills; it differs from `family` for a bare name in a table
+    with a ``*`` group, where ``click`` with bytes is a cell of the unnamed family and with a map is the family click.
+    """
+
+    family: str
+    qualifier: str | None
+    bare_family: str
+
+
+def check_name(name: object) -> str:
+    """Return the name of an input column if it can be one."""
+    if not isinstance(name, str):
+        raise InvalidBatch(f"a column is named by a string, not {name!r}")
+    if name.startswith("_"):
+        raise InvalidBatch(f"column {name!r}: names that begin with '_' belong to the store, leave it out")
+    return name
+
+
+def resolve_cell(schema: TableSchema, name: str) -> CellName:
+    """Return which cells `name`, which is no typed column, means. Raises `UnknownColumn` if the table takes none."""
+    target = schema.resolve(name)
+    assert target.family is not None
+    bare = name if ":" not in name else target.family
+    if target.qualifier is not None:
+        check_qualifier(target.qualifier)
+    if target.family:
+        check_family(schema, target.family)
+    return CellName(target.family, target.qualifier, bare)
+
+
+def check_family(schema: TableSchema, family: str) -> None:
+    """Raise `UnknownColumn` unless cells of this family have a place in the table that no other name takes."""
+    if family == WILDCARD or ":" in family or family.startswith("_") or schema.family_group(family) is None:
+        raise UnknownColumn(f"no family {family!r}: the table has {schema.describe_columns()}")
+    if family in schema.key_names or any(column.name == family for g in schema.groups for column in g.columns):
+        raise UnknownColumn(f"{family!r} is a column of the table, so it cannot be a family as well: use another name")
+
+
+def check_qualifier(qualifier: str) -> str:
+    """Return a qualifier if it is not too long."""
+    if len(qualifier) * 4 > QUALIFIER_BYTES_MAX and len(qualifier.encode()) > QUALIFIER_BYTES_MAX:
+        raise InvalidBatch(f"qualifier {qualifier[:20]!r}...: at most {QUALIFIER_BYTES_MAX} bytes are allowed")
+    return qualifier
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+
+def check_keys(key: Sequence[Column], arrays: Sequence[pa.Array]) -> None:
+    """Raise `InvalidKey` if a key column has nulls."""
+    for column, array in zip(key, arrays, strict=True):
+        if array.null_count:
+            at = pc.index(array.is_null(), True).as_py()
+            raise InvalidKey(
+                f"key column {column.name!r} has {array.null_count} nulls, the first in row {at}: a key has none"
+            )
+
+
+def check_values(names: Sequence[str], arrays: Sequence[pa.Array], limits: Limits) -> None:
+    """Raise `InvalidBatch` if the arrays together, or a string or binary value in them, are larger than allowed."""
+    # What the buffers hold is an upper limit and quickly known; only beyond it is it worth counting.
+    if sum(array.get_total_buffer_size() for array in arrays) <= min(limits):
+        return
+    bytes_total = sum(array.nbytes for array in arrays)
+    if bytes_total > limits.batch_bytes_max:
+        raise InvalidBatch(f"{bytes_total} bytes at once: at most {limits.batch_bytes_max} are taken, send fewer rows")
+    for name, array in zip(names, arrays, strict=True):
+        if array.nbytes > limits.value_bytes_max:
+            _check_lengths(name, array, np.arange(len(array)), limits.value_bytes_max)
+
+
+def _check_lengths(name: str, array: pa.Array, rows: Numbers, value_bytes_max: int) -> None:
+    if is_text(array.type):
+        lengths = text_lengths(array)
+        if len(lengths) and lengths.max() > value_bytes_max:
+            at = int(np.argmax(lengths > value_bytes_max))
+            raise InvalidBatch(
+                f"column {name!r} has a value of {lengths[at]} bytes in row {rows[at]}: "
+                f"at most {value_bytes_max} are allowed"
+            )
+    elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        counts = np.asarray(pc.fill_null(pc.list_value_length(array), 0))
+        _check_lengths(name, array.flatten(), np.repeat(rows, counts), value_bytes_max)
+    elif pa.types.is_struct(array.type):
+        for field in array.flatten():
+            _check_lengths(name, field, rows, value_bytes_max)
+
+
+# --- cells ---------------------------------------------------------------------------------------
+
+
+class CellLines:
+    """Collects cells as columns of (row position, family, qualifier, value) and lays them out in one batch."""
+
+    def __init__(self, schema: TableSchema, keys: Sequence[pa.Array], limits: Limits) -> None:
+        self._schema = schema
+        self._keys = keys
+        self._limits = limits
+        self._parts: list[tuple[Numbers, pa.Array, pa.Array, pa.Array]] = []
+        self._places: set[tuple[str, str | None]] = set()
+        self._meeting = False
+
+    @property
+    def rows(self) -> Numbers:
+        """The positions of all rows that have a cell."""
+        return np.concatenate([rows for rows, *_ in self._parts]) if self._parts else np.empty(0, np.int64)
+
+    def add_cell(self, family: str, qualifier: str, values: pa.Array) -> None:
+        """Add one column of cells: a binary array with a value per row, null where there is no cell."""
+        self._meet(family, qualifier)
+        if values.null_count:
+            rows = np.flatnonzero(np.asarray(values.is_valid()))
+            values = values.drop_null()
+        else:
+            rows = np.arange(len(values))
+        self._check_unfolded(len(rows) * (len(family) + len(qualifier)))
+        self._add(rows, pa.repeat(family, len(rows)), pa.repeat(qualifier, len(rows)), values)
+
+    def add_family(self, family: str, rows: Numbers, qualifiers: pa.Array, values: pa.Array) -> None:
+        """Add cells of one family: their rows, qualifiers (string, not null) and values (binary, null for no cell)."""
+        self._meet(family, None)
+        if values.null_count:
+            valid = values.is_valid()
+            rows, qualifiers, values = rows[np.asarray(valid)], qualifiers.filter(valid), values.filter(valid)
+        self._add(rows, pa.repeat(family, len(rows)), qualifiers, values)
+
+    def add_lines(self, rows: Numbers, families: pa.Array, qualifiers: pa.Array, values: pa.Array) -> None:
+        """Add cells of all kinds, already in the order of their rows."""
+        self._add(rows, families, qualifiers, values)
+
+    def _add(self, rows: Numbers, families: pa.Array, qualifiers: pa.Array, values: pa.Array) -> None:
+        if len(rows):
+            self._parts.append((rows, families, qualifiers, values))
+
+    def _meet(self, family: str, qualifier: str | None) -> None:
+        """Note whether cells of two input columns can have the same place; only then does their order matter."""
+        place, whole = (family, qualifier), (family, None)
+        self._meeting |= place in self._places or whole in self._places
+        if qualifier is None:
+            self._meeting |= any(taken == family for taken, _ in self._places)
+        self._places.add(place)
+
+    def batch(self) -> pa.RecordBatch | None:
+        """Return all cells with their keys, None if there are none."""
+        if not self._parts:
+            return None
+        rows = self.rows
+        columns = [pa.concat_arrays([part[at] for part in self._parts]) for at in (1, 2, 3)]
+        keys = list(self._keys)
+        if self._meeting and len(self._parts) > 1:
+            order = np.argsort(rows, kind="stable")
+            rows = rows[order]
+            columns = [column.take(pa.array(order)) for column in columns]
+        if len(rows) != len(keys[0]) or not np.array_equal(rows, np.arange(len(rows))):
+            self._check_unfolded(sum(int(text_lengths(key)[rows].sum()) for key in keys if is_text(key.type)))
+            keys = [key.take(pa.array(rows)) for key in keys]
+        names = [*self._schema.key_names, "family", "qualifier", "value"]
+        return pa.RecordBatch.from_arrays([*keys, *columns], names=names)
+
+    def _check_unfolded(self, bytes_total: int) -> None:
+        # One row with a long key and many cells repeats its key in every line.
+        if bytes_total > self._limits.batch_bytes_max:
+            raise InvalidBatch(
+                f"the cells unfold to {bytes_total} bytes of keys and names: "
+                f"at most {self._limits.batch_bytes_max} are taken at once, send fewer rows"
+            )
+
+
+# --- rows without values -------------------------------------------------------------------------
+
+
+def rows_that_exist(schema: TableSchema, keys: Sequence[pa.Array], rows: Numbers) -> pa.RecordBatch | None:
+    """Return the half of a put that makes the rows at these positions exist without setting anything."""
+    if not len(rows):
+        return None
+    if all(group.is_cells for group in schema.groups):
+        raise InvalidBatch(
+            f"row {rows[0]} has a key and no cell: there is nothing to write, give it a cell or leave the row out"
+        )
+    taken = [key.take(pa.array(rows)) for key in keys]
+    return pa.RecordBatch.from_arrays([*taken, pa.repeat("", len(rows))], names=[*schema.key_names, SET])
+
+
+def typed_columns(schema: TableSchema) -> Mapping[str, Column]:
+    """Return the typed columns of all columns groups, by name."""
+    return {column.name: column for group in schema.groups if not group.is_cells for column in group.columns}

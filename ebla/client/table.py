@@ -1,0 +1,464 @@
+"""A table as a user holds it: put, get, scan, erase, and changes that depend on what was read."""
+
+from __future__ import annotations
+
+import copy
+import struct
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebla.client.replacing import last_of_each_key
+from ebla.client.rows import to_cells_batch, to_put_batch
+from ebla.client.scan import Scan
+from ebla.client.snapshot import Snapshot
+from ebla.clock import microseconds_of, txn_at
+from ebla.errors import Conflict, ReadOnly, RequestError
+from ebla.ranges import ALL, KeyRange
+from ebla.schema import TableSchema, Target
+from ebla.storage.order import sort_rows
+from ebla.tablet.admission import Mutation, erase_range
+from ebla.tablet.projection import Projection, spread
+from ebla.tablet.reader import ReadPoint
+from ebla.tablet.scanner import Scanner, ScanRequest
+from ebla.tablet.store import TabletStore, Wait
+from ebla.tablet.table_state import TableState
+
+AsOf: TypeAlias = int | datetime | Snapshot
+CHANGE_ATTEMPTS_MAX = 1_000
+FOUND = "_found"
+
+_COUNTER = struct.Struct(">q")
+
+
+class Row(dict[str, Any]):
+    """A row as a dict of its columns. `txn` is the snapshot it was read at, which `if_unchanged_since` wants."""
+
+    __slots__ = ("txn",)
+    txn: int
+
+
+class Table:
+    """One table of a database. Safe to use from several threads."""
+
+    def __init__(self, store: TabletStore, state: TableState, as_of: int | None = None) -> None:
+        self._store = store
+        self._state = state
+        self._as_of = as_of
+        self._encode = state.codec.encode
+        self._cached_rows = state.row_cache.rows
+        self._sequencer = store.sequencer
+        kinds = [column.type for group in state.view.schema.groups for column in group.columns]
+        self._has_nested = any(pa.types.is_nested(kind) for kind in kinds)
+
+    def __repr__(self) -> str:
+        return f"<ebla.Table {self.name!r}>"
+
+    @property
+    def name(self) -> str:
+        """The name of the table."""
+        return self._state.name
+
+    @property
+    def schema(self) -> TableSchema:
+        """The schema in force."""
+        return self._state.view.schema
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The names of the key columns, in order."""
+        return self.schema.key_names
+
+    # --- writing ---
+
+    def put(
+        self,
+        rows: object,
+        *,
+        replace: bool = False,
+        if_absent: bool = False,
+        if_unchanged_since: int | None = None,
+        wait: Wait = "durable",
+    ) -> int:
+        """Write rows and return the txn of the commit.
+
+        `rows` is a dict, a list of dicts, an Arrow table or record batch, a pandas or polars frame, or the bytes of an
+        Arrow IPC stream. A column that is missing stays as it was; a null sets null. With `replace`, what is missing
+        is erased. `if_absent` and `if_unchanged_since` raise `Conflict`, and write nothing, if a row exists or was
+        changed after that txn. `wait` says what to wait for: ``durable`` (no crash can undo it), ``logged`` (it is in
+        the log) or ``none``.
+        """
+        self._check_writable(wait)
+        schema = self.schema
+        if replace:
+            rows = last_of_each_key(rows, schema, self._state.codec)
+        batch = to_put_batch(rows, schema, value_bytes_max=self._store.settings.value_bytes_max)
+        mutation = self._state.admission.put(batch, replace=replace)
+        if not if_absent:
+            return self._apply(mutation, if_unchanged_since, wait)
+        return self._retried(lambda: self._put_absent(mutation, if_unchanged_since, wait))
+
+    def _put_absent(self, mutation: Mutation, since: int | None, wait: Wait) -> int | None:
+        read_at = self._store.read_txn(uncommitted=True)
+        found = self._read_rows(mutation.rows, Projection.of(self.schema, []), read_at)
+        if found.num_rows:
+            keys = tuple(found.column(name)[0].as_py() for name in self.key_names)
+            shown = keys[0] if len(keys) == 1 else keys
+            raise Conflict(f"row {shown!r} of {self.name!r} exists already, and if_absent was asked for")
+        if since is not None:
+            self._store.check_unchanged(self._state, mutation.rows, since)
+        return self._try_apply(mutation, read_at, wait)
+
+    def put_cells(self, cells: object, *, wait: Wait = "durable") -> int:
+        """Write cells in long form: key columns, family, qualifier, value, and if wanted timestamp (microseconds)."""
+        self._check_writable(wait)
+        batch = to_cells_batch(cells, self.schema, value_bytes_max=self._store.settings.value_bytes_max)
+        return self._apply(self._state.admission.put(batch), None, wait)
+
+    def erase(self, key: object, columns: Sequence[str] | None = None, *, wait: Wait = "durable") -> int:
+        """Erase a row, or only some of its columns, cells (``family:qualifier``) or families. Returns the txn."""
+        return self.erase_many([key], columns, wait=wait)
+
+    def erase_many(self, keys: Any, columns: Sequence[str] | None = None, *, wait: Wait = "durable") -> int:
+        """Erase many rows, or some columns of them, in one commit. Returns the txn."""
+        self._check_writable(wait)
+        rows = self._state.codec.encode_many(keys)
+        if not len(rows):
+            return self._sequencer.committed
+        if columns is None:
+            return self._apply(self._state.admission.erase(rows), None, wait)
+        if isinstance(columns, str):
+            raise RequestError(f"columns is a list of names, such as [{columns!r}]")
+        targets = [self.schema.resolve(name) for name in columns]
+        if any(target.column is not None for target in targets):
+            return self._retried(lambda: self._erase_columns(rows, targets, wait))
+        return self._apply(self._state.admission.erase(rows, targets), None, wait)
+
+    def _erase_columns(self, rows: pa.Array, targets: Sequence[Target], wait: Wait) -> int | None:
+        """Set typed columns to null, but only of rows that their group shows: erasing must not make rows."""
+        read_at = self._store.read_txn(uncommitted=True)
+        parts = [self._state.admission.erase(rows, [t for t in targets if t.column is None])]
+        for group in {target.group.id: target.group for target in targets if target.column is not None}.values():
+            own = [target for target in targets if target.group.id == group.id]
+            names = [target.column.name for target in own if target.column is not None]
+            shown = self._read_rows(_sorted_distinct(rows), Projection.of(self.schema, names), read_at)
+            if shown.num_rows:
+                present = self._state.codec.encode_arrays([_one(shown.column(name)) for name in self.key_names])
+                parts.append(self._state.admission.erase(present, own))
+        groups = {group: records for part in parts for group, records in part.groups.items()}
+        touched = _sorted_distinct(pa.concat_arrays([part.rows for part in parts if part.groups] or [rows.slice(0, 0)]))
+        return self._try_apply(Mutation(touched, groups), read_at, wait)
+
+    def erase_range(self, start: object = None, stop: object = None, *, wait: Wait = "durable") -> int:
+        """Erase all rows from `start` up to and not including `stop`, in one step. Returns the txn."""
+        self._check_writable(wait)
+        return self._apply(erase_range(self._range(start, stop, None)), None, wait)
+
+    # --- changes that depend on what was read ---
+
+    def increment(self, key: object, column: str, by: float = 1, *, wait: Wait = "durable") -> Any:
+        """Add `by` to a number and return the sum. Nothing there counts as 0.
+
+        In a cells group the number is a signed 64-bit integer, big-endian.
+        """
+
+        def plus(target: Target, value: Any) -> Any:
+            if target.column is not None:
+                kind = target.column.type
+                if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+                    raise RequestError(f"column {column!r} is {kind}: only numbers can be incremented")
+                return (value or 0) + by
+            if value is not None and len(value) != _COUNTER.size:
+                raise RequestError(f"{column!r} holds {len(value)} bytes: a counter has {_COUNTER.size}")
+            try:
+                return _COUNTER.pack((0 if value is None else _COUNTER.unpack(value)[0]) + by)
+            except struct.error as error:
+                raise RequestError(f"cannot add {by!r} to the counter {column!r}: {error}") from None
+
+        changed = self._modify(key, column, plus, wait)
+        return _COUNTER.unpack(changed)[0] if isinstance(changed, bytes) else changed
+
+    def append(self, key: object, column: str, suffix: Any, *, wait: Wait = "durable") -> Any:
+        """Append to a string, binary value or list and return the whole. Nothing there counts as empty."""
+
+        def plus(target: Target, value: Any) -> Any:
+            try:
+                return suffix if value is None else value + suffix
+            except TypeError as error:
+                raise RequestError(f"cannot append {suffix!r} to {column!r}: {error}") from None
+
+        return self._modify(key, column, plus, wait)
+
+    def _modify(self, key: object, column: str, change: Callable[[Target, Any], Any], wait: Wait) -> Any:
+        target = self.schema.resolve(column)
+        if target.column is None and target.qualifier is None:
+            raise RequestError(f"{column!r} is a whole family: name one cell, such as {column.rstrip(':')}:name")
+        after: list[Any] = []
+
+        def step(row: Row | None) -> dict[str, Any]:
+            after[:] = [change(target, None if row is None else row.get(column))]
+            return {column: after[0]}
+
+        self.transact(key, step, columns=[column], wait=wait)
+        return after[0]
+
+    def transact(
+        self,
+        key: object,
+        change: Callable[[Row | None], dict[str, Any] | None],
+        *,
+        columns: Sequence[str] | None = None,
+        wait: Wait = "durable",
+    ) -> int:
+        """Read a row, call `change` with it (None if there is none), and put what it returns, all in one step.
+
+        If the row changed in between, `change` is called again with the newer row. If it returns None, nothing is
+        written. Returns the txn of the commit, or of the read.
+        """
+        self._check_writable(wait)
+        row = self._encode(key)
+        named = dict(zip(self.key_names, self._state.codec.decode(row), strict=True))
+        projection = self._state.everything if columns is None else Projection.of(self.schema, columns)
+
+        def attempt() -> int | None:
+            read_at = self._store.read_txn(uncommitted=True)
+            changes = change(self._read_one(row, projection, read_at))
+            if changes is None:
+                return read_at
+            batch = to_put_batch(
+                {**changes, **named}, self.schema, value_bytes_max=self._store.settings.value_bytes_max
+            )
+            return self._try_apply(self._state.admission.put(batch), read_at, wait)
+
+        return self._retried(attempt)
+
+    def _apply(self, mutation: Mutation, since: int | None, wait: Wait) -> int:
+        return self._store.apply(self._state, mutation, unchanged_since=since, wait=wait)
+
+    def _try_apply(self, mutation: Mutation, read_at: int, wait: Wait) -> int | None:
+        """Apply if nothing changed since the read; None if something did."""
+        try:
+            return self._apply(mutation, read_at, wait)
+        except Conflict:
+            return None
+
+    def _retried(self, attempt: Callable[[], int | None]) -> int:
+        for _ in range(CHANGE_ATTEMPTS_MAX):
+            txn = attempt()
+            if txn is not None:
+                return txn
+        raise Conflict(f"rows of {self.name!r} keep changing under this one: try again when fewer others write them")
+
+    def _check_writable(self, wait: str) -> None:
+        if self._as_of is not None:
+            raise ReadOnly("a snapshot cannot be written: use the table of the database")
+        if wait not in ("durable", "logged", "none"):
+            raise RequestError(f"wait is 'durable', 'logged' or 'none', not {wait!r}")
+
+    # --- reading ---
+
+    def get(
+        self,
+        key: object,
+        columns: Sequence[str] | None = None,
+        *,
+        as_of: AsOf | None = None,
+        read_uncommitted: bool = False,
+    ) -> Row | None:
+        """Return one row, or None if there is none."""
+        encoded = self._encode(key)
+        if columns is None and as_of is None and self._as_of is None and not read_uncommitted:
+            txn = self._sequencer.committed
+            cached = self._cached_rows.get(encoded)
+            if cached is not None:
+                row = Row(copy.deepcopy(cached) if self._has_nested else cached)
+                row.txn = txn
+                return row
+            return self._read_and_cache(encoded, txn)
+        projection = self._state.everything if columns is None else Projection.of(self.schema, columns)
+        return self._read_one(encoded, projection, self._txn(as_of, read_uncommitted))
+
+    def _read_and_cache(self, encoded: bytes, txn: int) -> Row | None:
+        row = self._read_one(encoded, self._state.everything, txn)
+        if row is not None:
+            slot = self._store.recent.slot_of(encoded, self._state.salt)
+            kept = copy.deepcopy(dict(row)) if self._has_nested else dict(row)
+            size = sum(len(v) if isinstance(v, (bytes, str)) else 32 for v in row.values())
+            self._state.row_cache.put(encoded, kept, size, slot, txn)
+        return row
+
+    def _read_one(self, encoded: bytes, projection: Projection, txn: int) -> Row | None:
+        view = self._state.view
+        tablet = view.metadata.tablet_for(encoded)
+        found = self._state.reader.read_row(view, tablet, encoded, ReadPoint(txn, projection))
+        if found is None:
+            return None
+        row = Row(spread(found.to_pylist()[0], projection))
+        row.txn = txn
+        return row
+
+    def get_many(self, keys: Any, columns: Sequence[str] | None = None, *, as_of: AsOf | None = None) -> pa.Table:
+        """Return rows in the order asked, one for each key, with a column ``_found``; a missing row is all null."""
+        asked = self._state.codec.encode_many(keys)
+        projection = self._state.everything if columns is None else Projection.of(self.schema, columns)
+        order, repeats = sort_rows(asked)
+        rows = asked.take(pa.array(order[~repeats]))
+        found = self._read_rows(rows, projection, self._txn(as_of, False))
+        there = self._state.codec.encode_arrays([_one(found.column(name)) for name in self.key_names])
+        places = pc.index_in(asked, value_set=there)
+        answer = found.take(places)
+        key_columns = self._state.codec.decode_arrays(asked)
+        for at, column in enumerate(key_columns):
+            answer = answer.set_column(at, answer.schema.field(at), column)
+        return answer.append_column(FOUND, pc.is_valid(places))
+
+    def _read_rows(self, rows: pa.Array, projection: Projection, txn: int) -> pa.Table:
+        batches = self._state.reader.read_rows(self._state.view, rows, ReadPoint(txn, projection))
+        return pa.Table.from_batches(batches, projection.arrow_schema)
+
+    def scan(
+        self,
+        start: object = None,
+        stop: object = None,
+        *,
+        prefix: object = None,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | None = None,
+        versions: int = 1,
+        as_of: AsOf | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        read_uncommitted: bool = False,
+        latest: bool = False,
+    ) -> Scan:
+        """Return the rows from `start` up to and not including `stop`, in key order; both may be prefixes of a key.
+
+        `where` is a pyarrow expression over columns. With `versions` greater than 1, every value is a list of its
+        newest versions. `as_of` is a txn, a time or a snapshot. `latest` follows newer commits while it goes along,
+        instead of reading one snapshot; `read_uncommitted` also shows what is not in the log yet.
+        """
+        if limit is not None and limit < 0:
+            raise RequestError(f"limit is not negative, but {limit} is")
+        projection = Projection.of(self.schema, columns, versions)
+        txn = self._txn(as_of, read_uncommitted)
+        request = ScanRequest(
+            projection,
+            self._range(start, stop, prefix),
+            where,
+            limit,
+            reverse,
+            None if latest else txn,
+            read_uncommitted,
+        )
+        scanner = Scanner(self._store, self._state, request)
+        return Scan(scanner.batches, projection, txn, self._store.settings.scan_batch_rows)
+
+    def _range(self, start: object, stop: object, prefix: object) -> KeyRange:
+        codec = self._state.codec
+        if prefix is not None:
+            if start is not None or stop is not None:
+                raise RequestError("give either prefix, or start and stop")
+            return codec.prefix_range(prefix)
+        first = b"" if start is None else codec.bound(start)
+        last = None if stop is None else codec.bound(stop)
+        return KeyRange(first, last) if first or last is not None else ALL
+
+    def _txn(self, as_of: AsOf | None, uncommitted: bool) -> int:
+        return self._store.read_txn(txn_of(as_of) if as_of is not None else self._as_of, uncommitted=uncommitted)
+
+    # --- care ---
+
+    def flush(self) -> None:
+        """Write everything that is committed to fragments."""
+        self._check_writable("durable")
+        self._store.flush(self._state)
+
+    def tablets(self) -> list[dict[str, Any]]:
+        """Describe the tablets of the table: id, key range, fragments and sizes."""
+        decode = self._state.codec
+        described = []
+        for tablet in self._state.view.metadata.tablets:
+            references = [ref for state in tablet.groups for ref in state.fragments]
+            described.append(
+                {
+                    "id": tablet.id,
+                    "first": None if tablet.first == b"" else _shown_bound(decode.decode, tablet.first),
+                    "last": None if tablet.last is None else _shown_bound(decode.decode, tablet.last),
+                    "state": tablet.state,
+                    "fragments": len(references),
+                    "rows": sum(ref.rows for ref in references),
+                    "bytes": sum(ref.bytes for ref in references),
+                }
+            )
+        return described
+
+    def stats(self) -> dict[str, Any]:
+        """Return sizes and counts: per group what is in memory and in fragments, and the row cache."""
+        view = self._state.view
+        groups = {}
+        for group in view.schema.groups:
+            memory = view.memory_of(group.id)
+            files = {ref.file: ref for t in view.metadata.tablets for ref in t.group(group.id).fragments}
+            groups[group.name] = {
+                "layout": group.layout,
+                "memory_bytes": memory.bytes,
+                "memory_records": sum(len(block) for block in memory.blocks),
+                "memory_blocks": len(memory.blocks),
+                "fragments": len(files),
+                "fragment_records": sum(ref.rows for ref in files.values()),
+                "fragment_bytes": sum(ref.bytes for ref in files.values()),
+                "range_erasures": len(memory.erasures)
+                + sum(len(tablet.group(group.id).erasures) for tablet in view.metadata.tablets),
+            }
+        return {
+            "table": self.name,
+            "id": self._state.id,
+            "schema_version": view.schema.version,
+            "tablets": len(view.metadata.tablets),
+            "groups": groups,
+            "row_cache": self._state.row_cache.stats(),
+        }
+
+    def files(self) -> list[str]:
+        """Return the fragment files of the table, relative to the store: ordinary Parquet, for any reader."""
+        return sorted(set(self._state.view.metadata.files()))
+
+
+def txn_of(as_of: AsOf) -> int:
+    """Return the txn that `as_of` means: of a snapshot, itself, or the end of that microsecond."""
+    if isinstance(as_of, Snapshot):
+        return as_of.txn
+    if isinstance(as_of, datetime):
+        moment = as_of.astimezone(UTC)
+        since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+        return txn_at((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
+    if isinstance(as_of, bool) or not isinstance(as_of, (int, np.integer)) or as_of < 0:
+        raise RequestError(f"as_of is a txn, a datetime or a snapshot, not {as_of!r}")
+    return int(as_of)
+
+
+def time_of(txn: int) -> datetime:
+    """Return the time at which `txn` was given out."""
+    return datetime.fromtimestamp(0, UTC) + (datetime.resolution * microseconds_of(txn))
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _sorted_distinct(rows: pa.Array) -> pa.Array:
+    order, repeats = sort_rows(rows)
+    return rows.take(pa.array(order[~repeats]))
+
+
+def _shown_bound(decode: Callable[[bytes], tuple[Any, ...]], row: bytes) -> Any:
+    """Return a tablet's bound as a key if it is one, else as bytes: a split may fall on a prefix of a key."""
+    try:
+        key = decode(row)
+    except RequestError:
+        return row
+    return key[0] if len(key) == 1 else key

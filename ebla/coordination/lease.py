@@ -1,0 +1,176 @@
+"""Leases made of nodes, for services that have nothing better (SQLite, the memory twin).
+
+The node at the lease's path keeps who holds it, until when, and the epoch; it stays when the lease is released, so
+that the epoch goes on growing.
+
+    free --take (epoch + 1)--> held --renew--> held --release--> free
+                                 `-- time passes --> expired --take (epoch + 1)--> held by the next
+
+The end of a lease is written as time of day, which all processes of a host share. The holder itself trusts only its
+steady clock, read before the time of day, so that it stops first. Should the time of day jump, two may believe that
+they hold the lease; that is why there is an epoch, to be checked where data is written.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import msgspec
+
+from ebla.clock import Clock
+from ebla.coordination.service import (
+    CoordinationConflict,
+    CoordinationService,
+    InvalidNode,
+    LeaseHeld,
+    LeaseLost,
+    NodeExists,
+    NodeMissing,
+    VersionConflict,
+    check_path,
+)
+from ebla.errors import Corruption, OutcomeUnknown
+
+__all__ = ["LeaseRecord", "NodeLease", "take_lease"]
+
+_ATTEMPTS_MAX = 8
+
+
+class LeaseRecord(msgspec.Struct, frozen=True):
+    """What the node of a lease holds; no owner means that it is free."""
+
+    owner: str
+    epoch: int
+    expires_microseconds: int
+
+
+_decoder = msgspec.json.Decoder(LeaseRecord)
+
+
+def _decode(path: str, value: bytes) -> LeaseRecord:
+    try:
+        return _decoder.decode(value)
+    except msgspec.MsgspecError as error:
+        raise Corruption(path, f"not the record of a lease: {error}") from error
+
+
+def take_lease(service: CoordinationService, clock: Clock, path: str, owner: str, ttl_seconds: float) -> NodeLease:
+    """Take the lease at `path`, as `CoordinationService.lease` says."""
+    check_path(path)
+    if not owner or ttl_seconds <= 0:
+        raise InvalidNode(f"{path}: a lease needs an owner and a time longer than zero")
+    unknown: OutcomeUnknown | None = None
+    for _ in range(_ATTEMPTS_MAX):
+        deadline = clock.monotonic_seconds() + ttl_seconds
+        now = clock.microseconds()
+        node = service.read(path)
+        former = LeaseRecord("", 0, 0) if node is None else _decode(path, node.value)
+        if former.owner not in ("", owner) and now < former.expires_microseconds:
+            raise LeaseHeld(path, former.owner)
+        record = LeaseRecord(owner, former.epoch + 1, now + int(ttl_seconds * 1_000_000))
+        value = msgspec.json.encode(record)
+        try:
+            if node is None:
+                version = service.create(path, value)
+            else:
+                version = service.compare_and_set(path, value, node.version)
+        except (NodeExists, NodeMissing, VersionConflict):
+            continue  # somebody was faster; if that was a renewal or another taker, the next look says so
+        except OutcomeUnknown as error:
+            unknown = error
+            continue  # the owner may be us by now: taking it again settles it
+        return NodeLease(service, clock, path, record, version, ttl_seconds, deadline)
+    if unknown is not None:
+        raise OutcomeUnknown(f"{path}: it is not known whether the lease was taken: ask again") from unknown
+    raise LeaseHeld(path, "others who keep taking it")
+
+
+class NodeLease:
+    """A lease kept in a node."""
+
+    def __init__(
+        self,
+        service: CoordinationService,
+        clock: Clock,
+        path: str,
+        record: LeaseRecord,
+        version: int,
+        ttl_seconds: float,
+        deadline_seconds: float,
+    ) -> None:
+        self._service = service
+        self._clock = clock
+        self._path = path
+        self._ttl_seconds = ttl_seconds
+        self._lock = threading.Lock()
+        # Guarded by _lock; `is_held` reads without it, each of them being replaced as a whole.
+        self._record = record
+        self._version = version
+        self._deadline_seconds = deadline_seconds
+        self._lost = False
+
+    @property
+    def path(self) -> str:
+        """Where the lease is."""
+        return self._path
+
+    @property
+    def epoch(self) -> int:
+        """The number of this holding of the lease."""
+        return self._record.epoch
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it has not run out by the steady clock."""
+        if not self._lost and self._clock.monotonic_seconds() >= self._deadline_seconds:
+            self._lost = True
+        return not self._lost
+
+    def renew(self) -> None:
+        """Hold it for another ttl from now."""
+        with self._lock:
+            unknown: OutcomeUnknown | None = None
+            for _ in range(_ATTEMPTS_MAX):
+                if not self.is_held:
+                    raise LeaseLost(self._path, "the lease ran out before it was renewed: take it again")
+                deadline = self._clock.monotonic_seconds() + self._ttl_seconds
+                expires = self._clock.microseconds() + int(self._ttl_seconds * 1_000_000)
+                try:
+                    self._write(LeaseRecord(self._record.owner, self._record.epoch, expires))
+                except OutcomeUnknown as error:
+                    unknown = error
+                    continue
+                self._deadline_seconds = deadline
+                return
+            raise OutcomeUnknown(f"{self._path}: it is not known whether the lease was renewed") from unknown
+
+    def release(self) -> None:
+        """Give it up. If the outcome stays unknown the lease runs out by itself."""
+        with self._lock:
+            if self._lost:
+                return
+            try:
+                self._write(LeaseRecord("", self._record.epoch, 0))
+            except (LeaseLost, OutcomeUnknown):
+                pass
+            finally:
+                self._lost = True
+
+    def _write(self, record: LeaseRecord) -> None:
+        """Set the node to `record`; `LeaseLost` if it is no longer this holding's."""
+        value = msgspec.json.encode(record)
+        try:
+            self._version = self._service.compare_and_set(self._path, value, self._version)
+        except CoordinationConflict:
+            # An earlier write of ours, whose outcome was unknown, may have moved the version on.
+            node = self._service.read(self._path)
+            there = None if node is None else _decode(self._path, node.value)
+            if node is None or there is None or (there.owner, there.epoch) != (self._record.owner, self.epoch):
+                self._lost = True
+                raise LeaseLost(self._path, "somebody else holds the lease, or has held it since") from None
+            try:
+                self._version = self._service.compare_and_set(self._path, value, node.version)
+            except CoordinationConflict:
+                self._lost = True
+                raise LeaseLost(self._path, "somebody else took the lease") from None
+        self._record = record if record.owner else self._record

@@ -1,0 +1,316 @@
+"""The coordination service in a SQLite file: the default, for one process or several on one host.
+
+    writers, any process --BEGIN IMMEDIATE ... COMMIT (synced)--> coordination.sqlite
+                                                                       |
+    watches, any process <-- one thread, which reads the list of changes every so often, or when woken by a write here
+
+Several threads may use one `SqliteCoordination`: they share one connection for writing and one for reading, so that a
+read does not wait for the sync of a write. `read_only` never changes a file and holds up nobody.
+
+If a COMMIT fails with an I/O error, the change may or may not be found by whoever opens the file next, and reading it
+now through this process tells nothing: the outcome is unknown, and this connection refuses everything from then on.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import google_crc32c
+
+from ebla.clock import Clock
+from ebla.coordination.lease import NodeLease, take_lease
+from ebla.coordination.service import (
+    Check,
+    CompareAndSet,
+    CoordinationFailed,
+    CoordinationService,
+    Create,
+    Delete,
+    InvalidNode,
+    Node,
+    NodeExists,
+    NodeMissing,
+    NodeNotEmpty,
+    Operation,
+    VersionConflict,
+    Watch,
+    check_path,
+    check_value,
+)
+from ebla.coordination.sqlite_file import LiveReader, QuietReader, Reader, connect, create_file, translate
+from ebla.coordination.watches import WatchList
+from ebla.errors import Closed, Corruption, EblaError, OutcomeUnknown, ReadOnly, StoreNotFound
+
+__all__ = ["FILE_NAME", "SqliteCoordination"]
+
+FILE_NAME = "coordination.sqlite"
+
+# So many changes are kept for watches in other processes. One that falls further behind fires for everything.
+_CHANGES_KEPT = 4096
+_CHANGES_TRIM_EVERY = 512
+
+_log = logging.getLogger(__name__)
+
+
+class SqliteCoordination(CoordinationService):
+    """A connection to the coordination file at `path`."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        clock: Clock,
+        *,
+        read_only: bool = False,
+        create: bool = True,
+        busy_seconds: float = 10.0,
+        poll_seconds: float = 0.05,
+    ) -> None:
+        """Open the file, making it first if it is missing and may be made.
+
+        `StoreNotFound` if it is missing and `create` is false or `read_only` is true; `Corruption` if it is not what it
+        should be. `busy_seconds` bounds the wait for other processes' writes, `poll_seconds` how late a watch is.
+        """
+        self._file = Path(path).absolute()
+        self._clock = clock
+        self._read_only = read_only
+        self._busy_seconds = busy_seconds
+        self._poll_seconds = poll_seconds
+        self._watches = WatchList()
+        self._lock = threading.Lock()
+        self._failed: str | None = None  # guarded by _lock; read without
+        self._closed = False  # guarded by _lock; read without
+        self._watcher: _Watcher | None = None  # guarded by _lock
+        self._writer: sqlite3.Connection | None = None  # used under _lock
+        if not self._file.exists():
+            if read_only or not create or not self._file.parent.is_dir():
+                raise StoreNotFound(f"{self._file} is not there: there is no store in this directory")
+            create_file(self._file)
+        with contextlib.ExitStack() as undo:
+            try:
+                if not read_only:
+                    self._writer = connect(self._file, busy_seconds, "mode=rw")
+                    undo.callback(self._writer.close)
+                    self._writer.execute("PRAGMA synchronous = FULL")
+                self._reader = self._open_reader()
+                undo.callback(self._reader.close)
+            except sqlite3.Error as error:
+                raise translate(error, self._file) from error
+            self._reader.query("SELECT count(*) FROM nodes WHERE path = ''")
+            undo.pop_all()
+
+    def _open_reader(self) -> Reader:
+        if self._read_only:
+            return QuietReader(self._file, self._busy_seconds)
+        return LiveReader(self._file, self._busy_seconds, "mode=rw")
+
+    def read(self, path: str) -> Node | None:
+        """Return the node at `path` as it is now, or None."""
+        check_path(path)
+        self._check_usable()
+        rows = self._reader.query("SELECT value, version, checksum FROM nodes WHERE path = ?", (path,))
+        if not rows:
+            return None
+        value, version, checksum = rows[0]
+        if _checksum(path, value) != checksum:
+            raise Corruption(str(self._file), f"the checksum of node {path!r} is wrong")
+        return Node(value, version)
+
+    def multi(self, operations: Sequence[Operation]) -> builtins.list[int | None]:
+        """Do all of the operations in one transaction, synced before it returns."""
+        if not operations:
+            raise InvalidNode("a multi needs at least one operation")
+        for operation in operations:
+            check_path(operation.path)
+            if isinstance(operation, (Create, CompareAndSet)):
+                check_value(operation.path, operation.value)
+        if self._read_only:
+            raise ReadOnly(f"{self._file} was opened for reading")
+        with self._lock:
+            self._check_usable()
+            assert self._writer is not None
+            results = self._transaction(self._writer, operations)
+            watcher = self._watcher
+        if watcher is not None:
+            watcher.wake()
+        return results
+
+    def _transaction(
+        self, connection: sqlite3.Connection, operations: Sequence[Operation]
+    ) -> builtins.list[int | None]:
+        committing = False
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            results = [_apply(connection, operation) for operation in operations]
+            _trim_changes(connection)
+            committing = True
+            connection.execute("COMMIT")
+        except BaseException as error:
+            certain = self._roll_back(connection)
+            if not isinstance(error, sqlite3.Error):
+                raise
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            # A full disk or a busy file stop a commit before its last page is written. Other errors may come after.
+            if certain and (not committing or code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY)):
+                raise translate(error, self._file) from error
+            self._failed = f"{self._file}: a commit failed ({error}): check the disk, then open the store again"
+            raise OutcomeUnknown(f"{self._file}: it is not known whether the commit happened: {error}") from error
+        return results
+
+    def _roll_back(self, connection: sqlite3.Connection) -> bool:
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            return False
+        return True
+
+    def list(self, path: str) -> builtins.list[str]:
+        """Return the paths of the nodes directly below `path`, sorted."""
+        if path:
+            check_path(path)
+        self._check_usable()
+        return [
+            found for (found,) in self._reader.query("SELECT path FROM nodes WHERE parent = ? ORDER BY path", (path,))
+        ]
+
+    def watch(self, path: str, callback: Callable[[str], None]) -> Watch:
+        """Call back from the watching thread, which the first watch starts."""
+        if path:
+            check_path(path)
+        with self._lock:
+            self._check_usable()
+            if self._watcher is None:
+                self._watcher = _Watcher(self._open_reader(), self._watches, self._poll_seconds, self._file)
+            return self._watches.add(path, callback)
+
+    def lease(self, path: str, owner: str, ttl_seconds: float) -> NodeLease:
+        """Take the lease at `path`; `LeaseHeld` at once if another owner holds it."""
+        return take_lease(self, self._clock, path, owner, ttl_seconds)
+
+    def close(self) -> None:
+        """Close the file. Closing twice is allowed."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            watcher = self._watcher
+        self._watches.clear()
+        if watcher is not None:
+            watcher.stop()
+        self._reader.close()
+        # The writer last: if no other process has the file open, it moves the log into the main file and removes it.
+        with self._lock:
+            if self._writer is not None:
+                self._writer.close()
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise Closed(f"{self._file} was closed")
+        if self._failed is not None:
+            raise CoordinationFailed(self._failed)
+
+
+class _Watcher:
+    """The thread that looks for changes, made by whomever, and fires the watches."""
+
+    def __init__(self, reader: Reader, watches: WatchList, poll_seconds: float, file: Path) -> None:
+        self._reader = reader
+        self._watches = watches
+        self._poll_seconds = poll_seconds
+        self._file = file
+        self._wake = threading.Event()
+        self._stopped = False
+        # Before the first watch is registered: whatever comes later has a greater revision.
+        self._seen = self._reader.query("SELECT coalesce(max(revision), 0) FROM changes")[0][0]
+        self._thread = threading.Thread(target=self._run, name="ebla-coordination-watch", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look now."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread; from a callback, soon after it returns."""
+        self._stopped = True
+        self._wake.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self._wake.wait(self._poll_seconds)
+            self._wake.clear()
+            try:
+                self._look()
+            except EblaError as error:
+                if not self._stopped:
+                    _log.warning("cannot look for changes in %s, will try again: %s", self._file, error)
+        self._reader.close()
+
+    def _look(self) -> None:
+        sql = "SELECT revision, path FROM changes WHERE revision > ? ORDER BY revision"
+        changes = self._reader.query(sql, (self._seen,))
+        if changes and not self._stopped:
+            missed = changes[0][0] != self._seen + 1
+            self._seen = changes[-1][0]
+            self._watches.fire(None if missed else [path for _, path in changes])
+
+
+def _checksum(path: str, value: bytes) -> int:
+    return int(google_crc32c.extend(google_crc32c.value(path.encode()), value))
+
+
+def _apply(connection: sqlite3.Connection, operation: Operation) -> int | None:
+    path = operation.path
+    row = connection.execute("SELECT version FROM nodes WHERE path = ?", (path,)).fetchone()
+    if isinstance(operation, Create):
+        if row is not None:
+            raise NodeExists(path, "there is a node already")
+        parent = path.rpartition("/")[0]
+        connection.execute(
+            "INSERT INTO nodes (path, parent, value, version, checksum) VALUES (?, ?, ?, 1, ?)",
+            (path, parent, operation.value, _checksum(path, operation.value)),
+        )
+        _record_change(connection, path)
+        return 1
+    if row is None:
+        raise NodeMissing(path, "there is no node")
+    (version,) = row
+    if version != operation.expected_version:
+        raise VersionConflict(path, f"expected version {operation.expected_version}, found {version}")
+    match operation:
+        case CompareAndSet():
+            connection.execute(
+                "UPDATE nodes SET value = ?, version = ?, checksum = ? WHERE path = ?",
+                (operation.value, version + 1, _checksum(path, operation.value), path),
+            )
+            _record_change(connection, path)
+            return int(version + 1)
+        case Delete():
+            # '0' is the character after '/': everything below the path, and nothing else, sorts between the two.
+            sql = "SELECT 1 FROM nodes WHERE path > ? AND path < ? LIMIT 1"
+            if connection.execute(sql, (f"{path}/", f"{path}0")).fetchone() is not None:
+                raise NodeNotEmpty(path, "there are nodes below it")
+            connection.execute("DELETE FROM nodes WHERE path = ?", (path,))
+            _record_change(connection, path)
+        case Check():
+            pass
+    return None
+
+
+def _record_change(connection: sqlite3.Connection, path: str) -> None:
+    connection.execute("INSERT INTO changes (path) VALUES (?)", (path,))
+
+
+def _trim_changes(connection: sqlite3.Connection) -> None:
+    # The newest is never removed: revisions are counted from it.
+    (newest,) = connection.execute("SELECT coalesce(max(revision), 0) FROM changes").fetchone()
+    if newest % _CHANGES_TRIM_EVERY == 0:
+        connection.execute("DELETE FROM changes WHERE revision <= ?", (newest - _CHANGES_KEPT,))

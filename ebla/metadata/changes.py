@@ -1,0 +1,276 @@
+"""Changes of a table's METADATA, as values: what must hold, and what is to become. Pure: no I/O, no time, no chance.
+
+    metadata  --apply(changes, new txnid)-->  metadata'        or RequirementFailed, and nothing has changed
+
+A change names what it relies on, such as the epoch at which its sender leads a tablet, rather than the transaction
+that it was thought up on. So it can be applied to any later metadata for which that still holds: changes that do not
+touch each other commute, and one that lost a race is tried again on what the winner left.
+
+    TakeLog         the tablets' writes go to this server's log from now on
+    Flush           one group of some tablets is now in these fragments, up to these log indexes
+    AddFragments    fragments that came past the log (bulk load)
+    RangeErase      a range erasure that came past the log (bulk overwrite)
+    RecordJob       a bulk job is applied once: refused if it is on record
+    RequireSchema   changes nothing; refuses if the schema has another version
+
+Applying a list of changes is all or nothing. Invariants: `flushed` never goes down; a stale epoch changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from ebla.errors import Conflict
+from ebla.metadata.table_metadata import FragmentRef, GroupState, RangeErasure, TableMetadata, TabletMetadata
+from ebla.ranges import KeyRange
+
+__all__ = [
+    "JOBS_MAX",
+    "AddFragments",
+    "Change",
+    "Flush",
+    "FlushedTablet",
+    "NewFragment",
+    "RangeErase",
+    "RecordJob",
+    "RequireSchema",
+    "RequirementFailed",
+    "TabletAt",
+    "TakeLog",
+    "apply",
+    "update",
+]
+
+# So many jobs are remembered. A job that is retried after that many others is not recognised.
+JOBS_MAX = 1024
+
+
+class RequirementFailed(Conflict):
+    """The metadata is not as the change requires. Nothing was changed; `code` says in a word what differs."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        self.code = code
+        self.reason = reason
+        super().__init__(reason)
+
+    def __reduce__(self) -> tuple[type[RequirementFailed], tuple[str, str]]:
+        return type(self), (self.code, self.reason)
+
+
+class TabletAt(msgspec.Struct, frozen=True, array_like=True):
+    """A tablet and the epoch at which the sender leads it."""
+
+    tablet: str
+    epoch: int
+
+
+class NewFragment(msgspec.Struct, frozen=True, array_like=True):
+    """A fragment and the tablets that get a reference to it."""
+
+    fragment: FragmentRef
+    tablets: tuple[str, ...]
+
+
+class FlushedTablet(msgspec.Struct, frozen=True, array_like=True):
+    """What a flush means to one tablet: its log up to `flushed` is no longer needed for the group."""
+
+    tablet: str
+    epoch: int
+    flushed: int
+    erasures: tuple[RangeErasure, ...] = ()
+
+
+class TakeLog(msgspec.Struct, frozen=True, array_like=True, tag="take_log"):
+    """The tablets' writes go to the log `log` of `server`, which leads them.
+
+    A tablet whose unflushed writes are in another log is refused, unless that log was replayed, as `replayed` says.
+    """
+
+    tablets: tuple[TabletAt, ...]
+    server: str
+    log: str
+    replayed: str | None = None
+
+
+class Flush(msgspec.Struct, frozen=True, array_like=True, tag="flush"):
+    """Records of one group went from memory to fragments.
+
+    Every tablet's `flushed` must be greater than before if the tablet gets something, and not smaller in any case.
+    """
+
+    group: int
+    fragments: tuple[NewFragment, ...]
+    tablets: tuple[FlushedTablet, ...]
+
+
+class AddFragments(msgspec.Struct, frozen=True, array_like=True, tag="add_fragments"):
+    """Fragments that were not written from the log; `tablets` are all that get one, with their epochs."""
+
+    group: int
+    fragments: tuple[NewFragment, ...]
+    tablets: tuple[TabletAt, ...]
+
+
+class RangeErase(msgspec.Struct, frozen=True, array_like=True, tag="range_erase"):
+    """A range erasure in all groups; `tablets` are all that the range overlaps, with their epochs."""
+
+    erasure: RangeErasure
+    tablets: tuple[TabletAt, ...]
+
+
+class RecordJob(msgspec.Struct, frozen=True, array_like=True, tag="record_job"):
+    """Remember that a bulk job was applied; refused if it was already."""
+
+    job: str
+
+
+class RequireSchema(msgspec.Struct, frozen=True, array_like=True, tag="require_schema"):
+    """Refuse the whole list unless the schema has this version."""
+
+    version: int
+
+
+Change: TypeAlias = TakeLog | Flush | AddFragments | RangeErase | RecordJob | RequireSchema
+
+
+def apply(metadata: TableMetadata, changes: Sequence[Change], new_txnid: str) -> TableMetadata:
+    """Return the metadata after a transaction of these changes; raise `RequirementFailed` if one does not fit."""
+    return update(metadata, changes).with_txnid(new_txnid, metadata.sequence + 1)
+
+
+def update(metadata: TableMetadata, changes: Sequence[Change]) -> TableMetadata:
+    """Apply changes without ending the transaction, so that those of several senders can become one."""
+    for change in changes:
+        metadata = _update(metadata, change)
+    return metadata
+
+
+def _update(metadata: TableMetadata, change: Change) -> TableMetadata:
+    match change:
+        case TakeLog():
+            return metadata.with_tablets(_take_log(metadata, change))
+        case Flush():
+            return metadata.with_tablets(_flush(metadata, change))
+        case AddFragments():
+            return metadata.with_tablets(_add_fragments(metadata, change))
+        case RangeErase():
+            return metadata.with_tablets(_range_erase(metadata, change))
+        case RecordJob():
+            if change.job in metadata.jobs:
+                raise RequirementFailed("job_done", f"the job {change.job} was applied already")
+            return metadata.with_jobs((*metadata.jobs, change.job)[-JOBS_MAX:])
+        case RequireSchema():
+            if metadata.schema.version != change.version:
+                reason = f"the schema has version {metadata.schema.version}, not {change.version}"
+                raise RequirementFailed("schema_version", reason)
+            return metadata
+
+
+def _led(metadata: TableMetadata, at: TabletAt | FlushedTablet) -> TabletMetadata:
+    tablet = metadata.by_id(at.tablet)
+    if tablet is None:
+        raise RequirementFailed("unknown_tablet", f"the table has no tablet {at.tablet} (any more)")
+    if tablet.epoch != at.epoch:
+        reason = f"tablet {at.tablet} is at epoch {tablet.epoch}: the sender led it at {at.epoch} and no longer does"
+        raise RequirementFailed("stale_epoch", reason)
+    return tablet
+
+
+def _named_once(tablets: Sequence[TabletAt | FlushedTablet]) -> None:
+    if len({at.tablet for at in tablets}) != len(tablets):
+        raise RequirementFailed("named_twice", "the change names a tablet twice")
+
+
+def _take_log(metadata: TableMetadata, change: TakeLog) -> list[TabletMetadata]:
+    _named_once(change.tablets)
+    changed = []
+    for at in change.tablets:
+        tablet = _led(metadata, at)
+        if tablet.leader not in (None, change.server):
+            reason = f"tablet {tablet.id} is led by {tablet.leader}, not by {change.server}"
+            raise RequirementFailed("other_leader", reason)
+        if tablet.log is not None and tablet.log not in (change.log, change.replayed):
+            reason = f"tablet {tablet.id} has unflushed writes in the log {tablet.log}: replay that first"
+            raise RequirementFailed("other_log", reason)
+        changed.append(msgspec.structs.replace(tablet, leader=change.server, log=change.log))
+    return changed
+
+
+def _flush(metadata: TableMetadata, change: Flush) -> list[TabletMetadata]:
+    _named_once(change.tablets)
+    received = _received(metadata, change.group, change.fragments, [at.tablet for at in change.tablets])
+    changed = []
+    for at in change.tablets:
+        tablet = _led(metadata, at)
+        state = tablet.group(change.group)
+        gets_something = bool(received[at.tablet] or at.erasures)
+        if at.flushed < state.flushed or (gets_something and at.flushed == state.flushed):
+            reason = f"tablet {tablet.id}, group {change.group}: flushed to {state.flushed} already, not {at.flushed}"
+            raise RequirementFailed("already_flushed", reason)
+        state = _with_fragments(state, received[at.tablet])
+        state = msgspec.structs.replace(state, flushed=at.flushed, erasures=_joined(state.erasures, at.erasures))
+        changed.append(tablet.with_group(state))
+    return changed
+
+
+def _add_fragments(metadata: TableMetadata, change: AddFragments) -> list[TabletMetadata]:
+    _named_once(change.tablets)
+    received = _received(metadata, change.group, change.fragments, [at.tablet for at in change.tablets])
+    changed = []
+    for at in change.tablets:
+        tablet = _led(metadata, at)
+        changed.append(tablet.with_group(_with_fragments(tablet.group(change.group), received[at.tablet])))
+    return changed
+
+
+def _range_erase(metadata: TableMetadata, change: RangeErase) -> list[TabletMetadata]:
+    _named_once(change.tablets)
+    erasure = change.erasure
+    overlapped = {tablet.id for tablet in metadata.overlapping(KeyRange(erasure.first, erasure.last))}
+    if overlapped != {at.tablet for at in change.tablets}:
+        raise RequirementFailed("wrong_tablets", "the range erasure does not name exactly the tablets that it overlaps")
+    changed = []
+    for at in change.tablets:
+        tablet = _led(metadata, at)
+        for group in metadata.schema.group_by_id:
+            state = tablet.group(group)
+            tablet = tablet.with_group(msgspec.structs.replace(state, erasures=_joined(state.erasures, (erasure,))))
+        changed.append(tablet)
+    return changed
+
+
+def _received(
+    metadata: TableMetadata, group: int, fragments: Iterable[NewFragment], tablets: Iterable[str]
+) -> dict[str, list[FragmentRef]]:
+    """Return the new references by tablet, for all of `tablets`."""
+    if group not in metadata.schema.group_by_id:
+        raise RequirementFailed("unknown_group", f"the table has no group {group} (any more)")
+    received: dict[str, list[FragmentRef]] = {tablet: [] for tablet in tablets}
+    for new in fragments:
+        if new.fragment.schema_version > metadata.schema.version:
+            reason = (
+                f"{new.fragment.file} was written under schema version {new.fragment.schema_version}, of the future"
+            )
+            raise RequirementFailed("schema_version", reason)
+        for tablet in new.tablets:
+            if tablet not in received:
+                reason = f"{new.fragment.file} is given to tablet {tablet}, which the change does not name"
+                raise RequirementFailed("wrong_tablets", reason)
+            received[tablet].append(new.fragment)
+    return received
+
+
+def _with_fragments(state: GroupState, fragments: Sequence[FragmentRef]) -> GroupState:
+    there = {fragment.file for fragment in state.fragments}
+    for fragment in fragments:
+        if fragment.file in there:
+            raise RequirementFailed("fragment_known", f"{fragment.file} is referenced already")
+    return msgspec.structs.replace(state, fragments=(*state.fragments, *fragments)) if fragments else state
+
+
+def _joined(there: tuple[RangeErasure, ...], new: tuple[RangeErasure, ...]) -> tuple[RangeErasure, ...]:
+    # One that is there already came by another way, as when an erasure is replayed into several groups.
+    return (*there, *(erasure for erasure in new if erasure not in there))

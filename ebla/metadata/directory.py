@@ -1,0 +1,191 @@
+"""The directory of tables in the coordination service: which names there are, and which table each of them means.
+
+A table appears and disappears in one step, its configuration and its name together:
+
+    create    tables/<id> {running, txnid}  +  names/<name> -> id
+    drop      tables/<id> {deleted}         -  names/<name>
+
+A table id is used once. So when the outcome of a creation is unknown and the name is found taken, the id tells whose
+it is; if it is not ours, the id is used up at once, and the creation can no longer succeed by arriving late.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ebla.clock import Clock
+from ebla.coordination.service import (
+    CompareAndSet,
+    CoordinationConflict,
+    CoordinationService,
+    Create,
+    Delete,
+    InvalidNode,
+    Node,
+    NodeExists,
+)
+from ebla.errors import EblaError, OutcomeUnknown, SchemaError, TableExists, Unavailable, UnknownTable
+from ebla.metadata.table_config import (
+    NAMES,
+    TABLES,
+    TableConfig,
+    TableEntry,
+    config_path,
+    decode_config,
+    encode_config,
+    name_path,
+)
+from ebla.schema import check_table_name
+
+__all__ = ["TableDirectory"]
+
+
+class TableDirectory:
+    """The tables by name and by id. Keeps nothing in memory. Safe to use from several threads."""
+
+    def __init__(
+        self, coordination: CoordinationService, clock: Clock, *, attempts_max: int = 64, pause_seconds: float = 0.05
+    ) -> None:
+        self._coordination = coordination
+        self._clock = clock
+        self._attempts_max = attempts_max
+        self._pause_seconds = pause_seconds
+
+    def find(self, name: str) -> str:
+        """Return the id of the table called `name`; `UnknownTable` if there is none."""
+        try:
+            node = self._coordination.read(name_path(check_table_name(name)))
+        except (SchemaError, InvalidNode):
+            node = None  # no table can be called that
+        if node is None:
+            raise UnknownTable(f"there is no table {name!r}")
+        return node.value.decode()
+
+    def list_tables(self) -> list[TableEntry]:
+        """Return the tables that are there, sorted by name."""
+        entries = []
+        for path in self._coordination.list(NAMES):
+            node = self._coordination.read(path)
+            if node is not None:  # else dropped since the list was read
+                entries.append(TableEntry(path.removeprefix(f"{NAMES}/"), node.value.decode()))
+        return entries
+
+    def configs(self) -> dict[str, TableConfig]:
+        """Return the configuration of every table by id, the dropped ones included."""
+        configs = {}
+        for path in self._coordination.list(TABLES):
+            node = self._coordination.read(path)
+            if node is not None:
+                configs[path.removeprefix(f"{TABLES}/")] = decode_config(path, node)
+        return configs
+
+    def config(self, table_id: str) -> TableConfig | None:
+        """Return the configuration of a table, dropped or not; None if there never was one, or it was cleaned up."""
+        found = self._read(table_id)
+        return None if found is None else found[0]
+
+    def read(self, table_id: str) -> tuple[TableConfig, int]:
+        """Return the configuration of a table that was not dropped, and the version of its node."""
+        found = self._read(table_id)
+        if found is None:
+            raise UnknownTable(f"there is no table of id {table_id}")
+        config, node = found
+        if config.state == "deleted":
+            raise UnknownTable(f"the table {config.name!r} was dropped")
+        return config, node.version
+
+    def _read(self, table_id: str) -> tuple[TableConfig, Node] | None:
+        path = config_path(table_id)
+        node = self._coordination.read(path)
+        return None if node is None else (decode_config(path, node), node)
+
+    def check_free(self, name: str) -> None:
+        """Raise `SchemaError` if no table may be called `name`, `TableExists` if one is."""
+        try:
+            taken = self._coordination.read(name_path(check_table_name(name))) is not None
+        except InvalidNode as error:
+            raise SchemaError(f"a table cannot be called {name!r}: choose another name") from error
+        if taken:
+            raise TableExists(f"there is a table {name!r} already: choose another name, or drop it first")
+
+    def create(self, table_id: str, config: TableConfig) -> int | None:
+        """Let the table appear; return the version of its node, or None if it was found created by this very call.
+
+        `TableExists` if the name or the id is taken. After any error but `OutcomeUnknown` the table is not there.
+        """
+        operations = [
+            Create(config_path(table_id), encode_config(config)),
+            Create(name_path(config.name), table_id.encode()),
+        ]
+        unknown: OutcomeUnknown | None = None
+        for attempt in range(self._attempts_max):
+            self._pause(attempt)
+            try:
+                return self._coordination.multi(operations)[0]
+            except OutcomeUnknown as error:
+                unknown = error
+            except NodeExists as error:
+                if unknown is not None and self._was_created(table_id, config):
+                    return None
+                reason = f"there is a table {config.name!r} already ({error}): choose another name"
+                raise TableExists(reason) from None
+            except EblaError as error:
+                if unknown is None:
+                    raise
+                if not isinstance(error, Unavailable):
+                    break
+        raise OutcomeUnknown(f"it is not known whether the table {config.name!r} was created: look again") from unknown
+
+    def _was_created(self, table_id: str, config: TableConfig) -> bool:
+        """After an unknown outcome and a conflict: tell whether the table is there, and settle it if it is not."""
+        tombstone = encode_config(msgspec.structs.replace(config, state="deleted", metadata_txnid=""))
+        try:
+            self._coordination.create(config_path(table_id), tombstone)
+        except NodeExists:
+            return True  # the id is ours alone, so it was this creation
+        except EblaError as error:
+            reason = f"it is not known whether the table {config.name!r} was created: look again"
+            raise OutcomeUnknown(reason) from error
+        return False
+
+    def drop(self, name: str) -> str:
+        """Let the table called `name` disappear, and return its id. Its configuration stays."""
+        table_id = self.find(name)
+        unknown: OutcomeUnknown | None = None
+        for attempt in range(self._attempts_max):
+            self._pause(attempt)
+            try:
+                found = self._read(table_id)
+                named = self._coordination.read(name_path(name))
+                if found is None or found[0].state == "deleted":
+                    if unknown is not None:
+                        return table_id
+                    raise UnknownTable(f"there is no table {name!r}: somebody else dropped it")
+                if named is None or named.value != table_id.encode():
+                    continue  # the two reads fell around a change: look again
+                config, node = found
+                dropped = encode_config(msgspec.structs.replace(config, state="deleted"))
+                self._coordination.multi(
+                    [
+                        CompareAndSet(config_path(table_id), dropped, node.version),
+                        Delete(name_path(name), named.version),
+                    ]
+                )
+            except CoordinationConflict:
+                continue
+            except OutcomeUnknown as error:
+                unknown = error
+            except EblaError as error:
+                if unknown is None:
+                    raise
+                if not isinstance(error, Unavailable):
+                    break
+            else:
+                return table_id
+        if unknown is not None:
+            raise OutcomeUnknown(f"it is not known whether the table {name!r} was dropped: look again") from unknown
+        raise Unavailable(f"others kept changing table {name!r}: nothing was changed, try again")
+
+    def _pause(self, attempt: int) -> None:
+        if attempt:
+            self._clock.sleep(self._pause_seconds)

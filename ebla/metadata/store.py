@@ -1,0 +1,205 @@
+"""METADATA transactions on disk: ``metadata/<table id>/<txnid>.meta``.
+
+    snapshot c01d <--base-- change 77aa <--base-- change 03f1 <--base-- snapshot e9b0 <--base-- change 5c5c (current)
+                                                                        `---------------- load reads these ----------'
+
+A transaction id is random and never used again, so a file is made under its own name, written, synced, and its
+directory synced. Only then may the coordination service be told that the id is current: a torn file is never referred
+to. Every file has the checksum of the metadata that it leads to, and `load` compares.
+
+`prune` removes what nobody can need: transactions older than the last two snapshots, and aborted ones. It goes by the
+sequence number. A transaction that is not an ancestor of the current one, and does not come after it, was built on a
+base that is current no more; its compare-and-set cannot succeed any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator, Sequence
+
+from ebla.errors import Corruption, EblaError, MissingFile, StoreError
+from ebla.metadata.changes import Change, RequirementFailed, apply
+from ebla.metadata.table_metadata import InvalidMetadata, TableMetadata
+from ebla.metadata.transaction_file import ChangeRecord, Record, SnapshotRecord, decode, encode
+from ebla.storage.files import Files, parent_of
+
+__all__ = ["DIRECTORY", "MetadataNotSaved", "MetadataStore"]
+
+DIRECTORY = "metadata"
+_SUFFIX = ".meta"
+_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+# Snapshots that `prune` keeps: the one that the current transaction is loaded from, and the one before it for those
+# who have read an older current id and are about to load it, or look for their own transaction among the ancestors.
+_SNAPSHOTS_KEPT = 2
+
+_log = logging.getLogger(__name__)
+
+
+class MetadataNotSaved(StoreError):
+    """A METADATA transaction could not be written, as on a full disk. Nothing was changed."""
+
+
+class MetadataStore:
+    """The METADATA files of one server. Safe to use from several threads."""
+
+    def __init__(self, files: Files, snapshot_every: int = 32) -> None:
+        """Keep the files in ``metadata/`` of `files`, with a snapshot in every `snapshot_every` transactions."""
+        if snapshot_every < 1:
+            raise ValueError("snapshot_every is at least 1")
+        self._files = files
+        self._snapshot_every = snapshot_every
+
+    def is_snapshot(self, metadata: TableMetadata) -> bool:
+        """Whether a transaction with this outcome is saved as a snapshot."""
+        return (metadata.sequence - 1) % self._snapshot_every == 0
+
+    def save(self, base: TableMetadata | None, metadata: TableMetadata, changes: Sequence[Change]) -> None:
+        """Make the transaction that leads from `base` to `metadata` by `changes` durable. It is not current yet."""
+        record: Record
+        checksum = metadata.checksum
+        if base is None or self.is_snapshot(metadata):
+            record = SnapshotRecord(None if base is None else base.txnid, checksum, metadata)
+        else:
+            record = ChangeRecord(
+                metadata.table_id, base.txnid, metadata.txnid, metadata.sequence, checksum, tuple(changes)
+            )
+        path = _path(metadata.table_id, metadata.txnid)
+        content = encode(record)
+        try:
+            self._files.make_directory(parent_of(path))
+            file = self._files.create(path)
+        except OSError as error:  # among them that the id is taken: that file is somebody else's
+            raise _not_saved(path, error) from error
+        try:
+            with file:
+                file.write(content)
+                file.sync()
+            self._files.sync_directory(parent_of(path))
+        except OSError as error:
+            self.discard(metadata.table_id, metadata.txnid)
+            raise _not_saved(path, error) from error
+
+    def discard(self, table_id: str, txnid: str) -> None:
+        """Remove the file of a transaction that certainly was not committed. Failing to do so does no harm."""
+        with contextlib.suppress(OSError):
+            self._files.delete(_path(table_id, txnid))
+
+    def load(self, table_id: str, txnid: str, known: TableMetadata | None = None) -> TableMetadata:
+        """Return the metadata after the transaction `txnid`, from its snapshot or from `known`, if that is nearer.
+
+        `MissingFile` or `Corruption`, naming the file, if it cannot be had.
+        """
+        if known is not None and txnid == known.txnid:
+            return known
+        changes: list[ChangeRecord] = []
+        metadata = None
+        for record in self.history(table_id, txnid):
+            if isinstance(record, SnapshotRecord):
+                metadata = self._outcome(record, record.metadata)
+                break
+            changes.append(record)
+            if known is not None and record.base == known.txnid:
+                metadata = known
+                break
+        assert metadata is not None  # a history ends with a snapshot or an error
+        for record in reversed(changes):
+            try:
+                metadata = self._outcome(record, apply(metadata, record.changes, record.txnid))
+            except (RequirementFailed, InvalidMetadata) as error:
+                reason = f"its changes do not fit its base: {error}"
+                raise Corruption(_path(table_id, record.txnid), reason) from error
+        return metadata
+
+    def _outcome(self, record: Record, metadata: TableMetadata) -> TableMetadata:
+        path = _path(record.table_id, record.txnid)
+        if (metadata.sequence, metadata.checksum) != (record.sequence, record.checksum):
+            raise Corruption(path, "the metadata that it leads to has another checksum")
+        if isinstance(record, SnapshotRecord):
+            try:
+                metadata.check()
+            except InvalidMetadata as error:
+                raise Corruption(path, str(error)) from error
+        return metadata
+
+    def history(self, table_id: str, txnid: str) -> Iterator[Record]:
+        """Yield a transaction and its ancestors, newest first, down to the first one.
+
+        Raises `MissingFile` at the first one that was pruned, or is missing: ask for no more than is needed.
+        """
+        expected: int | None = None
+        base: str | None = txnid
+        while base is not None:
+            record = self.record(table_id, base)
+            # The numbers go down one by one, so that the walk ends even if damage made a ring of it.
+            if expected is not None and record.sequence != expected:
+                raise Corruption(_path(table_id, base), f"it should be transaction {expected}, not {record.sequence}")
+            yield record
+            expected = record.sequence - 1
+            base = record.base
+
+    def record(self, table_id: str, txnid: str) -> Record:
+        """Read the file of one transaction."""
+        path = _path(table_id, txnid)
+        try:
+            content = self._files.read(path)
+        except FileNotFoundError:
+            raise MissingFile(f"{path} is missing: METADATA refers to it; restore it from a backup") from None
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read: {error}") from error
+        record = decode(content, path)
+        if (record.table_id, record.txnid) != (table_id, txnid):
+            raise Corruption(path, f"it holds transaction {record.txnid} of table {record.table_id}")
+        return record
+
+    def is_ancestor(self, metadata: TableMetadata, current_txnid: str) -> bool:
+        """Whether the transaction that led to `metadata` is the current one or an ancestor of it.
+
+        Raises `MissingFile` or `Corruption` if that cannot be told.
+        """
+        for record in self.history(metadata.table_id, current_txnid):
+            if record.sequence <= metadata.sequence:
+                return record.txnid == metadata.txnid
+        return False
+
+    def prune(self, table_id: str, current_txnid: str) -> list[str]:
+        """Remove the transactions that nobody can need now that `current_txnid` is committed; return their ids."""
+        kept = set()
+        snapshots = 0
+        current = self.record(table_id, current_txnid)
+        try:
+            for record in self.history(table_id, current_txnid):
+                kept.add(record.txnid)
+                snapshots += isinstance(record, SnapshotRecord)
+                if snapshots == _SNAPSHOTS_KEPT:
+                    break
+        except MissingFile:
+            if not snapshots:
+                raise  # the current transaction itself cannot be loaded: this is no time to remove anything
+        removed = []
+        for info in self._files.list(f"{DIRECTORY}/{table_id}"):
+            txnid = info.path.rpartition("/")[2].removesuffix(_SUFFIX)
+            if txnid in kept or not info.path.endswith(_SUFFIX):
+                continue
+            try:
+                if self.record(table_id, txnid).sequence > current.sequence:
+                    continue
+                self._files.delete(info.path)
+            except (EblaError, OSError) as error:
+                _log.warning("keeping %s: %s", info.path, error)
+                continue
+            removed.append(txnid)
+        return removed
+
+
+def _not_saved(path: str, error: OSError) -> MetadataNotSaved:
+    return MetadataNotSaved(f"{path} cannot be written: {error}: make room or repair the disk, then retry")
+
+
+def _path(table_id: str, txnid: str) -> str:
+    for part in (table_id, txnid):
+        if not _ID.fullmatch(part):
+            raise InvalidMetadata(f"{part!r} cannot be the id of a table or transaction")
+    return f"{DIRECTORY}/{table_id}/{txnid}{_SUFFIX}"

@@ -1,0 +1,63 @@
+"""What the coordination service knows of a table: the TableConfig, and the index of names.
+
+    tables/<table id>    name, state, current METADATA transaction, servers that hold it         (JSON, for people too)
+    names/<name>         the table id
+
+The node of a table stays when the table is dropped: its id is never used again, and its versions go on counting.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from ebla.coordination.service import Node
+from ebla.errors import Corruption
+
+__all__ = ["NAMES", "TABLES", "TableConfig", "TableEntry", "config_path", "decode_config", "encode_config", "name_path"]
+
+TABLES = "tables"
+NAMES = "names"
+
+
+class TableConfig(msgspec.Struct, frozen=True):
+    """The node of a table."""
+
+    name: str
+    state: Literal["running", "deleted"]
+    metadata_txnid: str  # empty: an id that was used up without becoming a table
+    metadata_servers: tuple[str, ...]
+
+
+class TableEntry(NamedTuple):
+    """A table in a listing."""
+
+    name: str
+    table_id: str
+
+
+_decoder = msgspec.json.Decoder(TableConfig)
+
+
+def encode_config(config: TableConfig) -> bytes:
+    """Return the value of a table's node."""
+    return msgspec.json.encode(config)
+
+
+def decode_config(path: str, node: Node) -> TableConfig:
+    """Read the value of a table's node."""
+    try:
+        return _decoder.decode(node.value)
+    except msgspec.MsgspecError as error:
+        raise Corruption(path, f"not a table's configuration: {error}") from error
+
+
+def config_path(table_id: str) -> str:
+    """Return where the configuration of a table is."""
+    return f"{TABLES}/{table_id}"
+
+
+def name_path(name: str) -> str:
+    """Return where the id of the table of that name is."""
+    return f"{NAMES}/{name}"

@@ -1,0 +1,317 @@
+"""The METADATA of one table, as a value: its schema, and its tablets with the fragments that hold their rows.
+
+    TableMetadata
+    |-- schema
+    `-- tablets, by first row          [b"", "g")    ["g", "p")    ["p", None)
+          |-- who leads it, at which epoch, whose log has its unflushed writes
+          `-- per group: fragment references, range erasures, how far the log is flushed, how far back history reaches
+
+Values are never changed: a change makes a new one that shares all it did not touch.
+
+Invariants (`check`): the tablets' ranges cover every row, with no hole and no overlap; ids are unique; every group
+belongs to the schema; every reference overlaps its tablet.
+
+The **checksum** of a value is the sum of the hashes of its parts, so that a change recomputes only what it touched. Two
+servers that applied the same changes compare checksums instead of values.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from operator import attrgetter
+from typing import Any, TypeAlias
+
+import msgspec
+import xxhash
+
+from ebla.errors import StoreError
+from ebla.ranges import KeyRange
+from ebla.schema import TableSchema, encode_hook
+
+__all__ = [
+    "FragmentRef",
+    "GroupState",
+    "InvalidMetadata",
+    "RangeErasure",
+    "Replica",
+    "TableMetadata",
+    "TabletMetadata",
+    "check_tablet",
+    "initial_metadata",
+]
+
+# `FragmentRef` has a field called `bytes`, which hides the type inside the class.
+RowBytes: TypeAlias = bytes
+
+_CHECKSUM_MASK = (1 << 64) - 1
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=encode_hook)
+_first_of = attrgetter("first")
+
+
+class InvalidMetadata(StoreError):
+    """Metadata that breaks an invariant. It is refused before it is saved."""
+
+
+class FragmentRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A fragment as one tablet and group sees it: the file, what is in it, and what of it counts."""
+
+    file: str  # path below the root, fragments/<table id>/<id>.parquet
+    rows: int
+    bytes: int
+    first: RowBytes  # the smallest and the largest row in the file, both included
+    last: RowBytes
+    txn_min: int
+    txn_max: int
+    schema_version: int
+    txn: int | None = None  # of every record, for files without a _txn column
+    unique: bool = False  # at most one record for each identity
+    has_erasures: bool = False
+    has_partial: bool = False
+    columns: tuple[int, ...] | None = None  # only these field ids count; None: all
+    families: tuple[str, ...] | None = None  # only these families count; None: all
+
+
+class RangeErasure(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Hides every record of a row in [first, last) with a smaller txn."""
+
+    first: bytes
+    last: bytes | None
+    txn: int
+
+
+class GroupState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What one tablet keeps of one group."""
+
+    group: int
+    fragments: tuple[FragmentRef, ...] = ()
+    erasures: tuple[RangeErasure, ...] = ()
+    flushed: int = 0  # the highest log index whose records are in fragments; 0: none
+    floor_txn: int = 0  # reads below this txn are refused: what they need may be gone
+
+
+class Replica(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A server that keeps a copy of a tablet's log, by an assignment with an id of its own."""
+
+    server: str
+    assignment_id: str
+
+
+class TabletMetadata(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The rows [first, last) of a table."""
+
+    id: str
+    first: bytes
+    last: bytes | None
+    state: str
+    epoch: int
+    leader: str | None = None
+    replicas: tuple[Replica, ...] = ()
+    log: str | None = None  # the server whose log holds its unflushed writes
+    groups: tuple[GroupState, ...] = ()
+
+    @property
+    def range(self) -> KeyRange:
+        """The rows of the tablet."""
+        return KeyRange(self.first, self.last)
+
+    def group(self, group: int) -> GroupState:
+        """Return the state of a group; an empty one if the tablet has nothing of it yet."""
+        for state in self.groups:
+            if state.group == group:
+                return state
+        return GroupState(group)
+
+    def with_group(self, state: GroupState) -> TabletMetadata:
+        """Return the tablet with one group's state replaced or added."""
+        others = tuple(other for other in self.groups if other.group != state.group)
+        groups = tuple(sorted((*others, state), key=attrgetter("group")))
+        return msgspec.structs.replace(self, groups=groups)
+
+
+class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
+    """A table at one METADATA transaction."""
+
+    table_id: str
+    txnid: str
+    sequence: int  # how many transactions have led here, this one included
+    schema: TableSchema
+    tablets: tuple[TabletMetadata, ...]
+    jobs: tuple[str, ...] = ()  # the latest bulk jobs that were applied, oldest first
+
+    def tablet_for(self, row: bytes) -> TabletMetadata:
+        """Return the tablet that `row` belongs to."""
+        return self.tablets[bisect_right(self.tablets, row, key=_first_of) - 1]
+
+    def overlapping(self, range: KeyRange) -> tuple[TabletMetadata, ...]:
+        """Return the tablets that have rows in `range`, in order."""
+        if range.is_empty:
+            return ()
+        begin = bisect_right(self.tablets, range.first, key=_first_of) - 1
+        end = begin + 1
+        while end < len(self.tablets) and (range.last is None or self.tablets[end].first < range.last):
+            end += 1
+        return self.tablets[begin:end]
+
+    def by_id(self, tablet: str) -> TabletMetadata | None:
+        """Return the tablet of that id, or None."""
+        position = self._positions.get(tablet)
+        return None if position is None else self.tablets[position]
+
+    def files(self) -> Iterator[str]:
+        """Yield the file of every fragment reference; one that several tablets share comes several times."""
+        for tablet in self.tablets:
+            for state in tablet.groups:
+                for fragment in state.fragments:
+                    yield fragment.file
+
+    @property
+    def checksum(self) -> int:
+        """A 64-bit sum over everything in the value."""
+        head = _encoder.encode((self.table_id, self.txnid, self.sequence, self.jobs))
+        return (xxhash.xxh3_64_intdigest(head) + self._schema_hash + self._tablets_hash) & _CHECKSUM_MASK
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {tablet.id: position for position, tablet in enumerate(self.tablets)}
+
+    @cached_property
+    def _schema_hash(self) -> int:
+        return _hash(self.schema)
+
+    @cached_property
+    def _tablets_hash(self) -> int:
+        return sum(map(_hash, self.tablets)) & _CHECKSUM_MASK
+
+    def with_tablets(self, changed: Iterable[TabletMetadata]) -> TableMetadata:
+        """Return the table with some tablets replaced by others of the same ids and ranges, which are checked."""
+        tablets = [*self.tablets]
+        tablets_hash = self._tablets_hash
+        for tablet in changed:
+            position = self._positions[tablet.id]
+            former = tablets[position]
+            if (former.first, former.last) != (tablet.first, tablet.last):
+                raise InvalidMetadata(f"tablet {tablet.id}: its range must not change here")
+            check_tablet(tablet, self.schema)
+            tablets[position] = tablet
+            tablets_hash += _hash(tablet) - _hash(former)
+        table = msgspec.structs.replace(self, tablets=tuple(tablets))
+        table.__dict__.update(
+            _positions=self._positions, _schema_hash=self._schema_hash, _tablets_hash=tablets_hash & _CHECKSUM_MASK
+        )
+        return table
+
+    def with_txnid(self, txnid: str, sequence: int) -> TableMetadata:
+        """Return the same table as the outcome of another transaction."""
+        table = msgspec.structs.replace(self, txnid=txnid, sequence=sequence)
+        table.__dict__.update(self.__dict__)
+        return table
+
+    def with_jobs(self, jobs: tuple[str, ...]) -> TableMetadata:
+        """Return the same table with another record of bulk jobs."""
+        table = msgspec.structs.replace(self, jobs=jobs)
+        table.__dict__.update(self.__dict__)
+        return table
+
+    def check(self) -> None:
+        """Raise `InvalidMetadata` unless all of the invariants hold."""
+        if not self.table_id or not self.txnid or self.sequence < 0:
+            raise InvalidMetadata("a table needs an id, and a transaction that made it")
+        if not self.tablets:
+            raise InvalidMetadata(f"table {self.table_id} has no tablet")
+        if len(self._positions) != len(self.tablets):
+            raise InvalidMetadata(f"table {self.table_id}: two tablets have the same id")
+        if self.tablets[0].first != b"":
+            raise InvalidMetadata(f"table {self.table_id}: no tablet holds the rows before {self.tablets[0].first!r}")
+        for tablet, following in zip(self.tablets, self.tablets[1:], strict=False):
+            if tablet.last is None or tablet.last > following.first:
+                raise InvalidMetadata(f"tablets {tablet.id} and {following.id} overlap")
+            if tablet.last < following.first:
+                raise InvalidMetadata(f"there is a hole between the tablets {tablet.id} and {following.id}")
+        if self.tablets[-1].last is not None:
+            raise InvalidMetadata(f"table {self.table_id}: no tablet holds the rows from {self.tablets[-1].last!r} on")
+        for tablet in self.tablets:
+            check_tablet(tablet, self.schema)
+
+
+def _hash(value: Any) -> int:
+    return xxhash.xxh3_64_intdigest(_encoder.encode(value))
+
+
+def check_tablet(tablet: TabletMetadata, schema: TableSchema) -> None:
+    """Raise `InvalidMetadata` unless a tablet is right in itself; its neighbours are another matter."""
+    problem = _tablet_problem(tablet, schema)
+    if problem is not None:
+        raise InvalidMetadata(f"tablet {tablet.id}: {problem}")
+
+
+def _tablet_problem(tablet: TabletMetadata, schema: TableSchema) -> str | None:
+    if not tablet.id or not tablet.state or tablet.epoch < 0:
+        return "it needs an id, a state, and an epoch"
+    if tablet.range.is_empty:
+        return f"the range from {tablet.first!r} to {tablet.last!r} is empty"
+    if len({replica.server for replica in tablet.replicas}) != len(tablet.replicas):
+        return "two replicas are on one server"
+    if len({state.group for state in tablet.groups}) != len(tablet.groups):
+        return "two states for one group"
+    for state in tablet.groups:
+        if state.group not in schema.group_by_id:
+            return f"group {state.group} is not in the schema"
+        if state.flushed < 0 or state.floor_txn < 0:
+            return f"group {state.group}: a log index or a txn below zero"
+        for erasure in state.erasures:
+            if KeyRange(erasure.first, erasure.last).is_empty or erasure.txn <= 0:
+                return f"group {state.group}: a range erasure of no row, or without a txn"
+        seen = set()
+        for fragment in state.fragments:
+            problem = _fragment_problem(fragment, tablet)
+            if problem is not None:
+                return f"group {state.group}, {fragment.file}: {problem}"
+            seen.add((fragment.file, fragment.columns, fragment.families))
+        if len(seen) != len(state.fragments):
+            return f"group {state.group}: a fragment is referenced twice"
+    return None
+
+
+def _fragment_problem(fragment: FragmentRef, tablet: TabletMetadata) -> str | None:
+    if not fragment.file or fragment.rows < 0 or fragment.bytes < 0:
+        return "it needs a file, a number of rows and a size"
+    if fragment.first > fragment.last:
+        return "its first row is after its last"
+    if fragment.last < tablet.first or (tablet.last is not None and fragment.first >= tablet.last):
+        return "it has no row of the tablet"
+    if fragment.txn_min > fragment.txn_max:
+        return "its smallest txn is greater than its largest"
+    if fragment.txn is not None and not fragment.txn_min == fragment.txn == fragment.txn_max:
+        return "its constant txn is not its smallest and largest"
+    return None
+
+
+def initial_metadata(
+    table_id: str,
+    schema: TableSchema,
+    tablet_ids: Sequence[str],
+    splits: Sequence[bytes] = (),
+    *,
+    leader: str | None = None,
+    log: str | None = None,
+    state: str = "running",
+) -> TableMetadata:
+    """Return a new table, cut at the encoded rows `splits`, with one tablet more than splits and no data.
+
+    Its txnid is given to it when it is created. Raises `InvalidMetadata` if the splits are not strictly ascending.
+    """
+    if len(tablet_ids) != len(splits) + 1:
+        raise InvalidMetadata(f"{len(splits)} splits make {len(splits) + 1} tablets, not {len(tablet_ids)}")
+    groups = tuple(GroupState(group) for group in sorted(schema.group_by_id))
+    bounds: list[bytes | None] = [*splits, None]
+    firsts = [b"", *splits]
+    tablets = tuple(
+        TabletMetadata(tablet_id, first, last, state, 1, leader, (), log, groups)
+        for tablet_id, first, last in zip(tablet_ids, firsts, bounds, strict=True)
+    )
+    metadata = TableMetadata(table_id, "new", 0, schema, tablets)
+    metadata.check()
+    return metadata

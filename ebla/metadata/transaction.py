@@ -1,0 +1,289 @@
+"""Changing METADATA: a transaction is stored durably first, and becomes current by one compare-and-set.
+
+    commit(changes)
+      1. apply them to the current metadata                    (pure; a requirement may fail)
+      2. save the transaction on the metadata servers          (durable, but nobody looks at it)
+      3. compare-and-set tables/<id> to the new txnid          (now it is current, for everybody)
+
+    3 conflicts            somebody else was faster: load what they made, go back to 1
+    3 outcome unknown      repeat the very same compare-and-set. It succeeds, or it conflicts; then the transaction
+                           is found among the ancestors of the current one, or it never will be
+
+A crash before 3 leaves a file that nobody refers to, a crash after 3 a finished transaction. With several metadata
+servers, step 2 waits for a majority of them; everything else stays.
+
+Requests from several threads for one table become one transaction; each is all or nothing by itself, and one that does
+not fit fails alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+from ebla.clock import Clock
+from ebla.coordination.service import CoordinationConflict, CoordinationService
+from ebla.errors import EblaError, MissingFile, OutcomeUnknown, Unavailable, UnknownTable
+from ebla.metadata.changes import Change, update
+from ebla.metadata.directory import TableDirectory
+from ebla.metadata.group_commit import CommitQueue, Request
+from ebla.metadata.store import MetadataStore
+from ebla.metadata.table_config import TableConfig, TableEntry, config_path, encode_config
+from ebla.metadata.table_metadata import InvalidMetadata, TableMetadata
+
+__all__ = ["MetadataServer"]
+
+_log = logging.getLogger(__name__)
+
+_CommitRequest: TypeAlias = Request[tuple[Change, ...], TableMetadata]
+
+
+@dataclass(frozen=True, slots=True)
+class _Current:
+    """A table as it was when its node had `version`."""
+
+    config: TableConfig
+    version: int
+    metadata: TableMetadata
+
+
+class MetadataServer:
+    """Coordinates the METADATA transactions of all tables. Safe to use from several threads, and beside others."""
+
+    def __init__(
+        self,
+        coordination: CoordinationService,
+        store: MetadataStore,
+        clock: Clock,
+        *,
+        server_id: str,
+        new_id: Callable[[], str],
+        attempts_max: int = 64,
+        pause_seconds: float = 0.05,
+    ) -> None:
+        """`new_id` gives out transaction ids that are never given out again, by whomever (128 random bits, say).
+
+        `attempts_max` bounds the retries after lost races and lost replies; `pause_seconds` lies between the latter.
+        """
+        # Set once.
+        self.directory = TableDirectory(coordination, clock, attempts_max=attempts_max, pause_seconds=pause_seconds)
+        self._coordination = coordination
+        self._store = store
+        self._clock = clock
+        self._server_id = server_id
+        self._new_id = new_id
+        self._attempts_max = attempts_max
+        self._pause_seconds = pause_seconds
+        self._lock = threading.Lock()
+        self._current: dict[str, _Current] = {}  # guarded by _lock
+        self._queues: dict[str, CommitQueue[tuple[Change, ...], TableMetadata]] = {}  # guarded by _lock
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def find(self, name: str) -> str:
+        """Return the id of the table called `name`; `UnknownTable` if there is none."""
+        return self.directory.find(name)
+
+    def list_tables(self) -> list[TableEntry]:
+        """Return the tables that are there, sorted by name."""
+        return self.directory.list_tables()
+
+    def read(self, table_id: str) -> TableMetadata:
+        """Return the metadata as this server saw it last; it asks only if it knows nothing of the table yet."""
+        return self._cached(table_id).metadata
+
+    def refresh(self, table_id: str) -> TableMetadata:
+        """Return the metadata as it is now, whoever changed it; `UnknownTable` if the table was dropped."""
+        return self._look(table_id).metadata
+
+    def _cached(self, table_id: str) -> _Current:
+        with self._lock:
+            current = self._current.get(table_id)
+        return current or self._look(table_id)
+
+    def _look(self, table_id: str) -> _Current:
+        """Ask the coordination service which transaction is current, and load it unless it is known."""
+        missing: MissingFile | None = None
+        looked_for: str | None = None
+        for _ in range(self._attempts_max):
+            try:
+                config, version = self.directory.read(table_id)
+            except UnknownTable:
+                self._forget(table_id)
+                raise
+            if missing is not None and config.metadata_txnid == looked_for:
+                raise missing
+            with self._lock:
+                known = self._current.get(table_id)
+            try:
+                metadata = self._store.load(table_id, config.metadata_txnid, known.metadata if known else None)
+            except MissingFile as error:
+                # It may have been pruned since: then there is a newer transaction by now.
+                missing, looked_for = error, config.metadata_txnid
+                continue
+            return self._remember(table_id, _Current(config, version, metadata))
+        raise Unavailable(f"the metadata of table {table_id} changed faster than it could be loaded: try again")
+
+    def _remember(self, table_id: str, current: _Current) -> _Current:
+        """Keep what was seen unless something newer was seen meanwhile; return what is kept."""
+        with self._lock:
+            known = self._current.get(table_id)
+            if known is not None and known.version > current.version:
+                return known
+            self._current[table_id] = current
+        return current
+
+    def _forget(self, table_id: str) -> None:
+        with self._lock:
+            self._current.pop(table_id, None)
+
+    # --- committing ------------------------------------------------------------------------------
+
+    def commit(self, table_id: str, changes: Sequence[Change]) -> TableMetadata:
+        """Apply the changes in one transaction, all or none of them, and return the metadata with them in it.
+
+        Raises `RequirementFailed` or `InvalidMetadata` if they do not fit, `UnknownTable` if the table was dropped,
+        `MetadataNotSaved` or `Unavailable` if nothing was changed for another reason, and `OutcomeUnknown` if it cannot
+        be told: then read before repeating it.
+        """
+        if not changes:
+            return self.read(table_id)
+        with self._lock:
+            queue = self._queues.get(table_id)
+            if queue is None:
+                queue = CommitQueue(lambda requests: self._carry_out(table_id, requests))
+                self._queues[table_id] = queue
+        return queue.submit(tuple(changes))
+
+    def _carry_out(self, table_id: str, requests: list[_CommitRequest]) -> None:
+        for _ in range(self._attempts_max):
+            current = self._cached(table_id)
+            metadata, accepted, refused = _apply_each(current.metadata, requests)
+            if not accepted:
+                # Refused on what may be old news: that counts only if it still is the current metadata.
+                if self._look(table_id).version != current.version:
+                    continue
+                _refuse(refused)
+                return
+            metadata = metadata.with_txnid(self._new_id(), current.metadata.sequence + 1)
+            changes = [change for request in accepted for change in request.asked]
+            self._store.save(current.metadata, metadata, changes)
+            if not self._switch(table_id, current, metadata):
+                continue
+            _refuse(refused)
+            for request in accepted:
+                request.answer(metadata)
+            if self._store.is_snapshot(metadata):
+                self._prune(table_id, metadata.txnid)
+            return
+        raise Unavailable(f"others changed table {table_id} faster each time: nothing was changed, try again")
+
+    def _switch(self, table_id: str, current: _Current, metadata: TableMetadata) -> bool:
+        """Make a saved transaction the current one. False: it is not, never will be, and its file is gone."""
+        config = msgspec.structs.replace(current.config, metadata_txnid=metadata.txnid)
+        unknown: OutcomeUnknown | None = None
+        for attempt in range(self._attempts_max):
+            if attempt:
+                self._clock.sleep(self._pause_seconds)
+            try:
+                version = self._coordination.compare_and_set(
+                    config_path(table_id), encode_config(config), current.version
+                )
+            except OutcomeUnknown as error:
+                unknown = error
+            except CoordinationConflict:
+                if unknown is not None and self._is_committed(table_id, metadata, unknown):
+                    self._forget(table_id)  # others have built upon it: the next one to ask loads that
+                    return True
+                self._store.discard(table_id, metadata.txnid)
+                self._look(table_id)
+                return False
+            except EblaError as error:
+                if unknown is not None and isinstance(error, Unavailable):
+                    continue
+                if unknown is not None:
+                    raise self._unknown(table_id, metadata) from error
+                self._store.discard(table_id, metadata.txnid)
+                raise
+            else:
+                self._remember(table_id, _Current(config, version, metadata))
+                return True
+        raise self._unknown(table_id, metadata) from unknown
+
+    def _is_committed(self, table_id: str, metadata: TableMetadata, unknown: OutcomeUnknown) -> bool:
+        """After an unknown outcome and a conflict: tell whether the transaction was committed and built upon."""
+        try:
+            config = self.directory.config(table_id)
+            if config is not None:
+                return self._store.is_ancestor(metadata, config.metadata_txnid)
+        except EblaError as error:
+            raise self._unknown(table_id, metadata) from error
+        raise self._unknown(table_id, metadata) from unknown
+
+    def _unknown(self, table_id: str, metadata: TableMetadata) -> OutcomeUnknown:
+        self._forget(table_id)
+        return OutcomeUnknown(
+            f"it is not known whether the transaction {metadata.txnid} of table {table_id} was committed: "
+            "read the table's metadata before repeating it"
+        )
+
+    def _prune(self, table_id: str, txnid: str) -> None:
+        try:
+            self._store.prune(table_id, txnid)
+        except (EblaError, OSError) as error:
+            _log.warning("old METADATA of table %s stays for now: %s", table_id, error)
+
+    # --- tables ----------------------------------------------------------------------------------
+
+    def create_table(self, name: str, table_id: str, initial: TableMetadata) -> TableMetadata:
+        """Create a table that has the metadata `initial`; `TableExists` if the name is taken."""
+        if initial.table_id != table_id:
+            raise InvalidMetadata(f"the metadata is that of table {initial.table_id}, not {table_id}")
+        self.directory.check_free(name)
+        metadata = initial.with_txnid(self._new_id(), 1)
+        metadata.check()
+        self._store.save(None, metadata, ())
+        config = TableConfig(name, "running", metadata.txnid, (self._server_id,))
+        try:
+            version = self.directory.create(table_id, config)
+        except OutcomeUnknown:
+            raise
+        except EblaError:
+            self._store.discard(table_id, metadata.txnid)
+            raise
+        if version is None:
+            return self.refresh(table_id)
+        return self._remember(table_id, _Current(config, version, metadata)).metadata
+
+    def drop_table(self, name: str) -> str:
+        """Drop the table called `name` and return its id. Its METADATA stays until somebody cleans up."""
+        table_id = self.directory.drop(name)
+        self._forget(table_id)
+        with self._lock:
+            self._queues.pop(table_id, None)
+        return table_id
+
+
+def _apply_each(
+    metadata: TableMetadata, requests: list[_CommitRequest]
+) -> tuple[TableMetadata, list[_CommitRequest], list[tuple[_CommitRequest, EblaError]]]:
+    """Apply the requests one after the other; return the outcome, those that fitted, and those that did not."""
+    accepted, refused = [], []
+    for request in requests:
+        try:
+            metadata = update(metadata, request.asked)
+        except EblaError as error:
+            refused.append((request, error))
+        else:
+            accepted.append(request)
+    return metadata, accepted, refused
+
+
+def _refuse(refused: list[tuple[_CommitRequest, EblaError]]) -> None:
+    for request, error in refused:
+        request.fail(error)

@@ -1,0 +1,116 @@
+"""The bytes of a METADATA transaction: one file each, never changed, checked in every byte.
+
+    offset  bytes
+    0       8      "EBLAMETA"
+    8       2      format version, little endian like all numbers here
+    10      1      kind: 1 a change, 2 a snapshot
+    11      1      0
+    12      8      length of the body
+    20      4      crc32c of bytes 0 to 20 and of the body
+    24      ...    the body, msgpack:
+                     change      table id, base txnid, txnid, sequence, checksum of the outcome, changes
+                     snapshot    base txnid or nil, checksum, the whole metadata
+
+Both kinds say which transaction they follow (the base), so that the history of a table can be walked back.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TypeAlias
+
+import google_crc32c
+import msgspec
+
+from ebla.errors import Corruption, FormatTooNew
+from ebla.metadata.changes import Change
+from ebla.metadata.table_metadata import TableMetadata
+from ebla.schema import decode_hook, encode_hook
+
+__all__ = ["ChangeRecord", "Record", "SnapshotRecord", "decode", "encode"]
+
+MAGIC = b"EBLAMETA"
+FORMAT_VERSION = 1
+_FIELDS = struct.Struct("<8sHBBQ")
+_CRC = struct.Struct("<I")
+_HEADER_BYTES = _FIELDS.size + _CRC.size
+_KIND_CHANGE = 1
+_KIND_SNAPSHOT = 2
+
+
+class ChangeRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A transaction as the changes that it made to its base."""
+
+    table_id: str
+    base: str
+    txnid: str
+    sequence: int
+    checksum: int
+    changes: tuple[Change, ...]
+
+
+class SnapshotRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A transaction as its outcome; the first of a table has no base."""
+
+    base: str | None
+    checksum: int
+    metadata: TableMetadata
+
+    @property
+    def table_id(self) -> str:
+        """The table that the transaction is of."""
+        return self.metadata.table_id
+
+    @property
+    def txnid(self) -> str:
+        """The id of the transaction."""
+        return self.metadata.txnid
+
+    @property
+    def sequence(self) -> int:
+        """The number of transactions that led here."""
+        return self.metadata.sequence
+
+
+Record: TypeAlias = ChangeRecord | SnapshotRecord
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=encode_hook)
+_change_decoder = msgspec.msgpack.Decoder(ChangeRecord)
+_snapshot_decoder = msgspec.msgpack.Decoder(SnapshotRecord, dec_hook=decode_hook)
+
+
+def encode(record: Record) -> bytes:
+    """Return the content of the file of a transaction."""
+    kind = _KIND_CHANGE if isinstance(record, ChangeRecord) else _KIND_SNAPSHOT
+    body = _encoder.encode(record)
+    fields = _FIELDS.pack(MAGIC, FORMAT_VERSION, kind, 0, len(body))
+    return b"".join((fields, _CRC.pack(_crc(fields, body)), body))
+
+
+def decode(content: bytes, file: str) -> Record:
+    """Return what `encode` was given; `Corruption` that names `file` if a single bit differs."""
+    if len(content) < _HEADER_BYTES:
+        raise Corruption(file, f"{len(content)} bytes are too few for a METADATA file")
+    fields, body = content[: _FIELDS.size], content[_HEADER_BYTES:]
+    magic, version, kind, _, length = _FIELDS.unpack(fields)
+    if magic != MAGIC:
+        raise Corruption(file, "it is not a METADATA file", 0)
+    if length != len(body):
+        raise Corruption(file, f"the body has {len(body)} bytes and should have {length}", _HEADER_BYTES)
+    if _CRC.unpack_from(content, _FIELDS.size) != (_crc(fields, body),):
+        raise Corruption(file, "the checksum is wrong")
+    if version > FORMAT_VERSION:
+        raise FormatTooNew(f"{file}: format {version} is newer than this version of Ebla, which knows {FORMAT_VERSION}")
+    try:
+        match kind:
+            case 1:
+                return _change_decoder.decode(body)
+            case 2:
+                return _snapshot_decoder.decode(body)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise Corruption(file, f"the body cannot be read: {error}", _HEADER_BYTES) from error
+    raise Corruption(file, f"there is no kind {kind} of METADATA file", 10)
+
+
+def _crc(fields: bytes, body: bytes) -> int:
+    return int(google_crc32c.extend(google_crc32c.value(fields), body))

@@ -1,0 +1,308 @@
+"""Reading a fragment: find the blocks of a row or a range, decode them, give them their internal names.
+
+An open fragment keeps the parsed footer and a few idle Parquet readers, one for each thread that reads at a time.
+Columns are found by field id, so that a file written before a rename is read under today's schema. Damage of any kind
+comes out as `Corruption` with the file's name, a missing file as `MissingFile`.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ebla.errors import Corruption, FormatTooNew, MissingFile
+from ebla.storage.bloom import bitset_of, key_hash, may_contain
+from ebla.storage.cache import ON_DEMAND, BlockCache
+from ebla.storage.files import Files
+from ebla.storage.fragment_format import FIELD_ID, FOOTER_KEY, FORMAT_VERSION, Footer
+from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
+
+_OWN = (FAMILY, QUALIFIER, TIMESTAMP, TXN, ERASED, SET)
+
+
+class Fragment:
+    """An open fragment file. Safe to use from several threads."""
+
+    def __init__(self, files: Files, file: str, cache: BlockCache, constant_txn: int | None = None) -> None:
+        # Set once.
+        self.file = file
+        self._files = files
+        self._cache = cache
+        self._txn = constant_txn
+        self._lock = threading.Lock()
+        with self._damage():
+            self._source = self._open_source()
+            reader = pq.ParquetFile(self._source, page_checksum_verification=True)
+            self._metadata: pq.FileMetaData = reader.metadata
+            self.footer = self._read_footer()
+            names = _internal_names(reader.schema_arrow, self.footer)
+        self._physical = {internal: physical for physical, internal in names}
+        self._internal = dict(names)
+        if not self.footer.block_rows or self._metadata.num_row_groups != len(self.footer.block_rows):
+            raise Corruption(file, "its footer does not list its row groups")
+        self.names = frozenset(self._physical)
+        self._row_column = next(
+            i for i in range(self._metadata.num_columns) if self._metadata.schema.column(i).name == self._physical[ROW]
+        )
+        # Guarded by _lock.
+        self._idle: list[pq.ParquetFile] = [reader]
+
+    def _open_source(self) -> pa.NativeFile:
+        try:
+            return self._files.open_input(self.file)
+        except FileNotFoundError:
+            raise MissingFile(f"the fragment {self.file} is not there: restore it from a backup") from None
+
+    def _read_footer(self) -> Footer:
+        raw = (self._metadata.metadata or {}).get(FOOTER_KEY.encode())
+        if raw is None:
+            raise Corruption(self.file, "a Parquet file, but not a fragment of Ebla")
+        footer = msgspec.json.decode(raw, type=Footer)
+        if footer.format_version > FORMAT_VERSION:
+            raise FormatTooNew(f"{self.file} has format {footer.format_version}: open it with a newer version of Ebla")
+        return footer
+
+    @contextmanager
+    def _damage(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError, msgspec.MsgspecError, KeyError, IndexError, StopIteration) as error:
+            raise Corruption(self.file, str(error).splitlines()[0] if str(error) else repr(error)) from error
+
+    # --- where things are ---
+
+    @property
+    def first_rows(self) -> Sequence[bytes]:
+        """The first row of every block."""
+        return self.footer.block_first
+
+    @property
+    def block_rows(self) -> Sequence[int]:
+        """The number of records of every block."""
+        return self.footer.block_rows
+
+    def blocks_of(self, first: bytes, last: bytes | None) -> tuple[int, int]:
+        """Return begin and end of the blocks that may hold rows in [first, last)."""
+        starts = self.footer.block_first
+        # A row with many records may begin in the block before the one that starts with it.
+        begin = max(0, bisect_left(starts, first) - 1)
+        end = len(starts) if last is None else bisect_left(starts, last)
+        return begin, max(begin, end)
+
+    def has_wholly(self, block: int, first: bytes, last: bytes | None) -> bool:
+        """Tell whether all rows of a block are certainly in [first, last)."""
+        starts = self.footer.block_first
+        if starts[block] < first:
+            return False
+        if last is None:
+            return True
+        return starts[block + 1] < last if block + 1 < len(starts) else self.footer.last < last
+
+    # --- reading ---
+
+    def read_range(self, first: bytes, last: bytes | None, names: Sequence[str]) -> Run | None:
+        """Return the records in [first, last) with the columns `names` (those that the file has), or None."""
+        begin, end = self.blocks_of(first, last)
+        while begin < end and self._block_before(begin, first):
+            begin += 1
+        if begin >= end:
+            return None
+        cut = not (self.has_wholly(begin, first, last) and self.has_wholly(end - 1, first, last))
+        wanted = list(names) if not cut or ROW in names else [ROW, *names]
+        table = self.read_blocks(begin, end, wanted)
+        if cut:
+            rows = table.column(ROW)
+            low = _chunked_lower_bound(rows, first)
+            high = len(rows) if last is None else _chunked_lower_bound(rows, last)
+            if low >= high:
+                return None
+            table = table.slice(low, high - low)
+            if wanted != list(names):
+                table = table.drop_columns([ROW])
+        return Run(table, self._txn)
+
+    def _block_before(self, block: int, first: bytes) -> bool:
+        """Tell whether all rows of a block are certainly less than `first`."""
+        starts = self.footer.block_first
+        return block + 1 < len(starts) and starts[block + 1] < first
+
+    def read_blocks(self, begin: int, end: int, names: Sequence[str]) -> pa.Table:
+        """Decode blocks begin to end with the columns `names`, under their internal names, past the cache."""
+        wanted = [name for name in names if name in self._physical]
+        physical = list(dict.fromkeys(self._physical[name] for name in wanted))
+        with self._reader() as reader, self._damage():
+            table = reader.read_row_groups(list(range(begin, end)), columns=physical, use_threads=False)
+        return self._renamed(table, wanted)
+
+    def _renamed(self, table: pa.Table, wanted: Sequence[str]) -> pa.Table:
+        arrays = []
+        for name in wanted:
+            column = table.column(self._physical[name])
+            arrays.append(column.cast(pa.binary()) if name == ROW and column.type != pa.binary() else column)
+        return pa.Table.from_arrays(arrays, names=list(wanted))
+
+    def block(self, number: int, priority: int = ON_DEMAND) -> Block:
+        """Return a block with all its columns, decoded, from the cache or the file."""
+        key = (self.file, number)
+        cached = self._cache.get(key)
+        if cached is None:
+            cached = self._decode(number)
+            self._cache.put(key, cached, cached.bytes, priority)
+        assert isinstance(cached, Block)
+        return cached
+
+    def _decode(self, number: int) -> Block:
+        table = self.read_blocks(number, number + 1, [n for n in self.names if not n.startswith("key:")])
+        records = table.combine_chunks().to_batches()[0]
+        footer = self.footer
+        if self._txn is not None:
+            return Block(records, txn=self._txn, unique=footer.unique)
+        return Block(records, txn_min=footer.txn_min, txn_max=footer.txn_max, unique=footer.unique)
+
+    def find(self, row: bytes, hashed: Callable[[], int]) -> list[tuple[Block, int, int]]:
+        """Return the places of the records of one row. `hashed` gives the row's bloom hash, if it is asked for."""
+        starts = self.footer.block_first
+        end = bisect_right(starts, row)
+        begin = max(0, bisect_left(starts, row) - 1)
+        found = []
+        for number in range(begin, end):
+            block = self._cache.get((self.file, number))
+            if block is None:
+                if not self.may_contain(number, hashed()):
+                    continue
+                block = self.block(number)
+            low, high = block.find(row)
+            if low < high:
+                found.append((block, low, high))
+        return found
+
+    def find_many(self, rows: pa.Array, keys: Sequence[bytes]) -> list[Run]:
+        """Return the records of many rows, sorted and each once; `keys` are the same rows as Python values."""
+        starts = self.footer.block_first
+        runs = []
+        begin = bisect_left(keys, starts[0])
+        end = bisect_right(keys, self.footer.last)
+        while begin < end:
+            number = bisect_right(starts, keys[begin]) - 1
+            stop = end if number + 1 == len(starts) else bisect_left(keys, starts[number + 1], begin, end)
+            stop = max(stop, begin + 1)
+            # A row with many records may begin in blocks before the one that starts with it.
+            low = max(0, bisect_left(starts, keys[begin]) - 1) if starts[number] == keys[begin] else number
+            for block in range(low, number + 1):
+                run = self._find_in_block(block, rows, keys, begin, stop)
+                if run is not None:
+                    runs.append(run)
+            begin = stop
+        return runs
+
+    def _find_in_block(self, number: int, rows: pa.Array, keys: Sequence[bytes], begin: int, end: int) -> Run | None:
+        block = self._cache.get((self.file, number))
+        if block is None:
+            if not any(self.may_contain(number, key_hash(key)) for key in keys[begin:end]):
+                return None
+            block = self.block(number)
+        begin = bisect_left(keys, block.first, begin, end)
+        end = bisect_right(keys, block.last, begin, end)
+        if begin == end:
+            return None
+        if end - begin == 1:
+            low, high = block.find(keys[begin])
+            return Run(block.records.slice(low, high - low), block.txn) if low < high else None
+        places = block.find_many(rows.slice(begin, end - begin))
+        return Run(block.records.take(pa.array(places)), block.txn) if len(places) else None
+
+    def may_contain(self, number: int, hashed: int) -> bool:
+        """Ask the bloom filter of a block; False is certain."""
+        key = (self.file, number, "bloom")
+        bits = self._cache.get(key)
+        if bits is None:
+            bits = self._read_bloom(number)
+            self._cache.put(key, bits, len(bits) + 64)
+        return not bits or may_contain(bits, hashed)
+
+    def _read_bloom(self, number: int) -> bytes:
+        column = self._metadata.row_group(number).column(self._row_column)
+        offset, length = column.bloom_filter_offset, column.bloom_filter_length
+        if offset is None or not length:
+            return b""
+        with self._damage():
+            return bitset_of(self._source.read_at(length, offset))
+
+    @contextmanager
+    def _reader(self) -> Iterator[pq.ParquetFile]:
+        with self._lock:
+            reader = self._idle.pop() if self._idle else None
+        if reader is None:
+            reader = pq.ParquetFile(self._source, metadata=self._metadata, page_checksum_verification=True)
+        yield reader
+        with self._lock:
+            self._idle.append(reader)
+
+
+class OpenFragments:
+    """The fragments that are open, least recently used closed first. Safe to use from several threads."""
+
+    def __init__(self, files: Files, cache: BlockCache, open_max: int) -> None:
+        self._files = files
+        self._cache = cache
+        self._open_max = open_max
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._open: OrderedDict[tuple[str, int | None], Fragment] = OrderedDict()
+
+    def get(self, file: str, constant_txn: int | None = None) -> Fragment:
+        """Return an open fragment, opening it if it is not."""
+        key = (file, constant_txn)
+        with self._lock:
+            found = self._open.get(key)
+            if found is not None:
+                self._open.move_to_end(key)
+                return found
+        fragment = Fragment(self._files, file, self._cache, constant_txn)
+        with self._lock:
+            fragment = self._open.setdefault(key, fragment)
+            while len(self._open) > self._open_max:
+                self._open.popitem(last=False)
+        return fragment
+
+
+def _internal_names(schema: pa.Schema, footer: Footer) -> list[tuple[str, str]]:
+    """Return (name in the file, internal name) for every column of the file."""
+    has_row = ROW in schema.names
+    is_cells = footer.layout == "cells"
+    value_ids = {str(i) for i in footer.columns.values()}
+    names = []
+    for field in schema:
+        number = (field.metadata or {}).get(FIELD_ID, b"").decode()
+        if field.name == ROW:
+            names.append((field.name, ROW))
+        elif number and (number in value_ids and not is_cells):
+            names.append((field.name, number))
+        elif number:
+            names.append((field.name, f"key:{number}" if has_row else ROW))
+        elif field.name in _OWN or (is_cells and field.name == VALUE):
+            names.append((field.name, field.name))
+    return names
+
+
+def _chunked_lower_bound(rows: pa.ChunkedArray, row: bytes) -> int:
+    passed = 0
+    for chunk in rows.chunks:
+        if len(chunk) and chunk[-1].as_py() >= row:
+            low, high = 0, len(chunk)
+            while low < high:
+                middle = (low + high) // 2
+                if chunk[middle].as_py() < row:
+                    low = middle + 1
+                else:
+                    high = middle
+            return passed + low
+        passed += len(chunk)
+    return passed

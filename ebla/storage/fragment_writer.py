@@ -1,0 +1,204 @@
+"""Writing a fragment: sorted records in, one Parquet file out, synced with its directory before anybody may name it.
+
+Row groups are the blocks that a read fetches, so they are cut by bytes, a few hundred KiB each. The first row of every
+block goes into the footer, where a reader finds a row's block without looking at Parquet's own statistics.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ebla.keys import KeyCodec
+from ebla.storage.files import Files, parent_of
+from ebla.storage.fragment_format import FOOTER_KEY, FORMAT_VERSION, Footer, FragmentInfo, FragmentLayout
+from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN
+
+BLOCK_ROWS_MAX = 1 << 20
+BLOOM_FALSE_POSITIVES = 0.01
+SAMPLE_ROWS = 2_000
+
+
+class FragmentWriter:
+    """Writes one fragment. Records come in order through `write`; `finish` makes the file durable.
+
+    Left without `finish`, the file is closed and removed as far as that is possible.
+    """
+
+    def __init__(
+        self, files: Files, path: str, table: str, layout: FragmentLayout, codec: KeyCodec, *, unique: bool
+    ) -> None:
+        self._files = files
+        self._path = path
+        self._table = table
+        self._layout = layout
+        self._codec = codec
+        self._unique = unique
+        self._columns = layout.columns()
+        self._schema = pa.schema([f for _, f in self._columns])
+        self._sink = files.create(path)
+        self._writer: pq.ParquetWriter | None = None
+        self._block_rows = 0
+        self._pending: pa.Table | None = None
+        self._first: list[bytes] = []
+        self._rows: list[int] = []
+        self._last = b""
+        self._txn_min: int | None = None
+        self._txn_max: int | None = None
+        self._families: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if not self._sink.closed:
+            self.abandon()
+
+    def write(self, records: pa.RecordBatch | pa.Table) -> None:
+        """Add records that sort after all that were written before."""
+        if not records.num_rows:
+            return
+        table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
+        if self._writer is None:
+            self._start(table)
+        if self._pending is not None:
+            table = pa.concat_tables([self._pending, table])
+        whole = table.num_rows // self._block_rows * self._block_rows
+        for begin in range(0, whole, self._block_rows):
+            self._write_block(table.slice(begin, self._block_rows))
+        self._pending = table.slice(whole) if whole < table.num_rows else None
+
+    def finish(self, txn: int | None = None) -> FragmentInfo:
+        """Write what is left and the footer, sync file and directory, and return what a reference needs.
+
+        `txn` is the txn of all records where the file has no `_txn` column.
+        """
+        if self._pending is not None:
+            self._write_block(self._pending)
+            self._pending = None
+        assert self._writer is not None, "a fragment holds at least one record"
+        txn_min = self._txn_min if txn is None else txn
+        txn_max = self._txn_max if txn is None else txn
+        assert txn_min is not None
+        assert txn_max is not None
+        self._writer.add_key_value_metadata({FOOTER_KEY: msgspec.json.encode(self._footer()).decode()})
+        self._writer.close()
+        size = self._sink.tell()
+        self._sink.sync()
+        self._sink.close()
+        self._files.sync_directory(parent_of(self._path))
+        return FragmentInfo(
+            self._path,
+            sum(self._rows),
+            size,
+            self._first[0],
+            self._last,
+            txn_min,
+            txn_max,
+            self._unique,
+            self._layout.has_erased,
+            self._layout.has_set,
+        )
+
+    def abandon(self) -> None:
+        """Close and remove an unfinished file. Nothing names it, so what cannot be removed is only garbage."""
+        self._sink.close()
+        try:
+            self._files.delete(self._path)
+        except OSError:
+            return
+
+    def _footer(self) -> Footer:
+        layout = self._layout
+        by_id = layout.group.column_by_id
+        return Footer(
+            format_version=FORMAT_VERSION,
+            table=self._table,
+            group=layout.group.id,
+            layout=layout.group.layout,
+            rows=sum(self._rows),
+            first=self._first[0],
+            last=self._last,
+            txn_min=self._txn_min,
+            txn_max=self._txn_max,
+            unique=self._unique,
+            has_erasures=layout.has_erased,
+            has_partial=layout.has_set,
+            columns={by_id[i].name: i for i in layout.value_ids},
+            families=sorted(self._families),
+            block_first=self._first,
+            block_rows=self._rows,
+        )
+
+    def _start(self, sample: pa.Table) -> None:
+        group = self._layout.group
+        row_bytes = max(1, sample.nbytes // sample.num_rows)
+        self._block_rows = min(BLOCK_ROWS_MAX, max(1, group.block_bytes // row_bytes))
+        row_at = self._schema.get_field_index(self._layout.row_name)
+        delta = {name: "DELTA_BINARY_PACKED" for name in (TXN, TIMESTAMP) if name in self._schema.names}
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(self._sink, mode="w"),
+            self._schema,
+            compression=group.compression,
+            use_dictionary=self._dictionary_columns(sample),
+            column_encoding=delta or None,
+            write_page_checksum=True,
+            sorting_columns=self._sorting(row_at),
+            bloom_filter_options={
+                self._layout.row_name: {"ndv": min(self._block_rows, sample.num_rows), "fpp": BLOOM_FALSE_POSITIVES}
+            },
+            store_schema=True,
+        )
+
+    def _sorting(self, row_at: int) -> list[pq.SortingColumn]:
+        sorting = [pq.SortingColumn(row_at)]
+        names = self._schema.names
+        if self._layout.group.is_cells:
+            sorting += [pq.SortingColumn(names.index(n), nulls_first=True) for n in (FAMILY, QUALIFIER)]
+            sorting.append(pq.SortingColumn(names.index(TIMESTAMP), descending=True))
+        if self._layout.has_txn:
+            sorting.append(pq.SortingColumn(names.index(TXN), descending=True))
+        return sorting
+
+    def _dictionary_columns(self, sample: pa.Table) -> list[str]:
+        """Choose the columns that are worth a dictionary: few different values in a sample of rows."""
+        sample = sample.slice(0, SAMPLE_ROWS)
+        chosen = [name for name in (FAMILY, QUALIFIER, SET) if name in self._schema.names]
+        for internal, field in self._columns:
+            kind = field.type
+            if internal not in sample.schema.names or internal in (ROW, TXN, TIMESTAMP, ERASED, *chosen):
+                continue
+            if pa.types.is_nested(kind) or pa.types.is_boolean(kind):
+                continue
+            if pc.count_distinct(sample.column(internal)).as_py() * 2 <= sample.num_rows:
+                chosen.append(field.name)
+        return chosen
+
+    def _write_block(self, block: pa.Table) -> None:
+        assert self._writer is not None
+        rows = block.column(ROW).combine_chunks()
+        self._first.append(rows[0].as_py())
+        self._rows.append(len(rows))
+        self._last = rows[-1].as_py()
+        if self._layout.has_txn:
+            span = pc.min_max(block.column(TXN))
+            low, high = span["min"].as_py(), span["max"].as_py()
+            self._txn_min = low if self._txn_min is None else min(low, self._txn_min)
+            self._txn_max = high if self._txn_max is None else max(high, self._txn_max)
+        if self._layout.group.is_cells:
+            self._families.update(f for f in pc.unique(block.column(FAMILY)).to_pylist() if f is not None)
+        keys = [] if self._layout.schema.has_simple_key else self._codec.decode_arrays(rows)
+        arrays = []
+        for internal, field in self._columns:
+            if internal == ROW:
+                arrays.append(rows.cast(field.type))
+            elif internal.startswith("key:"):
+                arrays.append(keys[int(internal[4:])])
+            else:
+                arrays.append(block.column(internal))
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema), row_group_size=len(rows))

@@ -1,0 +1,249 @@
+"""Writing the log: append entries, sync them, roll segments, remove segments that are no longer needed.
+
+                 append(entry)            sync()
+    log worker ----- one writev ----- one fdatasync ----> acknowledge
+                        |
+                        | the segment is full: closed entry, sync; create the next, sync it and the directory
+                        v
+    segments:  0007 closed   0008 closed   0009 current
+                  `- delete_segments(txn): oldest first, only closed ones, only below txn
+
+Invariants:
+- An entry is durable when the `sync` after its `append` returned. The writer never acknowledges anything itself.
+- When segment n + 1 exists, segment n is complete and synced, to its last byte.
+- Segments vanish from the oldest on, each removal synced before the next, so that no crash leaves a gap.
+- The first error of a write or a sync ends the writer for good. What reached the disk is then unknown, and a second
+  fsync may report success over pages that the kernel has dropped. Only a replay, that is reopening, can go on.
+
+`append`, `sync` and `close` are called by one thread at a time; the rest by any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import threading
+from collections.abc import Iterator, Sequence
+
+from ebla.errors import LogFailed
+from ebla.storage.files import Files, WritableFile
+from ebla.storage.log_format import (
+    SEGMENT_HEADER_BYTES,
+    EntryKind,
+    LogEntry,
+    SegmentHeader,
+    SegmentInfo,
+    encode_entry,
+    encode_segment_header,
+    frame_entry,
+    segment_path,
+)
+
+__all__ = ["LogWriter"]
+
+
+class _Segment:
+    """The segment being written."""
+
+    def __init__(self, path: str, header: SegmentHeader, file: WritableFile) -> None:
+        self.path = path
+        self.header = header
+        self.file = file
+        self.bytes = SEGMENT_HEADER_BYTES
+        self.synced = SEGMENT_HEADER_BYTES
+        self.txn_min = 0
+        self.txn_max = 0
+
+    def info(self, closed: bool = False) -> SegmentInfo:
+        return SegmentInfo(self.path, self.header.sequence, self.bytes, self.txn_min, self.txn_max, closed)
+
+
+class LogWriter:
+    """The log of one server, open for writing. The first segment is made by the first `append`.
+
+    `next_sequence` and `older` come from the recovery of what is in the directory: the number of the first segment to
+    write, and the segments before it, which this writer may delete later.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        server: str,
+        next_sequence: int,
+        segment_bytes: int,
+        older: Sequence[SegmentInfo] = (),
+    ) -> None:
+        # Set once.
+        self._files = files
+        self._directory = directory
+        self._server = server
+        self._segment_bytes = segment_bytes
+        # The length of the segment before the first one written here, or None if there is none.
+        self._previous_bytes = _size_of_segment(files, segment_path(directory, next_sequence - 1))
+        if older and older[-1].bytes != self._previous_bytes:
+            raise ValueError(f"{older[-1].path} must be cut to {older[-1].bytes} bytes before the log is written again")
+        # The writing thread's own.
+        self._next_sequence = next_sequence
+        self._closed = False
+        # Set by the writing thread, read by all.
+        self._current: _Segment | None = None
+        self._failure: BaseException | None = None
+        # Guarded by _lock.
+        self._lock = threading.Lock()
+        self._finished = list(older)
+        # Held for a whole `delete_segments`, so that two of them do not interleave. Taken before _lock.
+        self._delete_lock = threading.Lock()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the writer met an error and accepts nothing more."""
+        return self._failure is not None
+
+    def append(self, entry: LogEntry) -> int:
+        """Write an entry and return its size in bytes. It is durable after the next `sync`.
+
+        Raises `LogFailed` if it could not be written; it may then be found by the recovery all the same.
+        """
+        self._check_open()
+        payload = encode_entry(entry)
+        with self._failing():
+            segment = self._current
+            if segment is None or segment.bytes >= self._segment_bytes:
+                segment = self._roll()
+            length = self._write(segment, EntryKind.COMMIT, payload)
+        if not segment.txn_max:
+            segment.txn_min = entry.txn_min
+        segment.txn_min = min(segment.txn_min, entry.txn_min)
+        segment.txn_max = max(segment.txn_max, entry.txn_max)
+        return length
+
+    def sync(self) -> None:
+        """Make every appended entry durable. Raises `LogFailed`; then nothing since the last sync is known to be."""
+        self._check_open()
+        with self._failing():
+            if self._current is not None:
+                self._sync(self._current)
+
+    def close(self) -> None:
+        """Sync, mark the end of the log as clean, and close it. After a failure only the file is closed."""
+        if self._closed:
+            return
+        segment = self._current
+        if segment is not None and not self.failed:
+            self.sync()
+            # Everything is durable already. The mark only lets damage to the last entry be seen, so a disk that is
+            # too full for it does not make this a failed close; a torn mark is cut off by the next recovery.
+            with contextlib.suppress(OSError):
+                self._write(segment, EntryKind.CLOSED, ())
+                self._sync(segment)
+        self._closed = True
+        if segment is not None:
+            segment.file.close()
+
+    def segments(self) -> list[SegmentInfo]:
+        """Return what is known of every segment that is still there, oldest first, the current one last."""
+        with self._lock:
+            current = self._current
+            return [*self._finished, current.info(self._closed)] if current is not None else [*self._finished]
+
+    def total_bytes(self) -> int:
+        """Return the size of all segments together."""
+        return sum(segment.bytes for segment in self.segments())
+
+    def delete_segments(self, txn: int) -> list[SegmentInfo]:
+        """Delete, oldest first, the finished segments that hold nothing at or above `txn`, and return them.
+
+        It stops at the first segment that is still needed, so that the rest has no gap, and never touches the current
+        one. An `OSError` comes through; what is left can be deleted by a later call.
+        """
+        deleted: list[SegmentInfo] = []
+        with self._delete_lock:
+            while True:
+                with self._lock:
+                    oldest = self._finished[0] if self._finished else None
+                if oldest is None or oldest.txn_max >= txn:
+                    return deleted
+                # Gone already if an earlier call deleted the file and then failed to sync.
+                with contextlib.suppress(FileNotFoundError):
+                    self._files.delete(oldest.path)
+                self._files.sync_directory(self._directory)
+                with self._lock:
+                    del self._finished[0]
+                deleted.append(oldest)
+
+    # --- the writing thread ----------------------------------------------------------------------
+
+    def _roll(self) -> _Segment:
+        """Finish the current segment, if any, and start the next."""
+        previous_bytes = self._previous_bytes
+        finished = self._current
+        if finished is not None:
+            self._sync(finished)  # so that the mark vouches for every entry before it
+            self._write(finished, EntryKind.CLOSED, ())
+            self._sync(finished)
+            finished.file.close()
+            previous_bytes = finished.bytes
+        path = segment_path(self._directory, self._next_sequence)
+        header, data = encode_segment_header(self._server, self._next_sequence, previous_bytes)
+        file = self._files.create(path)
+        try:
+            file.write(data)
+            file.sync()
+            self._files.sync_directory(self._directory)
+        except BaseException:
+            file.close()
+            raise
+        started = _Segment(path, header, file)
+        with self._lock:
+            if finished is not None:
+                self._finished.append(finished.info(closed=True))
+            self._current = started
+        self._next_sequence += 1
+        return started
+
+    def _write(self, segment: _Segment, kind: EntryKind, payload: Sequence[bytes | bytearray | memoryview]) -> int:
+        length = segment.file.write_parts(frame_entry(kind, payload, segment.header, segment.bytes, segment.synced))
+        segment.bytes += length
+        return length
+
+    def _sync(self, segment: _Segment) -> None:
+        if segment.synced < segment.bytes:
+            segment.file.sync()
+            segment.synced = segment.bytes
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise _log_failed(self._failure, self._directory) from self._failure
+        if self._closed:
+            raise ValueError("the log is closed")
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """End the writer on any error inside, whatever it is: an interrupt, too, leaves an entry half written."""
+        try:
+            yield
+        except OSError as error:
+            self._failure = error
+            raise _log_failed(error, self._directory) from error
+        except BaseException as error:
+            self._failure = error
+            raise
+
+
+def _size_of_segment(files: Files, path: str) -> int | None:
+    try:
+        return files.size(path)
+    except FileNotFoundError:
+        return None
+
+
+def _log_failed(cause: BaseException, directory: str) -> LogFailed:
+    if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        return LogFailed(
+            f"no space left on the disk for the log ({directory}): free space, then reopen the store; reads go on"
+        )
+    return LogFailed(
+        f"the log ({directory}) cannot be written any more: {str(cause) or type(cause).__name__}; "
+        "mend the cause, then reopen the store; reads go on"
+    )

@@ -1,0 +1,179 @@
+"""Memory fragments: what a table group holds that is not yet in a file.
+
+`Memory` is an immutable value; writers replace it by a new one, so a reader keeps what it has without a lock. It is a
+handful of sorted blocks: small ones are folded together, so that a read never has to look into hundreds.
+
+    apply      -> with_block            one block per commit
+    log worker -> replace               the small blocks of one group commit become one
+    reader     -> choose_fold, combine  many blocks become few, in the background
+    flush      -> without               what is in a file goes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from ebla.storage.arrange import ArrangedCells, arrange_cells, arrange_rows, concat, erased_mask
+from ebla.storage.records import (
+    ERASED,
+    FAMILY,
+    QUALIFIER,
+    ROW,
+    SET,
+    TIMESTAMP,
+    TXN,
+    VALUE,
+    Block,
+    Run,
+    value_names,
+)
+
+FOLD_BLOCKS_MIN = 8
+ERASURE_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryErasure:
+    """A range erasure that is only in the log so far, and the log index it has in each tablet."""
+
+    first: bytes
+    last: bytes | None
+    txn: int
+    indexes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The unflushed records and range erasures of one group of one table. Blocks stand in commit order."""
+
+    blocks: tuple[Block, ...] = ()
+    erasures: tuple[MemoryErasure, ...] = ()
+    bytes: int = 0
+
+    @property
+    def txn_min(self) -> int | None:
+        """The oldest txn held, or None if nothing is."""
+        txns = [block.txn_min for block in self.blocks] + [erasure.txn for erasure in self.erasures]
+        return min(txns, default=None)
+
+    def with_block(self, block: Block) -> Memory:
+        """Add a block."""
+        return Memory((*self.blocks, block), self.erasures, self.bytes + block.bytes)
+
+    def with_erasure(self, erasure: MemoryErasure) -> Memory:
+        """Add a range erasure."""
+        return Memory(self.blocks, (*self.erasures, erasure), self.bytes + ERASURE_BYTES)
+
+    def replace(self, old: Collection[Block], new: Block) -> Memory:
+        """Put `new` in the place of the `old` blocks; unchanged if one of them is already gone."""
+        gone = {id(block) for block in old}
+        kept: list[Block] = []
+        at: int | None = None
+        for block in self.blocks:
+            if id(block) in gone:
+                at = len(kept) if at is None else at
+            else:
+                kept.append(block)
+        if at is None or len(kept) + len(gone) != len(self.blocks):
+            return self
+        kept.insert(at, new)
+        return Memory(tuple(kept), self.erasures, sum(block.bytes for block in kept) + self._erasure_bytes)
+
+    def without(self, blocks: Collection[Block], erasures: Collection[MemoryErasure]) -> Memory:
+        """Take out what has been flushed."""
+        gone = {id(block) for block in blocks} | {id(erasure) for erasure in erasures}
+        kept = tuple(block for block in self.blocks if id(block) not in gone)
+        left = tuple(erasure for erasure in self.erasures if id(erasure) not in gone)
+        return Memory(kept, left, sum(block.bytes for block in kept) + ERASURE_BYTES * len(left))
+
+    def committed(self, txn: int) -> tuple[tuple[Block, ...], tuple[MemoryErasure, ...]]:
+        """Return the blocks and erasures that are wholly at or below `txn`."""
+        blocks = tuple(block for block in self.blocks if block.txn_max <= txn)
+        return blocks, tuple(erasure for erasure in self.erasures if erasure.txn <= txn)
+
+    @property
+    def _erasure_bytes(self) -> int:
+        return ERASURE_BYTES * len(self.erasures)
+
+
+def choose_fold(blocks: Sequence[Block]) -> list[Block]:
+    """Choose the blocks to fold into one: the smaller ones, while each is not much larger than all before it.
+
+    Every record is folded a logarithmic number of times, and what is left is a handful of blocks.
+    """
+    if len(blocks) < FOLD_BLOCKS_MIN:
+        return []
+    chosen: list[Block] = []
+    total = 0
+    for block in sorted(blocks, key=len):
+        if len(chosen) >= FOLD_BLOCKS_MIN // 2 and len(block) > 2 * total:
+            break
+        chosen.append(block)
+        total += len(block)
+    wanted = {id(block) for block in chosen}
+    return [block for block in blocks if id(block) in wanted]
+
+
+def combine(blocks: Sequence[Block], *, is_cells: bool) -> Block:
+    """Return one block with all records of `blocks`. No version is dropped."""
+    runs = [Run(block.records, block.txn) for block in blocks]
+    arranged = arrange_cells(runs) if is_cells else arrange_rows(runs)
+    take = pa.array(arranged.order)
+    columns: dict[str, pa.Array] = {ROW: arranged.rows.take(take)}
+    if isinstance(arranged, ArrangedCells):
+        for name in (FAMILY, QUALIFIER, TIMESTAMP, VALUE):
+            columns[name] = arranged.columns[name].take(take)
+        unique = int(arranged.identity[-1]) + 1 == len(arranged.order)
+    else:
+        columns.update(_combined_values(runs, take))
+        unique = not bool(arranged.repeats.any())
+    txns = arranged.txns[arranged.order]
+    columns[TXN] = pa.array(txns)
+    erased = erased_mask(runs)
+    if erased is not None:
+        columns[ERASED] = pa.array(erased[arranged.order])
+    indexes: dict[str, int] = {}
+    for block in blocks:
+        for tablet, index in block.indexes.items():
+            indexes[tablet] = max(index, indexes.get(tablet, 0))
+    return Block(
+        pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)),
+        txn_min=int(txns.min()),
+        txn_max=int(txns.max()),
+        unique=unique,
+        indexes=indexes,
+    )
+
+
+def _combined_values(runs: Sequence[Run], take: pa.Array) -> dict[str, pa.Array]:
+    """Return the value columns of all runs, and `_set` where some records do not set all of them."""
+    types: dict[str, pa.DataType] = {}
+    for run in runs:
+        for name in value_names(run.records):
+            types.setdefault(name, run.records.schema.field(name).type)
+    combined = {}
+    for name, kind in sorted(types.items(), key=lambda item: int(item[0])):
+        parts = [run.column(name) for run in runs]
+        whole = concat([p if p is not None else pa.nulls(len(r), kind) for p, r in zip(parts, runs, strict=True)])
+        combined[name] = whole.take(take)
+    sets = [_explicit_set(run, types) for run in runs]
+    if any(column is not None for column in sets):
+        filled = [s if s is not None else pa.nulls(len(r), pa.string()) for s, r in zip(sets, runs, strict=True)]
+        combined[SET] = concat(filled).take(take)
+    return combined
+
+
+def _explicit_set(run: Run, all_names: Collection[str]) -> pa.Array | None:
+    """Return `_set` as it reads in a wider batch: "all that are present" must now be said by name."""
+    own = value_names(run.records)
+    column = run.column(SET)
+    if len(own) == len(all_names):
+        return column
+    named = " ".join(sorted(own, key=int))
+    if column is None:
+        return pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(run), dtype=np.int32)), [named]).cast(pa.string())
+    return column.fill_null(named)

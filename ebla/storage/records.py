@@ -1,0 +1,198 @@
+"""Records: the one shape in which rows are kept, in memory, in the log and on disk.
+
+A batch of records of one group is an Arrow record batch with these columns, sorted as they are listed:
+
+    _row                              the encoded key
+    family, qualifier, _ts (desc)     in cells groups
+    _txn (desc)                       absent where the whole batch has one txn, which then stands beside it
+    _erased                           absent where nothing is erased
+    _set                              in columns groups: the field ids that a record sets; null or absent: all present
+    "17", "18", ... or value          the values: by field id in columns groups, `value` in cells groups
+
+In cells groups a null family erases the whole row, a null qualifier the whole family; nulls sort first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebla.storage.order import Indices, Words, common_prefix_length, key_words, word_of
+
+ROW = "_row"
+FAMILY = "family"
+QUALIFIER = "qualifier"
+TIMESTAMP = "_ts"
+TXN = "_txn"
+ERASED = "_erased"
+SET = "_set"
+VALUE = "value"
+
+TIMESTAMP_MAX = (1 << 63) - 1
+NOT_VALUES = frozenset((ROW, FAMILY, QUALIFIER, TIMESTAMP, TXN, ERASED, SET))
+
+
+def value_names(records: pa.RecordBatch | pa.Table) -> list[str]:
+    """Return the names of the value columns of `records`."""
+    return [name for name in records.schema.names if name not in NOT_VALUES]
+
+
+class Run:
+    """A sorted slice of records on its way into a merge, with the txn of all of them if they share one."""
+
+    __slots__ = ("records", "txn")
+
+    def __init__(self, records: pa.RecordBatch | pa.Table, txn: int | None = None) -> None:
+        self.records = records
+        self.txn = txn
+
+    def __len__(self) -> int:
+        return int(self.records.num_rows)
+
+    def column(self, name: str) -> pa.Array | None:
+        """Return one column as a single array, or None if the run does not have it."""
+        at = self.records.schema.get_field_index(name)
+        if at < 0:
+            return None
+        column = self.records.column(at)
+        return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+    def txns(self) -> npt.NDArray[np.int64]:
+        """Return the txn of every record."""
+        if self.txn is not None:
+            return np.full(len(self), self.txn, dtype=np.int64)
+        column = self.column(TXN)
+        assert column is not None, "a run without one txn for all has a _txn column"
+        txns: npt.NDArray[np.int64] = column.to_numpy(zero_copy_only=False)
+        return txns
+
+
+class Block:
+    """An immutable sorted batch of records in memory that can be searched by row.
+
+    Memory fragments are made of blocks, and so is what the block cache holds of a file. `indexes` says, for a block
+    that came from the log, up to which log index it holds each tablet's writes.
+    """
+
+    __slots__ = (
+        "_skip",
+        "_words",
+        "bytes",
+        "first",
+        "has_erasures",
+        "has_partial",
+        "indexes",
+        "last",
+        "records",
+        "rows",
+        "txn",
+        "txn_max",
+        "txn_min",
+        "unique",
+    )
+
+    def __init__(
+        self,
+        records: pa.RecordBatch,
+        *,
+        txn: int | None = None,
+        txn_min: int | None = None,
+        txn_max: int | None = None,
+        unique: bool = False,
+        indexes: Mapping[str, int] | None = None,
+    ) -> None:
+        assert records.num_rows, "a block holds at least one record"
+        self.records = records
+        self.txn = txn
+        if txn is not None:
+            self.txn_min = self.txn_max = txn
+        elif txn_min is not None and txn_max is not None:
+            self.txn_min, self.txn_max = txn_min, txn_max
+        else:
+            txns = records.column(TXN).to_numpy(zero_copy_only=False)
+            self.txn_min, self.txn_max = int(txns.min()), int(txns.max())
+        self.rows: pa.Array = records.column(ROW)
+        self.first: bytes = self.rows[0].as_py()
+        self.last: bytes = self.rows[-1].as_py()
+        names = records.schema.names
+        self.has_erasures = ERASED in names
+        self.has_partial = SET in names
+        self.unique = unique
+        self.indexes: Mapping[str, int] = indexes or {}
+        self.bytes: int = records.nbytes + 16 * len(records)
+        self._skip = 0
+        self._words: Words | None = None
+
+    def __len__(self) -> int:
+        return int(self.records.num_rows)
+
+    @property
+    def words(self) -> Words:
+        """The rows as numbers for binary search, after the prefix that all rows of the block share."""
+        words = self._words
+        if words is None:
+            self._skip = common_prefix_length(self.first, self.last)
+            words = self._words = key_words(self.rows, self._skip)
+        return words
+
+    def find(self, row: bytes) -> tuple[int, int]:
+        """Return the begin and end of the records of `row`; begin equals end where there are none."""
+        if row < self.first or row > self.last:
+            return 0, 0
+        words = self.words
+        word = np.uint64(word_of(row, self._skip))
+        begin = int(words.searchsorted(word))
+        if begin == len(words) or words[begin] != word:
+            return begin, begin
+        end = begin + 1
+        if end < len(words) and words[end] == word:
+            end = int(words.searchsorted(word, "right"))
+            tied = range(begin, end)
+            end = begin + bisect_right(tied, row, key=self._row_at)
+            begin += bisect_left(tied, row, key=self._row_at)
+        elif self.rows[begin].as_py() != row:
+            end = begin
+        return begin, end
+
+    def find_many(self, rows: pa.Array) -> Indices:
+        """Return the places of the records of all `rows`, which are sorted and lie between `first` and `last`."""
+        words = self.words
+        asked = key_words(rows, self._skip)
+        begin = words.searchsorted(asked)
+        count = words.searchsorted(asked, "right") - begin
+        which = np.repeat(np.arange(len(asked)), count)
+        within = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
+        places: Indices = begin[which] + within
+        same = pc.equal(self.rows.take(pa.array(places)), rows.take(pa.array(which)))
+        found: Indices = places[same.to_numpy(zero_copy_only=False)]
+        return found
+
+    def lower_bound(self, row: bytes) -> int:
+        """Return the place of the first record whose row is not less than `row`."""
+        if row <= self.first:
+            return 0
+        if row > self.last:
+            return len(self)
+        words = self.words
+        word = np.uint64(word_of(row, self._skip))
+        begin = int(words.searchsorted(word))
+        end = int(words.searchsorted(word, "right"))
+        return begin + bisect_left(range(begin, end), row, key=self._row_at)
+
+    def _row_at(self, place: int) -> Any:
+        return self.rows[place].as_py()
+
+    def slice_range(self, first: bytes, last: bytes | None) -> Run | None:
+        """Return the records with rows in [first, last), or None if there are none."""
+        begin = self.lower_bound(first)
+        end = len(self) if last is None else self.lower_bound(last)
+        if begin >= end:
+            return None
+        whole = begin == 0 and end == len(self)
+        return Run(self.records if whole else self.records.slice(begin, end - begin), self.txn)

@@ -1,0 +1,245 @@
+"""The commit queue and the log worker: many commits, one write, one sync.
+
+    apply ---> queue ---> drain: one log entry ---> write ---> sync ---> committed ---> waiters wake
+
+Whoever waits for a commit and finds nobody draining drains himself, for all that are queued: a single writer pays for
+no change of thread, and many writers share one sync. A background thread drains what nobody waits for. Small blocks of
+one table group that are queued together are combined into one, for the log and for memory alike.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ebla.errors import Closed, EblaError, LogFailed
+from ebla.schema import GroupSchema
+from ebla.storage.log_format import ErasureHeader, LogBlock, LogEntry, Reply, Slice
+from ebla.storage.log_writer import LogWriter
+from ebla.storage.memory import combine
+from ebla.storage.records import Block
+from ebla.tablet.sequencer import Sequencer
+
+# Blocks of at most this many records are combined with their neighbours in the queue.
+SMALL_BLOCK_ROWS = 256
+ENTRY_BYTES_MAX = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBlock:
+    """A block in memory that is not in the log yet."""
+
+    table: str
+    group: GroupSchema
+    schema_version: int
+    block: Block
+    schema_bytes: bytes
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one request adds to the log."""
+
+    txn: int
+    bytes: int
+    blocks: tuple[StagedBlock, ...] = ()
+    erasures: tuple[ErasureHeader, ...] = ()
+    reply: Reply | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """Small blocks that were combined into one."""
+
+    old: tuple[StagedBlock, ...]
+    new: StagedBlock
+
+
+@dataclass(slots=True)
+class _Gathering:
+    blocks: list[StagedBlock] = field(default_factory=list)
+    combined: list[Combined] = field(default_factory=list)
+
+
+class CommitLog:
+    """Puts staged commits into the log, in order, many at a time."""
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        sequencer: Sequencer,
+        slices_of: Callable[[str, Block], tuple[Slice, ...]],
+        on_durable: Callable[[Sequence[Combined], int], None],
+    ) -> None:
+        """`slices_of` divides a block among tablets; `on_durable` runs after the sync and makes commits visible."""
+        # Set once.
+        self._writer = writer
+        self._sequencer = sequencer
+        self._slices_of = slices_of
+        self._on_durable = on_durable
+        self._state = threading.Condition(threading.Lock())
+        # Guarded by _state.
+        self._queue: deque[Commit] = deque()
+        self._queued_bytes = 0
+        self._draining = False
+        self._unattended = False
+        self._failure: EblaError | None = None
+        self._closed = False
+        self._worker = threading.Thread(target=self._run, name="ebla-log", daemon=True)
+        self._worker.start()
+
+    @property
+    def queued_bytes(self) -> int:
+        """The size of what is queued and not yet in the log."""
+        return self._queued_bytes
+
+    @property
+    def failure(self) -> EblaError | None:
+        """What stopped the log, if something did."""
+        return self._failure
+
+    def push(self, commit: Commit, *, attended: bool) -> None:
+        """Queue a commit. Commits must come in txn order; `attended` says that the caller will wait for it."""
+        with self._state:
+            if self._failure is not None:
+                raise self._failure
+            if self._closed:
+                raise Closed("the store was closed")
+            self._queue.append(commit)
+            self._queued_bytes += commit.bytes
+            if not attended:
+                self._unattended = True
+                self._state.notify_all()
+
+    def wait(self, txn: int) -> None:
+        """Return once `txn` is in the log, writing it there if nobody else is at it."""
+        while self._sequencer.committed < txn:
+            with self._state:
+                while self._draining and self._sequencer.committed < txn and self._failure is None:
+                    self._state.wait()
+                if self._sequencer.committed >= txn:
+                    return
+                if self._failure is not None:
+                    raise self._failure
+                self._draining = True
+            self._drain_once()
+
+    def close(self) -> None:
+        """Write what is queued, stop, and close the log."""
+        with self._state:
+            self._closed = True
+            self._unattended = True
+            self._state.notify_all()
+        self._worker.join()
+        self._writer.close()
+
+    def abandon(self) -> None:
+        """Stop without writing anything more: what a crash does. For tests."""
+        with self._state:
+            self._closed = True
+            self._queue.clear()
+            self._failure = self._failure or Closed("the store was abandoned")
+            self._state.notify_all()
+        self._worker.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._state:
+                while not (self._unattended and not self._draining) and self._failure is None:
+                    self._state.wait()
+                if self._failure is not None:
+                    return
+                if not self._queue:
+                    self._unattended = False
+                    if self._closed:
+                        return
+                    continue
+                self._draining = True
+            try:
+                self._drain_once()
+            except EblaError:
+                return
+
+    def _drain_once(self) -> None:
+        """Write one entry. The caller has set `_draining`; it is cleared here."""
+        taken: list[Commit] = []
+        size = 0
+        try:
+            with self._state:
+                while self._queue and (not taken or size + self._queue[0].bytes <= ENTRY_BYTES_MAX):
+                    taken.append(self._queue.popleft())
+                    size += taken[-1].bytes
+            if taken:
+                self._write(taken)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            with self._state:
+                self._draining = False
+                self._queued_bytes -= size
+                self._state.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        if not isinstance(error, EblaError):
+            failed = LogFailed(f"the log worker stopped: {error!r}; reopen the store")
+            failed.__cause__ = error
+            error = failed
+        with self._state:
+            self._failure = self._failure or error
+            self._queue.clear()
+            self._state.notify_all()
+        self._sequencer.fail(error)
+
+    def _write(self, commits: Sequence[Commit]) -> None:
+        gathering = self._gather(commits)
+        blocks = tuple(
+            LogBlock(
+                staged.table,
+                staged.group.id,
+                staged.schema_version,
+                staged.block.txn_max,
+                staged.block.txn_min,
+                staged.slices,
+                staged.schema_bytes,
+                staged.block.records,
+            )
+            for staged in gathering.blocks
+        )
+        erasures = tuple(erasure for commit in commits for erasure in commit.erasures)
+        replies = tuple(commit.reply for commit in commits if commit.reply is not None)
+        last = commits[-1].txn
+        self._writer.append(LogEntry(last, blocks, erasures, replies))
+        self._writer.sync()
+        self._on_durable(gathering.combined, last)
+
+    def _gather(self, commits: Sequence[Commit]) -> _Gathering:
+        gathering = _Gathering()
+        if len(commits) == 1:
+            gathering.blocks = list(commits[0].blocks)
+            return gathering
+        small: dict[tuple[str, int], list[StagedBlock]] = defaultdict(list)
+        for commit in commits:
+            for staged in commit.blocks:
+                if len(staged.block) <= SMALL_BLOCK_ROWS:
+                    small[staged.table, staged.group.id].append(staged)
+                else:
+                    gathering.blocks.append(staged)
+        for several in small.values():
+            if len(several) == 1:
+                gathering.blocks += several
+                continue
+            combined = self._combine(several)
+            gathering.blocks.append(combined)
+            gathering.combined.append(Combined(tuple(several), combined))
+        return gathering
+
+    def _combine(self, several: Sequence[StagedBlock]) -> StagedBlock:
+        first = several[0]
+        block = combine([staged.block for staged in several], is_cells=first.group.is_cells)
+        schema_bytes = block.records.schema.serialize().to_pybytes()
+        slices = self._slices_of(first.table, block)
+        return StagedBlock(first.table, first.group, first.schema_version, block, schema_bytes, slices)

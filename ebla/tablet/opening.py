@@ -1,0 +1,204 @@
+"""Opening a store: who it is, what METADATA says, what the log still holds.
+
+    for writing   lock -> identity -> clock -> tables -> replay the log -> cut its torn tail -> new segment -> workers
+    read-only     log first, METADATA second: what a flush moves meanwhile is then seen in one of the two, or in both
+
+A read-only open takes no lock and changes nothing. It sees everything that was durable when it began, at one txn; what
+METADATA already says beyond that txn is left out by reading at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from ebla.clock import Clock, TxnClock
+from ebla.coordination.service import CoordinationService, NodeExists
+from ebla.errors import Corruption, FormatTooNew, StoreNotFound, Unavailable
+from ebla.metadata.store import MetadataStore
+from ebla.metadata.transaction import MetadataServer
+from ebla.settings import Settings
+from ebla.storage.cache import BlockCache
+from ebla.storage.files import Files
+from ebla.storage.log_format import LogEntry
+from ebla.storage.log_reader import recover, truncate_torn_tail
+from ebla.storage.log_writer import LogWriter
+from ebla.tablet.recovery import Replayed, replay
+from ebla.tablet.store import TabletStore
+from ebla.tablet.table_state import TableState
+
+FORMAT_VERSION = 1
+IDENTITY_NODE = "store"
+READ_ATTEMPTS_MAX = 100
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What a store says of itself in the coordination service."""
+
+    format_version: int
+    cluster: str
+    server: str
+
+
+def open_store(
+    *,
+    files: Files,
+    coordination: CoordinationService,
+    clock: Clock,
+    settings: Settings,
+    new_id: Callable[[], str],
+    read_only: bool,
+) -> TabletStore:
+    """Open a store whose files and coordination service are there; for writing, the caller holds its lock."""
+    identity = _identity(coordination, new_id, read_only)
+    metadata = MetadataServer(
+        coordination,
+        MetadataStore(files, settings.metadata_snapshot_every),
+        clock,
+        server_id=identity.server,
+        new_id=new_id,
+    )
+    if read_only:
+        return _open_for_reading(files, metadata, clock, settings, identity, new_id)
+    return _open_for_writing(files, coordination, metadata, clock, settings, identity, new_id)
+
+
+def _identity(coordination: CoordinationService, new_id: Callable[[], str], read_only: bool) -> Identity:
+    node = coordination.read(IDENTITY_NODE)
+    if node is None:
+        if read_only:
+            raise StoreNotFound("there is no store here yet: open it once for writing")
+        made = Identity(FORMAT_VERSION, new_id(), new_id())
+        try:
+            coordination.create(IDENTITY_NODE, msgspec.json.encode(made))
+        except NodeExists:
+            return _identity(coordination, new_id, read_only)
+        return made
+    try:
+        identity = msgspec.json.decode(node.value, type=Identity)
+    except msgspec.MsgspecError as error:
+        raise Corruption(IDENTITY_NODE, f"the identity of the store cannot be read: {error}") from error
+    if identity.format_version > FORMAT_VERSION:
+        raise FormatTooNew(f"the store has format {identity.format_version}: open it with a newer version of Ebla")
+    return identity
+
+
+def _open_for_writing(
+    files: Files,
+    coordination: CoordinationService,
+    metadata: MetadataServer,
+    clock: Clock,
+    settings: Settings,
+    identity: Identity,
+    new_id: Callable[[], str],
+) -> TabletStore:
+    bound = _ClockBound(coordination, identity.server)
+    txn_clock = TxnClock(
+        clock, bound.txn, bound.reserve, settings.clock_reserve_seconds, settings.clock_skew_seconds_max
+    )
+    store = _new_store(files, metadata, clock, settings, identity, new_id, txn_clock)
+    for name, table_id in metadata.list_tables():
+        store.add_table(name, metadata.read(table_id))
+    directory = f"log/{identity.server}"
+    tables = {table.id: table for table in store.tables()}
+    replayed = Replayed()
+    recovery = recover(files, directory)
+
+    def grown(table: TableState) -> None:
+        if table.memory_bytes >= settings.flush_bytes:
+            store.flush_replayed(table)
+
+    for found in recovery:
+        replay(found.entry, tables, replayed, grown)
+    truncate_torn_tail(files, recovery)
+    writer = LogWriter(
+        files, directory, identity.server, recovery.next_sequence, settings.log_segment_bytes, recovery.segments
+    )
+    store.recovered(replayed.replies)
+    store.start(writer)
+    return store
+
+
+def _open_for_reading(
+    files: Files,
+    metadata: MetadataServer,
+    clock: Clock,
+    settings: Settings,
+    identity: Identity,
+    new_id: Callable[[], str],
+) -> TabletStore:
+    for _ in range(READ_ATTEMPTS_MAX):
+        entries = _read_log(files, identity.server)
+        if entries is None:
+            continue
+        tables = [(name, metadata.refresh(table_id)) for name, table_id in metadata.list_tables()]
+        if not entries:
+            # All is in fragments, unless something was written since the log was read.
+            entries = _read_log(files, identity.server)
+            if entries is None or entries:
+                continue
+        flushed = [
+            ref.txn_max for _, table in tables for t in table.tablets for state in t.groups for ref in state.fragments
+        ]
+        flushed += [e.txn for _, table in tables for t in table.tablets for state in t.groups for e in state.erasures]
+        snapshot = max((entry.txn_max for entry in entries), default=max(flushed, default=0))
+        store = _new_store(files, metadata, clock, settings, identity, new_id, TxnClock(clock, snapshot))
+        states = {}
+        for name, table in tables:
+            state = store.add_table(name, table)
+            states[state.id] = state
+        replayed = Replayed()
+        for entry in entries:
+            replay(entry, states, replayed, lambda table: None)
+        store.recovered(replayed.replies)
+        return store
+    raise Unavailable("the store is being written too fast to find a moment to read it: try again")
+
+
+def _read_log(files: Files, server: str) -> list[LogEntry] | None:
+    """Return all entries of the log, or None if a segment vanished while it was read."""
+    try:
+        return [found.entry for found in recover(files, f"log/{server}")]
+    except FileNotFoundError:
+        return None
+
+
+def _new_store(
+    files: Files,
+    metadata: MetadataServer,
+    clock: Clock,
+    settings: Settings,
+    identity: Identity,
+    new_id: Callable[[], str],
+    txn_clock: TxnClock,
+) -> TabletStore:
+    return TabletStore(
+        files=files,
+        metadata=metadata,
+        clock=clock,
+        settings=settings,
+        server=identity.server,
+        new_id=new_id,
+        txn_clock=txn_clock,
+        cache=BlockCache(settings.block_cache_bytes),
+    )
+
+
+class _ClockBound:
+    """The persisted upper bound of the txns that this server has given out."""
+
+    def __init__(self, coordination: CoordinationService, server: str) -> None:
+        self._coordination = coordination
+        self._path = f"clocks/{server}"
+        node = coordination.read(self._path)
+        self._version = None if node is None else node.version
+        self.txn = 0 if node is None else int(node.value)
+
+    def reserve(self, bound: int) -> None:
+        """Persist a new bound."""
+        value = str(bound).encode()
+        if self._version is None:
+            self._version = self._coordination.create(self._path, value)
+        else:
+            self._version = self._coordination.compare_and_set(self._path, value, self._version)

@@ -1,0 +1,273 @@
+"""The read path below scans and gets: from sources to merged rows of one stretch of one tablet.
+
+Where a single sorted run with one record per row covers the stretch, nothing hides any of it, and no policy applies,
+the run is the answer, and the merge is skipped. Everything else goes through the one merge.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebla.keys import KeyCodec
+from ebla.metadata.table_metadata import FragmentRef, TabletMetadata
+from ebla.ranges import KeyRange
+from ebla.schema import GroupSchema
+from ebla.storage.bloom import key_hash
+from ebla.storage.fragment_reader import Fragment, OpenFragments
+from ebla.storage.merge import MergedCells, MergedColumns, Rules, merge_cells, merge_columns
+from ebla.storage.order import Indices
+from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
+from ebla.tablet.projection import Projection, join_rows
+from ebla.tablet.view import Sources, TableView
+
+# A read of at most this many blocks of a file goes through the cache; a longer one would only wash it out.
+CACHED_BLOCKS_MAX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPoint:
+    """The snapshot and the projection of a read."""
+
+    as_of: int
+    projection: Projection
+
+
+def rules_for(group: GroupSchema, as_of: int, sources: Sources, versions: int) -> Rules:
+    """Return what a reader at `as_of` may see of a group: its erasures and its purge policy."""
+    expired = None if group.max_age_microseconds is None else (as_of >> 10) - group.max_age_microseconds
+    return Rules(as_of, sources.erasures, versions, expired, group.max_versions, group.purge_join == "and")
+
+
+class Reader:
+    """Reads stretches of tablets. Holds no state of its own but the open fragments."""
+
+    def __init__(self, fragments: OpenFragments, codec: KeyCodec) -> None:
+        self._fragments = fragments
+        self._codec = codec
+
+    def fragment(self, ref: FragmentRef) -> Fragment:
+        """Return the open fragment of a reference."""
+        return self._fragments.get(ref.file, ref.txn)
+
+    def read(self, view: TableView, tablet: TabletMetadata, share: KeyRange, point: ReadPoint) -> pa.RecordBatch | None:
+        """Return the visible rows in `share`, which must lie in `tablet`, or None if there are none."""
+        projection = point.projection
+        alone = len(projection.groups) == 1 and not projection.schema.has_simple_key
+        merged: dict[int, MergedColumns | MergedCells] = {}
+        keys: list[pa.Array] | None = None
+        for group in projection.groups:
+            sources = view.sources(tablet, group.id, share, point.as_of)
+            rules = rules_for(group, point.as_of, sources, projection.versions)
+            if group.is_cells:
+                merged[group.id] = self._read_cells(group, sources, share, rules, projection)
+                continue
+            types = projection.types[group.id]
+            if _is_clean(sources, rules):
+                part, keys = self._read_clean(sources, share, types, projection if alone else None)
+                merged[group.id] = part
+            else:
+                runs = self._runs(sources, share, [ROW, TXN, ERASED, SET, *map(str, types)])
+                merged[group.id] = merge_columns(runs, types, rules)
+        return self.assemble(projection, merged, keys)
+
+    def assemble(
+        self,
+        projection: Projection,
+        merged: Mapping[int, MergedColumns | MergedCells],
+        keys: list[pa.Array] | None = None,
+    ) -> pa.RecordBatch | None:
+        """Join what was merged per group into rows of the answer, or None if there are none."""
+        parts = list(merged.values())
+        rows, places = join_rows([part.rows for part in parts])
+        if not len(rows):
+            return None
+        if keys is None:
+            keys = self._codec.decode_arrays(rows)
+        placed = {group: (part, place) for (group, part), place in zip(merged.items(), places, strict=True)}
+        return projection.assemble(keys, rows, placed)
+
+    def _runs(self, sources: Sources, share: KeyRange, names: Sequence[str]) -> list[Run]:
+        runs = []
+        for block in sources.blocks:
+            run = block.slice_range(share.first, share.last)
+            if run is not None:
+                runs.append(run)
+        for ref in sources.fragments:
+            runs += self._fragment_runs(ref, share, names)
+        return runs
+
+    def _fragment_runs(self, ref: FragmentRef, share: KeyRange, names: Sequence[str]) -> list[Run]:
+        fragment = self.fragment(ref)
+        begin, end = fragment.blocks_of(share.first, share.last)
+        if end - begin <= CACHED_BLOCKS_MAX:
+            found = (fragment.block(i).slice_range(share.first, share.last) for i in range(begin, end))
+            return [run for run in found if run is not None]
+        run = fragment.read_range(share.first, share.last, names)
+        return [] if run is None else [run]
+
+    def _read_clean(
+        self, sources: Sources, share: KeyRange, types: Mapping[int, pa.DataType], whole: Projection | None
+    ) -> tuple[MergedColumns, list[pa.Array] | None]:
+        """Read a stretch that one run covers. With `whole`, its key columns are read too, not decoded from the rows."""
+        names = [ROW, *map(str, types)]
+        key_names = [] if whole is None or not sources.fragments else [f"key:{c.id}" for c in whole.schema.key]
+        runs = self._runs(sources, share, names + key_names)
+        if not runs:
+            return MergedColumns(pa.array([], pa.binary()), {i: pa.array([], kind) for i, kind in types.items()}), None
+        columns = {i: _joined(runs, str(i), kind) for i, kind in types.items()}
+        keys = None
+        if key_names and whole is not None and all(run.column(key_names[0]) is not None for run in runs):
+            keys = [_joined(runs, name, c.type) for name, c in zip(key_names, whole.schema.key, strict=True)]
+        return MergedColumns(_joined(runs, ROW, pa.binary()), columns), keys
+
+    def _read_cells(
+        self, group: GroupSchema, sources: Sources, share: KeyRange, rules: Rules, projection: Projection
+    ) -> MergedCells:
+        runs = self._runs(sources, share, [ROW, FAMILY, QUALIFIER, TIMESTAMP, TXN, ERASED, VALUE])
+        wanted = projection.wanted_cells(group)
+        if wanted is not None:
+            runs = [run for run in (_only_cells(run, wanted) for run in runs) if len(run)]
+        return merge_cells(runs, rules)
+
+    # --- single rows ---
+
+    def runs_of_row(self, view: TableView, tablet: TabletMetadata, group: int, row: bytes, as_of: int) -> RowRuns:
+        """Return the records of one row in one group, from memory and from the fragments that may have it."""
+        share = KeyRange(row, row + b"\0")
+        sources = view.sources(tablet, group, share, as_of)
+        runs = []
+        for block in sources.blocks:
+            begin, end = block.find(row)
+            if begin < end:
+                runs.append(Run(block.records.slice(begin, end - begin), block.txn))
+        hashed: list[int] = []
+
+        def row_hash() -> int:
+            if not hashed:
+                hashed.append(key_hash(row))
+            return hashed[0]
+
+        for ref in sources.fragments:
+            for block, begin, end in self.fragment(ref).find(row, row_hash):
+                runs.append(Run(block.records.slice(begin, end - begin), block.txn))
+        return RowRuns(runs, sources)
+
+    def read_row(self, view: TableView, tablet: TabletMetadata, row: bytes, point: ReadPoint) -> pa.RecordBatch | None:
+        """Return one row as a batch of one, or None."""
+        projection = point.projection
+        merged: dict[int, MergedColumns | MergedCells] = {}
+        for group in projection.groups:
+            found = self.runs_of_row(view, tablet, group.id, row, point.as_of)
+            rules = rules_for(group, point.as_of, found.sources, projection.versions)
+            if group.is_cells:
+                wanted = projection.wanted_cells(group)
+                runs = found.runs if wanted is None else [_only_cells(run, wanted) for run in found.runs]
+                merged[group.id] = merge_cells([run for run in runs if len(run)], rules)
+            else:
+                merged[group.id] = merge_columns(found.runs, projection.types[group.id], rules)
+        return self.assemble(projection, merged)
+
+    def read_rows(self, view: TableView, rows: pa.Array, point: ReadPoint) -> list[pa.RecordBatch]:
+        """Return the visible ones of many rows, which are sorted and each once, as batches in order."""
+        keys = rows.to_pylist()
+        batches = []
+        begin = 0
+        while begin < len(keys):
+            tablet = view.metadata.tablet_for(keys[begin])
+            end = len(keys) if tablet.last is None else bisect_left(keys, tablet.last, begin)
+            batch = self._rows_of_tablet(view, tablet, rows.slice(begin, end - begin), keys[begin:end], point)
+            if batch is not None:
+                batches.append(batch)
+            begin = end
+        return batches
+
+    def _rows_of_tablet(
+        self, view: TableView, tablet: TabletMetadata, rows: pa.Array, keys: Sequence[bytes], point: ReadPoint
+    ) -> pa.RecordBatch | None:
+        projection = point.projection
+        merged: dict[int, MergedColumns | MergedCells] = {}
+        for group in projection.groups:
+            sources = view.sources(tablet, group.id, KeyRange(keys[0], keys[-1] + b"\0"), point.as_of)
+            runs = [run for block in sources.blocks for run in _find_in_memory(block, rows, keys)]
+            for ref in sources.fragments:
+                runs += self.fragment(ref).find_many(rows, keys)
+            rules = rules_for(group, point.as_of, sources, projection.versions)
+            if group.is_cells:
+                wanted = projection.wanted_cells(group)
+                if wanted is not None:
+                    runs = [run for run in (_only_cells(run, wanted) for run in runs) if len(run)]
+                merged[group.id] = merge_cells(runs, rules)
+            else:
+                merged[group.id] = merge_columns(runs, projection.types[group.id], rules)
+        return self.assemble(projection, merged)
+
+    def latest_txn(self, view: TableView, tablet: TabletMetadata, row: bytes) -> int:
+        """Return the newest txn that touched a row in any group, erasures included; 0 if none did."""
+        latest = 0
+        for group in view.schema.groups:
+            found = self.runs_of_row(view, tablet, group.id, row, (1 << 63) - 1)
+            for run in found.runs:
+                latest = max(latest, int(run.txns().max(initial=0)))
+            for erasure in found.sources.erasures:
+                latest = max(latest, erasure.txn)
+        return latest
+
+
+@dataclass(frozen=True, slots=True)
+class RowRuns:
+    """The records of one row in one group, and the sources they came from."""
+
+    runs: list[Run]
+    sources: Sources
+
+
+def _find_in_memory(block: Block, rows: pa.Array, keys: Sequence[bytes]) -> list[Run]:
+    begin = bisect_left(keys, block.first)
+    end = bisect_right(keys, block.last)
+    if begin >= end:
+        return []
+    places = block.find_many(rows.slice(begin, end - begin))
+    return [Run(block.records.take(pa.array(places)), block.txn)] if len(places) else []
+
+
+def _is_clean(sources: Sources, rules: Rules) -> bool:
+    """Tell whether the sources can be read as they are: one run, one record per row, nothing hidden, no versions."""
+    if rules.versions != 1 or rules.erasures or rules.expires_alone or len(sources) > 1:
+        return False
+    known: list[Block | FragmentRef] = [*sources.blocks, *sources.fragments]
+    return all(s.unique and not s.has_erasures and s.txn_max <= rules.as_of for s in known)
+
+
+def _joined(runs: Sequence[Run], name: str, kind: pa.DataType) -> pa.Array:
+    """Return a column of consecutive runs as one array; nulls where a run does not have it."""
+    parts = []
+    for run in runs:
+        column = run.column(name)
+        parts.append(pa.nulls(len(run), kind) if column is None else column)
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+
+def _only_cells(run: Run, wanted: Mapping[str, frozenset[str] | None]) -> Run:
+    """Leave out cells that are not asked for; erasures that may cover wanted ones stay."""
+    family, qualifier = run.column(FAMILY), run.column(QUALIFIER)
+    assert family is not None
+    assert qualifier is not None
+    mask = pc.is_in(family, value_set=pa.array([*wanted, None], pa.string()))
+    if any(qualifiers is not None for qualifiers in wanted.values()):
+        named = [None, *(q for qualifiers in wanted.values() if qualifiers is not None for q in qualifiers)]
+        whole = [name for name, qualifiers in wanted.items() if qualifiers is None]
+        fits = pc.is_in(qualifier, value_set=pa.array(named, pa.string()))
+        mask = pc.and_(mask, pc.or_(fits, pc.is_in(family, value_set=pa.array(whole, pa.string()))))
+    return Run(run.records.filter(mask), run.txn)
+
+
+def reversed_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows of a batch in descending order."""
+    backwards: Indices = np.arange(batch.num_rows - 1, -1, -1)
+    return batch.take(pa.array(backwards))

@@ -1,0 +1,63 @@
+"""Which rows changed lately: a bounded memory for conflict checks and for the row cache.
+
+A row transaction asks whether a row changed after txn T. Remembering every row would grow without bound, so the answer
+comes from a fixed number of slots, each with the newest txn of any row that falls into it:
+
+    slot txn <= T    nobody changed the row since T: certain, and the usual case
+    slot txn  > T    perhaps this row, perhaps another one in the slot: the row itself is looked up
+
+What is forgotten (a restart, a slot shared with a busier row) costs a look-up and never a wrong answer. All rows of a
+batch are handled at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ebla.storage.order import Indices, key_hash_of, key_hashes
+
+
+class RecentRows:
+    """Newest txns of rows, by slot. Guarded by the lock of its owner, except for reads of single slots."""
+
+    def __init__(self, slots: int, floor_txn: int) -> None:
+        """`floor_txn` is the newest txn at the start: whether a row changed before it is not known here."""
+        assert slots & (slots - 1) == 0, "the number of slots is a power of two"
+        self._mask = np.uint64(slots - 1)
+        self._txns: npt.NDArray[np.int64] = np.full(slots, floor_txn, dtype=np.int64)
+        self._watched: npt.NDArray[np.bool_] = np.zeros(slots, dtype=np.bool_)
+
+    def slots_of(self, rows: pa.Array, salt: int) -> Indices:
+        """Return the slot of every row; `salt` tells the rows of one table from those of another."""
+        hashes = key_hashes(rows) ^ np.uint64(salt)
+        slots: Indices = (hashes & self._mask).astype(np.int64)
+        return slots
+
+    def changed_after(self, slots: Indices, txn: int) -> npt.NDArray[np.bool_]:
+        """Tell which rows may have changed after `txn`; those that are False certainly did not."""
+        changed: npt.NDArray[np.bool_] = self._txns[slots] > txn
+        return changed
+
+    def change(self, slots: Indices, txn: int) -> npt.NDArray[np.int64]:
+        """Note that these rows change at `txn`; return the places in `slots` of rows somebody watches."""
+        self._txns[slots] = txn
+        watched = self._watched[slots]
+        return np.flatnonzero(watched) if watched.any() else np.zeros(0, dtype=np.int64)
+
+    def change_all(self, txn: int) -> None:
+        """Note that any row may have changed at `txn`."""
+        self._txns[:] = txn
+
+    def slot_of(self, row: bytes, salt: int) -> int:
+        """Return the slot of one row."""
+        return (key_hash_of(row) ^ salt) & int(self._mask)
+
+    def newest(self, slot: int) -> int:
+        """Return the newest txn of any row in a slot."""
+        return int(self._txns[slot])
+
+    def watch(self, slot: int) -> None:
+        """Ask for changes in a slot to be pointed out by `change`."""
+        self._watched[slot] = True

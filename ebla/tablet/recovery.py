@@ -1,0 +1,81 @@
+"""Replay: what the log holds and no fragment does becomes memory again.
+
+METADATA says, per tablet and group, up to which log index everything is in fragments; older entries are passed over, so
+that nothing is applied that is already on disk. Entries of tables or tablets that are gone are passed over too. The
+records are used as they lie in the log: they were sorted before they were written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from ebla.storage.log_format import LogBlock, LogEntry
+from ebla.storage.memory import MemoryErasure
+from ebla.storage.records import TXN, Block
+from ebla.tablet.table_state import TableState
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a replay found, besides the records."""
+
+    txn_max: int = 0
+    entries: int = 0
+    replies: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def replay(
+    entry: LogEntry, tables: Mapping[str, TableState], replayed: Replayed, grown: Callable[[TableState], None]
+) -> None:
+    """Apply one log entry to the memory of its tables; `grown` is called for each table that got something."""
+    replayed.txn_max = max(replayed.txn_max, entry.txn_max)
+    replayed.entries += 1
+    for reply in entry.replies:
+        replayed.replies[reply.client] = (reply.sequence, reply.txn)
+    for logged in entry.blocks:
+        table = tables.get(logged.table)
+        if table is None or logged.group not in table.view.schema.group_by_id:
+            continue
+        block = _unflushed(logged, table)
+        if block is not None:
+            table.restore(logged.group, block)
+            grown(table)
+    for erasure in entry.erasures:
+        table = tables.get(erasure.table)
+        if table is None:
+            continue
+        for group in table.view.schema.groups:
+            indexes = {}
+            for position in erasure.tablets:
+                table.saw_index(position.tablet, position.index)
+                tablet = table.view.metadata.by_id(position.tablet)
+                if tablet is not None and position.index > tablet.group(group.id).flushed:
+                    indexes[position.tablet] = position.index
+            if indexes:
+                table.restore(group.id, None, MemoryErasure(erasure.first, erasure.last, erasure.txn, indexes))
+        table.last_range_erasure = max(table.last_range_erasure, erasure.txn)
+
+
+def _unflushed(logged: LogBlock, table: TableState) -> Block | None:
+    """Return the part of a logged block that no fragment holds yet."""
+    indexes: dict[str, int] = {}
+    parts: list[pa.RecordBatch] = []
+    for part in logged.slices:
+        table.saw_index(part.tablet, part.index)
+        tablet = table.view.metadata.by_id(part.tablet)
+        if tablet is None or part.index <= tablet.group(logged.group).flushed:
+            continue
+        indexes[part.tablet] = part.index
+        parts.append(logged.records.slice(part.begin, part.end - part.begin))
+    if not parts:
+        return None
+    if len(parts) == len(logged.slices):
+        records = logged.records
+    else:
+        records = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+    if TXN in records.schema.names:
+        return Block(records, indexes=indexes)
+    return Block(records, txn=logged.txn, indexes=indexes)

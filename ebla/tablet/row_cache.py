@@ -1,0 +1,74 @@
+"""The row cache: whole rows, as the dicts that a user gets, for keys that are asked for again and again.
+
+A cached row is what a reader at the newest commit sees. Every commit takes its rows out before it becomes visible, and
+a row is put in only if nothing has touched it since it was read (`RecentRows` knows), so that an entry is never stale.
+Looking a row up takes no lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pyarrow as pa
+
+from ebla.storage.order import Indices
+from ebla.tablet.recent_rows import RecentRows
+
+ENTRY_BYTES = 400
+
+
+class RowCache:
+    """Rows of one table, bounded in bytes; the oldest entry goes first."""
+
+    def __init__(self, recent: RecentRows, bytes_max: int) -> None:
+        # Set once.
+        self._recent = recent
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        # Written under _lock; read without it.
+        self.rows: dict[bytes, dict[str, Any]] = {}
+        # Guarded by _lock.
+        self._sizes: dict[bytes, int] = {}
+        self._bytes = 0
+
+    def put(self, row: bytes, value: dict[str, Any], size_bytes: int, slot: int, read_at: int) -> None:
+        """Keep a row that was read at txn `read_at`, unless something may have changed it since."""
+        size_bytes += ENTRY_BYTES + len(row)
+        if size_bytes * 16 > self._bytes_max:
+            return
+        with self._lock:
+            # Watch first, look second: a commit that is not seen here will see that the slot is watched.
+            self._recent.watch(slot)
+            if self._recent.newest(slot) > read_at:
+                return
+            self._bytes += size_bytes - self._sizes.pop(row, 0)
+            self.rows.pop(row, None)
+            self.rows[row] = value
+            self._sizes[row] = size_bytes
+            while self._bytes > self._bytes_max:
+                self._remove(next(iter(self.rows)))
+
+    def drop(self, rows: pa.Array, places: Indices) -> None:
+        """Take out the rows at `places`: they are about to change."""
+        keys = rows.take(pa.array(places)).to_pylist()
+        with self._lock:
+            for key in keys:
+                if key in self.rows:
+                    self._remove(key)
+
+    def clear(self) -> None:
+        """Take out everything."""
+        with self._lock:
+            self.rows.clear()
+            self._sizes.clear()
+            self._bytes = 0
+
+    def _remove(self, key: bytes) -> None:
+        del self.rows[key]
+        self._bytes -= self._sizes.pop(key)
+
+    def stats(self) -> dict[str, int]:
+        """Return bytes and rows held."""
+        with self._lock:
+            return {"bytes": self._bytes, "bytes_max": self._bytes_max, "rows": len(self.rows)}

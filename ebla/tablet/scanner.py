@@ -1,0 +1,228 @@
+"""Scanning: a range of a table, at one txn, as batches in key order.
+
+The range is cut, tablet by tablet, into windows of so many records, each of which is read and merged on its own:
+
+    tablet   |---------------------------------|------------------ ...
+    window   |--|-----|-----------|------------|-----| ...       small ones first, so that a short scan is quick
+    threads     1     1         2            1                   long ones ahead of the reader, in order
+
+Every window takes the newest view of the table and reads it at the scan's txn. So a flush or a split in the middle of a
+scan changes nothing for it, nothing replaced is held on to, and a scan can be resumed anywhere from its txn and the
+last row it gave.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebla.errors import RequestError, UnknownColumn
+from ebla.metadata.table_metadata import TabletMetadata
+from ebla.ranges import ALL, KeyRange
+from ebla.storage.memory import FOLD_BLOCKS_MIN
+from ebla.tablet.projection import Projection
+from ebla.tablet.reader import ReadPoint, reversed_batch
+from ebla.tablet.store import TabletStore
+from ebla.tablet.table_state import TableState
+from ebla.tablet.view import Sources, TableView
+
+FIRST_WINDOW_ROWS = 1_024
+WINDOW_GROWTH = 4
+WINDOW_BATCHES = 4
+INLINE_ROWS = 16_384
+MEMORY_STRIDE = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRequest:
+    """What is scanned. `as_of` is None for a scan that follows the newest commits from window to window."""
+
+    projection: Projection
+    key_range: KeyRange = ALL
+    where: pc.Expression | None = None
+    limit: int | None = None
+    reverse: bool = False
+    as_of: int | None = None
+    uncommitted: bool = False
+
+
+class Scanner:
+    """Produces the batches of one scan. Use it from one thread at a time."""
+
+    def __init__(self, store: TabletStore, table: TableState, request: ScanRequest) -> None:
+        self._store = store
+        self._table = table
+        self._request = request
+        self._wanted = request.projection.arrow_schema.names
+        self._projection = request.projection
+        if request.where is not None:
+            self._projection = with_columns_of(request.where, request.projection)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in order; no batch is empty."""
+        left = self._request.limit
+        if left is not None and left <= 0:
+            return
+        for found in self._read_ahead():
+            batch = self._filtered(found)
+            if batch is None:
+                continue
+            if left is not None:
+                batch = batch.slice(0, left)
+                left -= batch.num_rows
+            yield batch
+            if left == 0:
+                return
+
+    def _filtered(self, batch: pa.RecordBatch | None) -> pa.RecordBatch | None:
+        if batch is None or not batch.num_rows:
+            return None
+        if self._request.where is not None:
+            table = pa.Table.from_batches([batch]).filter(self._request.where).select(self._wanted)
+            batches = table.combine_chunks().to_batches()
+            if not batches or not batches[0].num_rows:
+                return None
+            batch = batches[0]
+        return reversed_batch(batch) if self._request.reverse else batch
+
+    def _read_ahead(self) -> Iterator[pa.RecordBatch | None]:
+        """Read the windows in order, the long ones on other threads before they are asked for."""
+        ahead: deque[Future[pa.RecordBatch | None]] = deque()
+        try:
+            for window, rows in self._windows():
+                if rows <= INLINE_ROWS and not ahead:
+                    yield self._read(window)
+                    continue
+                ahead.append(self._store.scan_pool.submit(self._read, window))
+                if len(ahead) > self._store.settings.scan_threads:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
+
+    def _txn(self) -> int:
+        as_of = self._request.as_of
+        return self._store.read_txn(uncommitted=self._request.uncommitted) if as_of is None else as_of
+
+    def _read(self, window: KeyRange) -> pa.RecordBatch | None:
+        """Read one window. Tablets may have changed since it was cut, so it may touch several."""
+        view = self._table.view
+        point = ReadPoint(self._txn(), self._projection)
+        parts = [self._table.reader.read(view, tablet, share, point) for tablet, share in view.tablets_in(window)]
+        found = [part for part in parts if part is not None]
+        if len(found) > 1:
+            return pa.concat_batches(found)
+        return found[0] if found else None
+
+    def _windows(self) -> Iterator[tuple[KeyRange, int]]:
+        """Yield the windows of the scan in its direction, each with about how many records it holds."""
+        key_range = self._request.key_range
+        if key_range.is_empty:
+            return
+        view = self._table.view
+        tablets = list(view.tablets_in(key_range))
+        size = self._first_window()
+        for tablet, share in reversed(tablets) if self._request.reverse else tablets:
+            marks = self._marks(view, tablet, share)
+            largest = self._window_rows(view, tablet)
+            if self._request.reverse:
+                yield from reversed(cut(share, marks, min(size, INLINE_ROWS), min(largest, INLINE_ROWS)))
+                continue
+            windows = cut(share, marks, size, largest)
+            size = min(largest, size * WINDOW_GROWTH ** len(windows))
+            yield from windows
+
+    def _first_window(self) -> int:
+        limit = self._request.limit
+        if limit is not None and self._request.where is None:
+            return max(FIRST_WINDOW_ROWS, limit)
+        return FIRST_WINDOW_ROWS
+
+    def _window_rows(self, view: TableView, tablet: TabletMetadata) -> int:
+        """Return how many records a window may have: fewer where rows are large."""
+        rows = size = 0
+        for state in tablet.groups:
+            rows += sum(ref.rows for ref in state.fragments)
+            size += sum(ref.bytes for ref in state.fragments)
+        for memory in view.memory.values():
+            rows += sum(len(block) for block in memory.blocks)
+            size += memory.bytes
+        row_bytes = max(1, size // max(1, rows))
+        batch_rows = self._store.settings.scan_batch_rows
+        return max(1, min(WINDOW_BATCHES * batch_rows, self._store.settings.scan_window_bytes // row_bytes))
+
+    def _marks(self, view: TableView, tablet: TabletMetadata, share: KeyRange) -> list[tuple[bytes, int]]:
+        """Return rows of the sources, each with the number of records from it on to the next of its source."""
+        as_of = self._txn()
+        marks: list[tuple[bytes, int]] = []
+        for group in self._projection.groups:
+            sources = view.sources(tablet, group.id, share, as_of)
+            if len(sources.blocks) >= FOLD_BLOCKS_MIN:
+                self._store.wish_fold(self._table, group.id)
+            marks += self._source_marks(sources, share)
+        marks.sort()
+        return marks
+
+    def _source_marks(self, sources: Sources, share: KeyRange) -> Iterator[tuple[bytes, int]]:
+        for block in sources.blocks:
+            for begin in range(0, len(block), MEMORY_STRIDE):
+                yield block.rows[begin].as_py(), min(MEMORY_STRIDE, len(block) - begin)
+        for ref in sources.fragments:
+            fragment = self._table.reader.fragment(ref)
+            begin, end = fragment.blocks_of(share.first, share.last)
+            yield from zip(fragment.first_rows[begin:end], fragment.block_rows[begin:end], strict=True)
+
+
+def cut(share: KeyRange, marks: Sequence[tuple[bytes, int]], first: int, largest: int) -> list[tuple[KeyRange, int]]:
+    """Cut a range at some of the sorted `marks` into windows of about `first` records and then ever more."""
+    windows = []
+    begin, held, size = share.first, 0, min(first, largest)
+    for row, rows in marks:
+        if held >= size and begin < row and (share.last is None or row < share.last):
+            windows.append((KeyRange(begin, row), held))
+            begin, held = row, 0
+            size = min(largest, size * WINDOW_GROWTH)
+        held += rows
+    windows.append((KeyRange(begin, share.last), held))
+    return windows
+
+
+def with_columns_of(where: pc.Expression, projection: Projection) -> Projection:
+    """Return a projection that also reads the columns that `where` names; `RequestError` if it cannot be used."""
+    names = [output.name for output in projection.outputs]
+    tried: set[str] = set()
+    while True:
+        wider = Projection.of(projection.schema, names, projection.versions)
+        try:
+            wider.arrow_schema.empty_table().filter(where)
+        except pa.ArrowInvalid as error:
+            missing = _missing_name(str(error))
+            if missing is None or missing in tried:
+                raise RequestError(f"where cannot be used on this table: {_first_line(error)}") from None
+            tried.add(missing)
+            try:
+                projection.schema.resolve(missing)
+            except UnknownColumn as unknown:
+                raise UnknownColumn(f"where names {missing!r}: {unknown}") from None
+            names.append(missing)
+        except (pa.ArrowException, TypeError) as error:
+            raise RequestError(f"where cannot be used on this table: {_first_line(error)}") from None
+        else:
+            return wider
+
+
+def _missing_name(message: str) -> str | None:
+    _, found, rest = message.partition("FieldRef.Name(")
+    name, closed, _ = rest.partition(") in ")
+    return name if found and closed else None
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else repr(error)

@@ -1,0 +1,122 @@
+"""Serialize: the memory of one table group becomes a fragment, METADATA names it, and only then memory and log let go.
+
+    choose      the table group with the largest A * memory + B * log held back      (pure)
+    write       its committed records, merged, as one new file, synced
+    save        one METADATA transaction: the reference for every tablet it overlaps, and how far each is flushed
+    release     drop the memory; log segments that nobody needs any more go
+
+A failure at any step leaves the records where they were, in memory and in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ebla.metadata.changes import Flush, FlushedTablet, NewFragment
+from ebla.metadata.table_metadata import FragmentRef, RangeErasure
+from ebla.ranges import KeyRange
+from ebla.settings import Settings
+from ebla.storage.files import Files
+from ebla.storage.fragment_format import FragmentInfo, FragmentLayout
+from ebla.storage.fragment_writer import FragmentWriter
+from ebla.storage.memory import MemoryErasure, combine
+from ebla.storage.records import Block
+from ebla.tablet.table_state import TableState
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A table group that could be flushed: what it holds in memory, and how much log it keeps from being removed."""
+
+    table: str
+    group: int
+    memory_bytes: int
+    log_bytes: int
+
+
+def choose(candidates: Iterable[Candidate], settings: Settings, total_log_bytes: int) -> Candidate | None:
+    """Choose what to flush next, or None if nothing needs it yet."""
+    held = [candidate for candidate in candidates if candidate.memory_bytes]
+    if not held:
+        return None
+    total = sum(candidate.memory_bytes for candidate in held)
+    largest = max(candidate.memory_bytes for candidate in held)
+    is_needed = (
+        largest >= settings.flush_bytes
+        or total >= settings.memory_bytes_max // 2
+        or total_log_bytes >= settings.log_bytes_max
+    )
+    if not is_needed:
+        return None
+
+    def score(candidate: Candidate) -> float:
+        return settings.flush_weight_memory * candidate.memory_bytes + settings.flush_weight_log * candidate.log_bytes
+
+    return max(held, key=score)
+
+
+@dataclass(frozen=True, slots=True)
+class FlushWork:
+    """What one flush takes out of memory: fixed when it begins, while writes go on."""
+
+    table: TableState
+    group: int
+    blocks: tuple[Block, ...]
+    erasures: tuple[MemoryErasure, ...]
+
+
+def write_fragment(work: FlushWork, files: Files, new_id: Callable[[], str]) -> FragmentInfo | None:
+    """Write the records of a flush to a new file; None if it is all erasures of ranges."""
+    if not work.blocks:
+        return None
+    table = work.table
+    schema = table.view.schema
+    group = schema.group_by_id[work.group]
+    merged = combine(work.blocks, is_cells=group.is_cells)
+    layout = FragmentLayout.of(schema, group, merged.records)
+    path = f"fragments/{table.id}/{new_id()}.parquet"
+    with FragmentWriter(files, path, table.id, layout, table.codec, unique=merged.unique) as writer:
+        writer.write(merged.records)
+        return writer.finish()
+
+
+def flush_change(work: FlushWork, info: FragmentInfo | None) -> Flush:
+    """Return the METADATA change that makes a flush part of the table."""
+    metadata = work.table.view.metadata
+    flushed: dict[str, int] = {}
+    holders: set[str] = set()
+    for block in work.blocks:
+        holders.update(block.indexes)
+        for holder, index in block.indexes.items():
+            flushed[holder] = max(index, flushed.get(holder, 0))
+    for erasure in work.erasures:
+        for holder, index in erasure.indexes.items():
+            flushed[holder] = max(index, flushed.get(holder, 0))
+    fragments: tuple[NewFragment, ...] = ()
+    if info is not None:
+        reference = FragmentRef(
+            file=info.file,
+            rows=info.rows,
+            bytes=info.bytes,
+            first=info.first,
+            last=info.last,
+            txn_min=info.txn_min,
+            txn_max=info.txn_max,
+            schema_version=metadata.schema.version,
+            unique=info.unique,
+            has_erasures=info.has_erasures,
+            has_partial=info.has_partial,
+        )
+        fragments = (NewFragment(reference, tuple(sorted(holders))),)
+    tablets = []
+    for tablet_id, index in sorted(flushed.items()):
+        tablet = metadata.by_id(tablet_id)
+        assert tablet is not None, "memory belongs to tablets that METADATA knows"
+        own = tuple(
+            RangeErasure(erasure.first, erasure.last, erasure.txn)
+            for erasure in work.erasures
+            if KeyRange(erasure.first, erasure.last).overlaps(tablet.range)
+        )
+        tablets.append(FlushedTablet(tablet.id, tablet.epoch, index, own))
+    return Flush(work.group, fragments, tuple(tablets))

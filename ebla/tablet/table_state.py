@@ -1,0 +1,162 @@
+"""A table as a tablet server holds it: its view, and what is needed to stage a commit in it.
+
+Staging makes a commit's records part of memory and gives each tablet they touch its next log index. It happens under
+the store's commit lock, in txn order, and does as little as possible there.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+
+import pyarrow as pa
+
+from ebla.clock import microseconds_of
+from ebla.keys import KeyCodec
+from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
+from ebla.ranges import KeyRange
+from ebla.settings import Settings
+from ebla.storage.fragment_reader import OpenFragments
+from ebla.storage.log_format import ErasureHeader, Reply, Slice, TabletPosition
+from ebla.storage.memory import MemoryErasure
+from ebla.storage.records import Block
+from ebla.tablet.admission import Admission, Mutation
+from ebla.tablet.commit_log import Combined, Commit, StagedBlock
+from ebla.tablet.projection import Projection
+from ebla.tablet.reader import Reader
+from ebla.tablet.recent_rows import RecentRows
+from ebla.tablet.row_cache import RowCache
+from ebla.tablet.view import TableView
+
+
+class TableState:
+    """One open table. Fields that change are guarded by the store's commit lock; `view` may be read by anybody."""
+
+    def __init__(
+        self, name: str, metadata: TableMetadata, fragments: OpenFragments, recent: RecentRows, settings: Settings
+    ) -> None:
+        # Set once.
+        self.id = metadata.table_id
+        self.name = name
+        self.salt = zlib.crc32(self.id.encode()) * 0x9E3779B1
+        self.codec = KeyCodec(metadata.schema.key, settings.key_bytes_max)
+        self.admission = Admission(metadata.schema, self.codec)
+        self.reader = Reader(fragments, self.codec)
+        self.row_cache = RowCache(recent, settings.row_cache_bytes)
+        self.everything = Projection.of(metadata.schema)
+        # Replaced as a whole, under the commit lock; read without it.
+        self.view = TableView(metadata, {})
+        self.is_dropped = False
+        # Guarded by the commit lock.
+        self.flushing: dict[int, frozenset[int]] = {}
+        self.last_range_erasure = 0
+        self.fold_wanted: set[int] = set()
+        self._indexes: dict[str, int] = {}
+        self._log_taken: set[str] = set()
+
+    # --- writing, under the commit lock ---
+
+    def stage(self, mutation: Mutation, txn: int, reply: Reply | None = None) -> tuple[Commit, list[TabletMetadata]]:
+        """Add a mutation to memory at `txn`. Returns what goes to the log, and the tablets it is the first to touch."""
+        metadata = self.view.metadata
+        touched: dict[str, TabletMetadata] = {}
+        indexes: dict[str, int] = {}
+
+        def index_of(tablet: TabletMetadata) -> int:
+            if tablet.id not in indexes:
+                indexes[tablet.id] = self._indexes[tablet.id] = self._indexes.get(tablet.id, 0) + 1
+                touched[tablet.id] = tablet
+            return indexes[tablet.id]
+
+        memory = dict(self.view.memory)
+        staged: list[StagedBlock] = []
+        for group_id, part in mutation.groups.items():
+            records = part.stamped(microseconds_of(txn))
+            cuts = divide(records.column("_row"), metadata)
+            own = {tablet.id: index_of(tablet) for tablet, _, _ in cuts}
+            block = Block(records, txn=txn, unique=part.unique, indexes=own)
+            slices = tuple(Slice(t.id, t.epoch, own[t.id], begin, end) for t, begin, end in cuts)
+            group = metadata.schema.group_by_id[group_id]
+            staged.append(StagedBlock(self.id, group, metadata.schema.version, block, part.schema_bytes, slices))
+            memory[group_id] = self.view.memory_of(group_id).with_block(block)
+        erasures: list[ErasureHeader] = []
+        for key_range in mutation.ranges:
+            tablets = metadata.overlapping(key_range)
+            positions = tuple(TabletPosition(t.id, t.epoch, index_of(t)) for t in tablets)
+            erasures.append(ErasureHeader(self.id, key_range.first, key_range.last, txn, positions))
+            erased = MemoryErasure(key_range.first, key_range.last, txn, {p.tablet: p.index for p in positions})
+            for group in metadata.schema.groups:
+                memory[group.id] = memory.get(group.id, self.view.memory_of(group.id)).with_erasure(erased)
+            self.last_range_erasure = txn
+        self.view = replace(self.view, memory=memory)
+        first_touched = [t for t in touched.values() if t.id not in self._log_taken]
+        self._log_taken.update(t.id for t in first_touched)
+        return Commit(txn, mutation.bytes, tuple(staged), tuple(erasures), reply), first_touched
+
+    def slices_of(self, block: Block) -> tuple[Slice, ...]:
+        """Divide a combined block among the tablets again."""
+        cuts = divide(block.rows, self.view.metadata)
+        return tuple(Slice(t.id, t.epoch, block.indexes[t.id], begin, end) for t, begin, end in cuts)
+
+    def combined(self, group: int, combined: Combined) -> None:
+        """Put a combined block in the place of the small ones that it is made of."""
+        memory = self.view.memory_of(group).replace([staged.block for staged in combined.old], combined.new.block)
+        self.view = replace(self.view, memory={**self.view.memory, group: memory})
+
+    def restore(self, group: int, block: Block | None, erasure: MemoryErasure | None = None) -> None:
+        """Add what a replay of the log found."""
+        memory = self.view.memory_of(group)
+        if block is not None:
+            memory = memory.with_block(block)
+        if erasure is not None:
+            memory = memory.with_erasure(erasure)
+        self.view = replace(self.view, memory={**self.view.memory, group: memory})
+
+    def saw_index(self, tablet: str, index: int) -> None:
+        """Note a log index found in a replay: later ones are greater."""
+        self._indexes[tablet] = max(index, self._indexes.get(tablet, 0))
+
+    def use_metadata(self, metadata: TableMetadata, log: str | None) -> None:
+        """Take over newer METADATA; an older one that arrives late is ignored."""
+        if metadata.sequence >= self.view.metadata.sequence:
+            self.view = replace(self.view, metadata=metadata)
+            if log is not None:
+                self._log_taken.update(tablet.id for tablet in metadata.tablets if tablet.log == log)
+            for tablet in metadata.tablets:
+                for state in tablet.groups:
+                    self.saw_index(tablet.id, state.flushed)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The size of everything unflushed."""
+        return sum(memory.bytes for memory in self.view.memory.values())
+
+
+def divide(rows: pa.Array, metadata: TableMetadata) -> list[tuple[TabletMetadata, int, int]]:
+    """Divide sorted rows among tablets: each tablet that has some, with begin and end of its rows."""
+    if len(metadata.tablets) == 1:
+        return [(metadata.tablets[0], 0, len(rows))]
+    cuts = []
+    begin, count = 0, len(rows)
+    while begin < count:
+        tablet = metadata.tablet_for(rows[begin].as_py())
+        end = count if tablet.last is None else _lower_bound(rows, tablet.last, begin)
+        cuts.append((tablet, begin, end))
+        begin = end
+    return cuts
+
+
+def _lower_bound(rows: pa.Array, row: bytes, low: int) -> int:
+    high = len(rows)
+    while low < high:
+        middle = (low + high) // 2
+        if rows[middle].as_py() < row:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def range_of(tablet: TabletMetadata) -> KeyRange:
+    """Return the rows of a tablet."""
+    return KeyRange(tablet.first, tablet.last)

@@ -1,0 +1,76 @@
+"""What a reader of a table sees at one moment: METADATA, and the memory of every group. An immutable value.
+
+Writers, flushes and schema changes put a new view in the place of the old one in a single assignment, so that a reader
+that holds a view needs no lock and never sees half a change. What exists only beyond a reader's txn is left out when
+it reads, not when it takes the view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ebla.metadata.table_metadata import FragmentRef, TableMetadata, TabletMetadata
+from ebla.ranges import KeyRange
+from ebla.schema import TableSchema
+from ebla.storage.memory import Memory
+from ebla.storage.merge import Erasure
+from ebla.storage.records import Block
+
+NO_MEMORY = Memory()
+
+
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """A table at one moment."""
+
+    metadata: TableMetadata
+    memory: Mapping[int, Memory]
+
+    @property
+    def schema(self) -> TableSchema:
+        """The schema in force."""
+        return self.metadata.schema
+
+    def memory_of(self, group: int) -> Memory:
+        """Return the unflushed records of a group."""
+        return self.memory.get(group, NO_MEMORY)
+
+    def tablets_in(self, key_range: KeyRange) -> Iterator[tuple[TabletMetadata, KeyRange]]:
+        """Yield the tablets that a range touches, in order, each with its share of the range."""
+        for tablet in self.metadata.overlapping(key_range):
+            share = key_range.intersect(KeyRange(tablet.first, tablet.last))
+            if share is not None:
+                yield tablet, share
+
+    def sources(self, tablet: TabletMetadata, group: int, share: KeyRange, as_of: int) -> Sources:
+        """Return everything that may hold records of one group in `share` at `as_of` or before."""
+        state = tablet.group(group)
+        memory = self.memory_of(group)
+        blocks = tuple(b for b in memory.blocks if b.txn_min <= as_of and _touches(share, b.first, b.last))
+        fragments = tuple(f for f in state.fragments if f.txn_min <= as_of and _touches(share, f.first, f.last))
+        oldest = min([b.txn_min for b in blocks] + [f.txn_min for f in fragments], default=0)
+        known: list[Erasure] = [*memory.erasures, *state.erasures]
+        erasures = tuple(
+            erasure
+            for erasure in known
+            if oldest < erasure.txn <= as_of and share.overlaps(KeyRange(erasure.first, erasure.last))
+        )
+        return Sources(blocks, fragments, erasures)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The blocks in memory, the fragments and the range erasures that a read of one group has to look at."""
+
+    blocks: tuple[Block, ...]
+    fragments: tuple[FragmentRef, ...]
+    erasures: tuple[Erasure, ...]
+
+    def __len__(self) -> int:
+        return len(self.blocks) + len(self.fragments)
+
+
+def _touches(share: KeyRange, first: bytes, last: bytes) -> bool:
+    """Tell whether rows from `first` to `last`, both inclusive, may be in `share`."""
+    return last >= share.first and (share.last is None or first < share.last)

@@ -1,0 +1,72 @@
+"""The implementations that the contract of the coordination service is checked on: one world for each.
+
+To add an implementation, write a world and add it to `WORLDS`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from ebla.clock import ManualClock
+from ebla.coordination.memory import MemoryCoordination, MemoryStore
+from ebla.coordination.service import CoordinationService
+from ebla.coordination.sqlite import FILE_NAME, SqliteCoordination
+
+
+class World(Protocol):
+    """One coordination service, which several clients share."""
+
+    def client(self) -> CoordinationService: ...
+
+    def reader(self) -> CoordinationService:
+        """A client that may only read."""
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass for leases."""
+
+    def close(self) -> None: ...
+
+
+class MemoryWorld:
+    def __init__(self, directory: Path) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryStore()
+
+    def client(self) -> CoordinationService:
+        return MemoryCoordination(self.store, self.clock)
+
+    def reader(self) -> CoordinationService:
+        return MemoryCoordination(self.store, self.clock, read_only=True)
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    def close(self) -> None:
+        pass
+
+
+class SqliteWorld:
+    def __init__(self, directory: Path) -> None:
+        self.clock = ManualClock()
+        self.file = directory / FILE_NAME
+        self.clients: list[SqliteCoordination] = []
+
+    def client(self) -> CoordinationService:
+        self.clients.append(SqliteCoordination(self.file, self.clock, poll_seconds=0.005))
+        return self.clients[-1]
+
+    def reader(self) -> CoordinationService:
+        self.client().close()  # a reader does not make the file
+        self.clients.append(SqliteCoordination(self.file, self.clock, read_only=True, poll_seconds=0.005))
+        return self.clients[-1]
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+
+
+WORLDS = {"memory": MemoryWorld, "sqlite": SqliteWorld}
