@@ -34,7 +34,16 @@ import pyarrow.compute as pc
 
 from ebla.errors import InvalidBatch, RequestError
 
-__all__ = ["array_of", "cast_array", "cast_bytes", "castable", "is_text", "natural_types", "text_lengths"]
+__all__ = [
+    "array_of",
+    "cast_array",
+    "cast_bytes",
+    "castable",
+    "check_castable",
+    "is_text",
+    "natural_types",
+    "text_lengths",
+]
 
 _ARROW_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)
 _TEXT = frozenset({"string", "binary"})
@@ -135,12 +144,20 @@ def cast_bytes(array: pa.Array, to: pa.DataType) -> int:
     if from_ == "dictionary" and is_text(array.type.value_type):
         lengths = text_lengths(array.dictionary)
         return 8 * count + int(lengths[np.asarray(pc.drop_null(array.indices)).astype(np.int64)].sum())
-    if is_text(array.type):
+    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
         return 8 * count + int(text_lengths(array).sum())
+    if is_text(array.type):
+        return 8 * count + int(array.get_total_buffer_size())
     return count * 32  # the widest there is: a decimal256
 
 
 # --- arrays --------------------------------------------------------------------------------------
+
+
+def check_castable(given: pa.DataType, to: pa.DataType, what: str, error: type[RequestError] = InvalidBatch) -> None:
+    """Raise `error` if `what`, which is of type `to`, takes no arrays of type `given`."""
+    if not castable(given, to):
+        raise error(f"{what} is {to} and does not take {given}{_hint(given, to)}")
 
 
 def cast_array(array: pa.Array, to: pa.DataType, what: str, error: type[RequestError] = InvalidBatch) -> pa.Array:
@@ -148,8 +165,7 @@ def cast_array(array: pa.Array, to: pa.DataType, what: str, error: type[RequestE
     given = array.type
     if given == to:
         return array
-    if not castable(given, to):
-        raise error(f"{what} is {to} and does not take {given}{_hint(given, to)}")
+    check_castable(given, to, what, error)
     try:
         return _cast(array, to)
     except (_Unfit, *_ARROW_ERRORS) as reason:

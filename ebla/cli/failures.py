@@ -52,7 +52,6 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
 # The first that fits an error is added to its message.
 _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
     (errors.UnknownTable, "`ebla tables` lists what there is"),
-    (errors.TableExists, "choose another name, or `ebla drop` it first"),
     (errors.HistoryGone, "ask for a later --as-of"),
     (errors.Conflict, "read the row again, then decide"),
     (errors.StoreLocked, "wait until that process closes it; get, scan, describe, tables and stats work meanwhile"),

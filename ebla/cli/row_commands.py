@@ -180,7 +180,11 @@ def get(
 
 def _json_row(row: dict[str, Any], schema: TableSchema) -> dict[str, Any]:
     types = column_types(row, schema)
-    return {name: to_json(pa.array([value], types[name]))[0] for name, value in row.items()}
+    return {
+        # A cell may have an empty qualifier; its name alone would mean the whole family.
+        name: to_json(pa.array([value], pa.binary() if isinstance(value, bytes) else types[name]))[0]
+        for name, value in row.items()
+    }
 
 
 def _moment(text: str | None) -> int | datetime | None:

@@ -173,6 +173,8 @@ def _split_row(row: dict[str, Any], schema: TableSchema) -> _SplitRow:
             cells = {target.qualifier: value}
         elif isinstance(value, dict) or value is None:
             cells = value or {}
+        elif name.endswith(":"):
+            cells = {"": value}
         else:
             raise InvalidBatch(f'family {name!r}: write {{"qualifier": "value"}} or "{name}:qualifier": "value"')
         if family in declared:

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebla.casts import is_text, text_lengths
+from ebla.batch import PutBatch
+from ebla.casts import cast_array, cast_bytes, is_text, text_lengths
 from ebla.errors import InvalidBatch, InvalidKey, UnknownColumn
 from ebla.schema import WILDCARD, Column, TableSchema
 from ebla.settings import Settings
@@ -31,11 +32,16 @@ __all__ = [
     "check_family",
     "check_keys",
     "check_name",
+    "check_put",
     "check_qualifier",
+    "check_qualifiers",
+    "check_unfolded",
+    "check_unique",
     "check_values",
     "resolve_cell",
     "rows_that_exist",
     "typed_columns",
+    "validate",
 ]
 
 SET = "_set"
@@ -77,6 +83,13 @@ def check_name(name: object) -> str:
     return name
 
 
+def check_unique(names: Sequence[str]) -> None:
+    """Raise `InvalidBatch` if a name stands twice."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidBatch(f"column {twice!r} is given more than once: keep one")
+
+
 def resolve_cell(schema: TableSchema, name: str) -> CellName:
     """Return which cells `name`, which is no typed column, means. Raises `UnknownColumn` if the table takes none."""
     target = schema.resolve(name)
@@ -104,6 +117,12 @@ def check_qualifier(qualifier: str) -> str:
     return qualifier
 
 
+def check_qualifiers(qualifiers: pa.Array) -> None:
+    """Raise `InvalidBatch` if one of the qualifiers is too long."""
+    if qualifiers.get_total_buffer_size() > QUALIFIER_BYTES_MAX and len(qualifiers):
+        check_qualifier(qualifiers[int(np.argmax(text_lengths(qualifiers)))].as_py() or "")
+
+
 # --- limits --------------------------------------------------------------------------------------
 
 
@@ -115,6 +134,32 @@ def check_keys(key: Sequence[Column], arrays: Sequence[pa.Array]) -> None:
             raise InvalidKey(
                 f"key column {column.name!r} has {array.null_count} nulls, the first in row {at}: a key has none"
             )
+
+
+def validate(batch: pa.RecordBatch) -> None:
+    """Raise `InvalidBatch` if the batch is not what it says it is: offsets out of range, text that is no UTF-8."""
+    try:
+        batch.validate(full=True)
+    except pa.ArrowException as reason:
+        raise InvalidBatch(f"the Arrow data is damaged: {reason}") from None
+
+
+def check_unfolded(arrays: Sequence[pa.Array], types: Sequence[pa.DataType], limits: Limits) -> None:
+    """Raise `InvalidBatch` if casting the arrays to the types would take more memory than a put may have."""
+    pairs = zip(arrays, types, strict=True)
+    bytes_total = sum(cast_bytes(array, type_) for array, type_ in pairs if array.type != type_)
+    if bytes_total > limits.batch_bytes_max:
+        raise InvalidBatch(
+            f"the rows unfold to {bytes_total} bytes: at most {limits.batch_bytes_max} are taken, send fewer rows"
+        )
+
+
+def check_put(put: PutBatch, limits: Limits) -> PutBatch:
+    """Return a put whose halves are not larger than allowed."""
+    for half in (put.columns, put.cells):
+        if half is not None and half.get_total_buffer_size() > min(limits):
+            check_values(half.schema.names, half.columns, limits)
+    return put
 
 
 def check_values(names: Sequence[str], arrays: Sequence[pa.Array], limits: Limits) -> None:
@@ -145,6 +190,10 @@ def _check_lengths(name: str, array: pa.Array, rows: Numbers, value_bytes_max: i
     elif pa.types.is_struct(array.type):
         for field in array.flatten():
             _check_lengths(name, field, rows, value_bytes_max)
+    elif pa.types.is_map(array.type):
+        # As a list, which has the same buffers and a way to leave out what null maps have underneath.
+        entries = pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)]))
+        _check_lengths(name, array.cast(entries), rows, value_bytes_max)
 
 
 # --- cells ---------------------------------------------------------------------------------------
@@ -156,75 +205,84 @@ class CellLines:
     def __init__(self, schema: TableSchema, keys: Sequence[pa.Array], limits: Limits) -> None:
         self._schema = schema
         self._keys = keys
-        self._limits = limits
+        self._bytes_left = limits.batch_bytes_max
         self._parts: list[tuple[Numbers, pa.Array, pa.Array, pa.Array]] = []
         self._places: set[tuple[str, str | None]] = set()
-        self._meeting = False
+        self._families: set[str] = set()
+        self._are_mixed = False
 
     @property
     def rows(self) -> Numbers:
         """The positions of all rows that have a cell."""
         return np.concatenate([rows for rows, *_ in self._parts]) if self._parts else np.empty(0, np.int64)
 
-    def add_cell(self, family: str, qualifier: str, values: pa.Array) -> None:
-        """Add one column of cells: a binary array with a value per row, null where there is no cell."""
-        self._meet(family, qualifier)
+    def add_cell(self, name: str, family: str, qualifier: str, values: pa.Array) -> None:
+        """Add the cells of one input column: a value per row, null where there is no cell."""
+        self._are_mixed |= (family, qualifier) in self._places or (family, None) in self._places
+        values = self._cast(values, pa.binary(), f"column {name!r}")
+        rows = np.arange(len(values))
         if values.null_count:
             rows = np.flatnonzero(np.asarray(values.is_valid()))
             values = values.drop_null()
-        else:
-            rows = np.arange(len(values))
-        self._check_unfolded(len(rows) * (len(family) + len(qualifier)))
-        self._add(rows, pa.repeat(family, len(rows)), pa.repeat(qualifier, len(rows)), values)
+        self._add(rows, family, qualifier, self._repeat(qualifier, len(rows)), values)
 
-    def add_family(self, family: str, rows: Numbers, qualifiers: pa.Array, values: pa.Array) -> None:
-        """Add cells of one family: their rows, qualifiers (string, not null) and values (binary, null for no cell)."""
-        self._meet(family, None)
+    def add_family(self, name: str, family: str, rows: Numbers, qualifiers: pa.Array, values: pa.Array) -> None:
+        """Add the cells of a family from one input column: rows in order, qualifiers, values, null for no cell."""
+        self._are_mixed |= family in self._families
+        qualifiers = self._cast(qualifiers, pa.string(), f"the qualifiers of {name!r}")
+        values = self._cast(values, pa.binary(), f"column {name!r}")
+        if qualifiers.null_count:
+            at = rows[pc.index(qualifiers.is_null(), True).as_py()]
+            raise InvalidBatch(f"column {name!r} has a null for a qualifier in row {at}")
+        check_qualifiers(qualifiers)
         if values.null_count:
             valid = values.is_valid()
             rows, qualifiers, values = rows[np.asarray(valid)], qualifiers.filter(valid), values.filter(valid)
-        self._add(rows, pa.repeat(family, len(rows)), qualifiers, values)
+        self._add(rows, family, None, qualifiers, values)
 
     def add_lines(self, rows: Numbers, families: pa.Array, qualifiers: pa.Array, values: pa.Array) -> None:
-        """Add cells of all kinds, already in the order of their rows."""
-        self._add(rows, families, qualifiers, values)
+        """Add cells of all kinds, already in the order of their rows and in their types; to be called once, alone."""
+        self._parts.append((rows, families, qualifiers, values))
 
-    def _add(self, rows: Numbers, families: pa.Array, qualifiers: pa.Array, values: pa.Array) -> None:
+    def _add(self, rows: Numbers, family: str, qualifier: str | None, qualifiers: pa.Array, values: pa.Array) -> None:
+        # Cells of two input columns can have the same place; only then does the order of the lines matter.
+        self._places.add((family, qualifier))
+        self._families.add(family)
         if len(rows):
-            self._parts.append((rows, families, qualifiers, values))
-
-    def _meet(self, family: str, qualifier: str | None) -> None:
-        """Note whether cells of two input columns can have the same place; only then does their order matter."""
-        place, whole = (family, qualifier), (family, None)
-        self._meeting |= place in self._places or whole in self._places
-        if qualifier is None:
-            self._meeting |= any(taken == family for taken, _ in self._places)
-        self._places.add(place)
+            self._parts.append((rows, self._repeat(family, len(rows)), qualifiers, values))
 
     def batch(self) -> pa.RecordBatch | None:
         """Return all cells with their keys, None if there are none."""
         if not self._parts:
             return None
-        rows = self.rows
-        columns = [pa.concat_arrays([part[at] for part in self._parts]) for at in (1, 2, 3)]
-        keys = list(self._keys)
-        if self._meeting and len(self._parts) > 1:
+        rows, keys = self.rows, self._keys
+        columns = list(self._parts[0][1:])
+        if len(self._parts) > 1:
+            columns = [pa.concat_arrays([part[at] for part in self._parts]) for at in (1, 2, 3)]
+        if self._are_mixed:
             order = np.argsort(rows, kind="stable")
             rows = rows[order]
             columns = [column.take(pa.array(order)) for column in columns]
         if len(rows) != len(keys[0]) or not np.array_equal(rows, np.arange(len(rows))):
-            self._check_unfolded(sum(int(text_lengths(key)[rows].sum()) for key in keys if is_text(key.type)))
+            # One row with a long key and many cells repeats its key in every line.
+            self._charge(sum(int(text_lengths(key)[rows].sum()) for key in keys if is_text(key.type)))
             keys = [key.take(pa.array(rows)) for key in keys]
         names = [*self._schema.key_names, "family", "qualifier", "value"]
         return pa.RecordBatch.from_arrays([*keys, *columns], names=names)
 
-    def _check_unfolded(self, bytes_total: int) -> None:
-        # One row with a long key and many cells repeats its key in every line.
-        if bytes_total > self._limits.batch_bytes_max:
-            raise InvalidBatch(
-                f"the cells unfold to {bytes_total} bytes of keys and names: "
-                f"at most {self._limits.batch_bytes_max} are taken at once, send fewer rows"
-            )
+    def _cast(self, array: pa.Array, to: pa.DataType, what: str) -> pa.Array:
+        if array.type != to and not (array.type == pa.string() and to == pa.binary()):
+            self._charge(cast_bytes(array, to))
+        return cast_array(array, to, what)
+
+    def _repeat(self, text: str, count: int) -> pa.Array:
+        self._charge(len(text) * count)
+        return pa.repeat(text, count)
+
+    def _charge(self, bytes_more: int) -> None:
+        self._bytes_left -= bytes_more
+        if self._bytes_left < 0:
+            raise InvalidBatch("the cells, each with its key and name, are too many bytes at once: send fewer rows")
 
 
 # --- rows without values -------------------------------------------------------------------------

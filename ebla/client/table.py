@@ -52,6 +52,7 @@ class Table:
         self._encode = state.codec.encode
         self._cached_rows = state.row_cache.rows
         self._sequencer = store.sequencer
+        self._key_names = state.view.schema.key_names
         kinds = [column.type for group in state.view.schema.groups for column in group.columns]
         self._has_nested = any(pa.types.is_nested(kind) for kind in kinds)
 
@@ -104,7 +105,7 @@ class Table:
 
     def _put_absent(self, mutation: Mutation, since: int | None, wait: Wait) -> int | None:
         read_at = self._store.read_txn(uncommitted=True)
-        found = self._read_rows(mutation.rows, Projection.of(self.schema, []), read_at)
+        found = self._read_rows(mutation.rows, self._state.projection([]), read_at)
         if found.num_rows:
             keys = tuple(found.column(name)[0].as_py() for name in self.key_names)
             shown = keys[0] if len(keys) == 1 else keys
@@ -145,7 +146,7 @@ class Table:
         for group in {target.group.id: target.group for target in targets if target.column is not None}.values():
             own = [target for target in targets if target.group.id == group.id]
             names = [target.column.name for target in own if target.column is not None]
-            shown = self._read_rows(_sorted_distinct(rows), Projection.of(self.schema, names), read_at)
+            shown = self._read_rows(_sorted_distinct(rows), self._state.projection(names), read_at)
             if shown.num_rows:
                 present = self._state.codec.encode_arrays([_one(shown.column(name)) for name in self.key_names])
                 parts.append(self._state.admission.erase(present, own))
@@ -222,7 +223,7 @@ class Table:
         self._check_writable(wait)
         row = self._encode(key)
         named = dict(zip(self.key_names, self._state.codec.decode(row), strict=True))
-        projection = self._state.everything if columns is None else Projection.of(self.schema, columns)
+        projection = self._state.projection(columns)
 
         def attempt() -> int | None:
             read_at = self._store.read_txn(uncommitted=True)
@@ -279,7 +280,7 @@ class Table:
                 row.txn = txn
                 return row
             return self._read_and_cache(encoded, txn)
-        projection = self._state.everything if columns is None else Projection.of(self.schema, columns)
+        projection = self._state.projection(columns)
         return self._read_one(encoded, projection, self._txn(as_of, read_uncommitted))
 
     def _read_and_cache(self, encoded: bytes, txn: int) -> Row | None:
@@ -293,18 +294,25 @@ class Table:
 
     def _read_one(self, encoded: bytes, projection: Projection, txn: int) -> Row | None:
         view = self._state.view
-        tablet = view.metadata.tablet_for(encoded)
-        found = self._state.reader.read_row(view, tablet, encoded, ReadPoint(txn, projection))
-        if found is None:
-            return None
-        row = Row(spread(found.to_pylist()[0], projection))
+        point = ReadPoint(txn, projection)
+        if projection.plain:
+            values = self._state.reader.get(view, encoded, point)
+            if values is None:
+                return None
+            row = Row(zip(self._key_names, self._state.codec.decode(encoded), strict=True))
+            row.update(values)
+        else:
+            found = self._state.reader.read_row(view, view.metadata.tablet_for(encoded), encoded, point)
+            if found is None:
+                return None
+            row = Row(spread(found.to_pylist()[0], projection))
         row.txn = txn
         return row
 
     def get_many(self, keys: Any, columns: Sequence[str] | None = None, *, as_of: AsOf | None = None) -> pa.Table:
         """Return rows in the order asked, one for each key, with a column ``_found``; a missing row is all null."""
         asked = self._state.codec.encode_many(keys)
-        projection = self._state.everything if columns is None else Projection.of(self.schema, columns)
+        projection = self._state.projection(columns)
         order, repeats = sort_rows(asked)
         rows = asked.take(pa.array(order[~repeats]))
         found = self._read_rows(rows, projection, self._txn(as_of, False))
@@ -343,7 +351,7 @@ class Table:
         """
         if limit is not None and limit < 0:
             raise RequestError(f"limit is not negative, but {limit} is")
-        projection = Projection.of(self.schema, columns, versions)
+        projection = self._state.projection(columns, versions)
         txn = self._txn(as_of, read_uncommitted)
         request = ScanRequest(
             projection,

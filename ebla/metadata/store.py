@@ -71,7 +71,9 @@ class MetadataStore:
         try:
             self._files.make_directory(parent_of(path))
             file = self._files.create(path)
-        except OSError as error:  # among them that the id is taken: that file is somebody else's
+        except FileExistsError as error:  # it is somebody else's and stays
+            raise MetadataNotSaved(f"{path} is there already: transaction ids must never come twice") from error
+        except OSError as error:
             raise _not_saved(path, error) from error
         try:
             with file:

@@ -43,7 +43,23 @@ def offsets_and_data(rows: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray
 def key_words(rows: pa.Array, skip: int = 0) -> Words:
     """Return bytes `skip` to `skip + 8` of every row as a number that sorts as the bytes do, padded with zeros."""
     offsets, data = offsets_and_data(rows)
+    matrix = _as_matrix(offsets, data)
+    if matrix is not None and skip + 8 <= matrix.shape[1]:
+        return _words_in(matrix, skip)
     return _words_at(offsets[:-1] + np.int64(skip), offsets[1:], data)
+
+
+def _as_matrix(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
+    """Return rows that are all of one length, at least a word, as a matrix of bytes; None for others."""
+    count = len(offsets) - 1
+    width = int(offsets[1] - offsets[0]) if count else 0
+    if width < 8 or int(offsets[-1] - offsets[0]) != width * count or (offsets[1:] - offsets[:-1] != width).any():
+        return None
+    return data[offsets[0] : offsets[-1]].reshape(count, width)
+
+
+def _words_in(matrix: npt.NDArray[np.uint8], begin: int) -> Words:
+    return np.ascontiguousarray(matrix[:, begin : begin + 8]).view(">u8").ravel().astype(np.uint64)
 
 
 def _words_at(begin: npt.NDArray[np.int64], end: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> Words:
@@ -75,14 +91,23 @@ def key_hashes(rows: pa.Array) -> Words:
     Rows that differ elsewhere collide: good for filters that may err on the safe side, never for identity.
     """
     offsets, data = offsets_and_data(rows)
-    begin, end = offsets[:-1].astype(np.int64), offsets[1:]
-    length = (end - begin).astype(np.int64)
-    hashes = _words_at(begin, end, data) * _MIX_FIRST
-    hashes ^= _words_at(np.maximum(begin, end - 8), end, data) * _MIX_SECOND
-    if len(length) and int(length.max()) > 16:
-        middle = _words_at(begin + np.maximum(length // 2 - 4, 0), end, data) * _MIX_THIRD
-        hashes ^= np.where(length > 16, middle, np.uint64(0))
-    hashes ^= length.astype(np.uint64) * _MIX_THIRD
+    matrix = _as_matrix(offsets, data)
+    if matrix is not None:
+        width = matrix.shape[1]
+        hashes = _words_in(matrix, 0) * _MIX_FIRST
+        hashes ^= _words_in(matrix, width - 8) * _MIX_SECOND
+        if width > 16:
+            hashes ^= _words_in(matrix, width // 2 - 4) * _MIX_THIRD
+        hashes ^= np.uint64((width * int(_MIX_THIRD)) & _WORD)
+    else:
+        begin, end = offsets[:-1].astype(np.int64), offsets[1:]
+        length = (end - begin).astype(np.int64)
+        hashes = _words_at(begin, end, data) * _MIX_FIRST
+        hashes ^= _words_at(np.maximum(begin, end - 8), end, data) * _MIX_SECOND
+        if len(length) and int(length.max()) > 16:
+            middle = _words_at(begin + np.maximum(length // 2 - 4, 0), end, data) * _MIX_THIRD
+            hashes ^= np.where(length > 16, middle, np.uint64(0))
+        hashes ^= length.astype(np.uint64) * _MIX_THIRD
     hashes ^= hashes >> np.uint64(29)
     hashes *= _MIX_SECOND
     return hashes ^ (hashes >> np.uint64(32))

@@ -81,6 +81,7 @@ class Block:
     """
 
     __slots__ = (
+        "_columns",
         "_skip",
         "_words",
         "bytes",
@@ -126,11 +127,20 @@ class Block:
         self.unique = unique
         self.indexes: Mapping[str, int] = indexes or {}
         self.bytes: int = records.nbytes + 16 * len(records)
+        self._columns: dict[str, pa.Array] | None = None
         self._skip = 0
         self._words: Words | None = None
 
     def __len__(self) -> int:
         return int(self.records.num_rows)
+
+    @property
+    def columns(self) -> dict[str, pa.Array]:
+        """The columns by name."""
+        columns = self._columns
+        if columns is None:
+            columns = self._columns = dict(zip(self.records.schema.names, self.records.columns, strict=True))
+        return columns
 
     @property
     def words(self) -> Words:

@@ -89,6 +89,26 @@ class Projection:
             if not group.is_cells
         }
 
+    @cached_property
+    def plain(self) -> bool:
+        """Whether all that is read are typed columns, in one version, that no age limit hides."""
+        return self.versions == 1 and all(
+            not group.is_cells and (group.max_age_microseconds is None) for group in self.groups
+        )
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns of the answer, without the key."""
+        return tuple(output.name for output in self.outputs)
+
+    @cached_property
+    def by_group(self) -> tuple[tuple[int, tuple[tuple[str, str], ...]], ...]:
+        """For every group that is read: the names of the typed columns wanted, with their field ids as text."""
+        return tuple(
+            (group.id, tuple((o.name, str(o.field_id)) for o in self.outputs if o.group.id == group.id))
+            for group in self.groups
+        )
+
     def wanted_cells(self, group: GroupSchema) -> dict[str, frozenset[str] | None] | None:
         """Return the families of a cells group that are read, each with its qualifiers (None: all); None for all."""
         wanted: dict[str, frozenset[str] | None] = {}

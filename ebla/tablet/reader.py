@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ from ebla.ranges import KeyRange
 from ebla.schema import GroupSchema
 from ebla.storage.bloom import key_hash
 from ebla.storage.fragment_reader import Fragment, OpenFragments
-from ebla.storage.merge import MergedCells, MergedColumns, Rules, merge_cells, merge_columns
+from ebla.storage.merge import Erasure, MergedCells, MergedColumns, Rules, merge_cells, merge_columns
 from ebla.storage.order import Indices
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
 from ebla.tablet.projection import Projection, join_rows
@@ -158,6 +159,54 @@ class Reader:
                 runs.append(Run(block.records.slice(begin, end - begin), block.txn))
         return RowRuns(runs, sources)
 
+    def get(self, view: TableView, row: bytes, point: ReadPoint) -> dict[str, Any] | None:
+        """Return the columns of one row by name, or None. Only for projections that are `plain`."""
+        tablet = view.metadata.tablet_for(row)
+        exists = False
+        projection = point.projection
+        values: dict[str, Any] = dict.fromkeys(projection.names)
+        for group, wanted in projection.by_group:
+            records = self._records_of_row(view, tablet, group, row, point.as_of)
+            if records:
+                exists |= _resolve(records, wanted, values)
+        return values if exists else None
+
+    def _records_of_row(
+        self, view: TableView, tablet: TabletMetadata, group: int, row: bytes, as_of: int
+    ) -> list[tuple[int, Block, int]]:
+        """Return the visible records of one row of a columns group as (txn, block, place), newest first."""
+        found: list[tuple[int, Block, int]] = []
+        erased_at = 0
+        memory = view.memory_of(group)
+        for block in memory.blocks:
+            if block.txn_min <= as_of and block.first <= row <= block.last:
+                begin, end = block.find(row)
+                found += _with_txns(block, begin, end)
+        state = tablet.group(group)
+        erasures: list[Erasure] = [*memory.erasures, *state.erasures]
+        for erasure in erasures:
+            if (
+                erased_at < erasure.txn <= as_of
+                and erasure.first <= row
+                and (erasure.last is None or row < erasure.last)
+            ):
+                erased_at = erasure.txn
+        hashed: list[int] = []
+
+        def row_hash() -> int:
+            if not hashed:
+                hashed.append(key_hash(row))
+            return hashed[0]
+
+        for ref in state.fragments:
+            if ref.txn_min <= as_of and ref.first <= row <= ref.last and ref.txn_max >= erased_at:
+                for block, begin, end in self.fragment(ref).find(row, row_hash):
+                    found += _with_txns(block, begin, end)
+        if len(found) > 1 or erased_at or (found and found[0][0] > as_of):
+            found = [record for record in found if erased_at <= record[0] <= as_of]
+            found.sort(key=_txn_of_record, reverse=True)
+        return found
+
     def read_row(self, view: TableView, tablet: TabletMetadata, row: bytes, point: ReadPoint) -> pa.RecordBatch | None:
         """Return one row as a batch of one, or None."""
         projection = point.projection
@@ -217,6 +266,44 @@ class Reader:
             for erasure in found.sources.erasures:
                 latest = max(latest, erasure.txn)
         return latest
+
+
+def _with_txns(block: Block, begin: int, end: int) -> list[tuple[int, Block, int]]:
+    if block.txn is not None:
+        return [(block.txn, block, place) for place in range(begin, end)]
+    txns = block.columns[TXN]
+    return [(txns[place].as_py(), block, place) for place in range(begin, end)]
+
+
+def _txn_of_record(record: tuple[int, Block, int]) -> int:
+    return record[0]
+
+
+def _resolve(
+    records: Sequence[tuple[int, Block, int]], wanted: Sequence[tuple[str, str]], values: dict[str, Any]
+) -> bool:
+    """Fill in the newest value of each wanted column from the records of one row, newest first; tell if it exists.
+
+    What the merge does for many rows, for the few records of one. `wanted` has names and field ids.
+    """
+    exists = False
+    for _, block, place in records:
+        columns = block.columns
+        if block.has_erasures and columns[ERASED][place].as_py():
+            break
+        exists = True
+        named = columns[SET][place].as_py() if block.has_partial else None
+        sets = columns.keys() if named is None else set(named.split()) & columns.keys()
+        missing = []
+        for name, field_id in wanted:
+            if field_id in sets:
+                values[name] = columns[field_id][place].as_py()
+            else:
+                missing.append((name, field_id))
+        if not missing:
+            break
+        wanted = missing
+    return exists
 
 
 @dataclass(frozen=True, slots=True)

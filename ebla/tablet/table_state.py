@@ -7,11 +7,13 @@ the store's commit lock, in txn order, and does as little as possible there.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
 from ebla.clock import microseconds_of
+from ebla.errors import RequestError
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
 from ebla.ranges import KeyRange
@@ -27,6 +29,8 @@ from ebla.tablet.reader import Reader
 from ebla.tablet.recent_rows import RecentRows
 from ebla.tablet.row_cache import RowCache
 from ebla.tablet.view import TableView
+
+PROJECTIONS_MAX = 256
 
 
 class TableState:
@@ -44,6 +48,7 @@ class TableState:
         self.reader = Reader(fragments, self.codec)
         self.row_cache = RowCache(recent, settings.row_cache_bytes)
         self.everything = Projection.of(metadata.schema)
+        self._projections: dict[tuple[tuple[str, ...] | None, int], Projection] = {}
         # Replaced as a whole, under the commit lock; read without it.
         self.view = TableView(metadata, {})
         self.is_dropped = False
@@ -53,6 +58,21 @@ class TableState:
         self.fold_wanted: set[int] = set()
         self._indexes: dict[str, int] = {}
         self._log_taken: set[str] = set()
+
+    def projection(self, columns: Sequence[str] | None, versions: int = 1) -> Projection:
+        """Return the projection on these columns, remembered if it is a common one."""
+        if columns is None and versions == 1:
+            return self.everything
+        if isinstance(columns, str):
+            raise RequestError(f"columns is a list of names, such as [{columns!r}]")
+        key = (None if columns is None else tuple(columns), versions)
+        found = self._projections.get(key)
+        if found is None:
+            found = Projection.of(self.view.schema, columns, versions)
+            if len(self._projections) >= PROJECTIONS_MAX:
+                self._projections.clear()
+            self._projections[key] = found
+        return found
 
     # --- writing, under the commit lock ---
 

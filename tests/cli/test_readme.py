@@ -25,6 +25,5 @@ def test_python_blocks_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_links_lead_to_files_of_the_repository(page: str) -> None:
     text = (ROOT / page).read_text()
     targets = [target for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target]
-    assert targets
     missing = [target for target in targets if not ((ROOT / page).parent / target.partition("#")[0]).exists()]
     assert not missing

@@ -310,6 +310,28 @@ def test_a_cancelled_watch_does_not_fire(service: CoordinationService) -> None:
     assert cancelled.paths == []
 
 
+def test_a_watch_cancelled_by_another_on_the_way_does_not_fire(service: CoordinationService) -> None:
+    fired: list[str] = []
+    bell = Bell()
+    watches = {}
+
+    def cancelling(name: str, other: str) -> Callable[[str], None]:
+        def callback(path: str) -> None:
+            fired.append(name)
+            watches[other].cancel()
+
+        return callback
+
+    watches["one"] = service.watch("a", cancelling("one", "two"))
+    watches["two"] = service.watch("a", cancelling("two", "one"))
+    service.watch("a", bell)
+    version = service.create("a", b"")
+    bell.wait()
+    service.compare_and_set("a", b"", version)
+    bell.wait()
+    assert len(set(fired)) == 1
+
+
 def test_a_watch_may_use_the_service_and_sees_the_change(service: CoordinationService) -> None:
     seen: list[object] = []
     done = threading.Event()

@@ -9,12 +9,13 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from ebla.clock import ManualClock, SystemClock
+from ebla.coordination import sqlite_file
 from ebla.coordination.service import CoordinationFailed, NodeExists, VersionConflict
 from ebla.coordination.sqlite import FILE_NAME, SqliteCoordination
 from ebla.errors import Closed, Corruption, FormatTooNew, OutcomeUnknown, StoreNotFound, TimedOut
@@ -118,6 +119,20 @@ def test_writers_that_wait_too_long_get_a_retryable_error(file: Path) -> None:
         two.create("a", b"")
 
 
+def test_a_write_that_waited_for_another_is_checked_against_what_that_one_left(file: Path) -> None:
+    with opened(file) as one, opened(file) as two, ThreadPoolExecutor(1) as pool:
+        version = one.create("a", b"1")
+        one._writer.execute("BEGIN IMMEDIATE")
+        one._writer.execute("UPDATE nodes SET version = version + 1 WHERE path = 'a'")
+        waits = threading.Event()
+        two._writer.set_trace_callback(lambda sql: waits.set() if sql.startswith(("BEGIN IMM", "UPDATE")) else None)
+        late = pool.submit(two.compare_and_set, "a", b"2", version)
+        assert waits.wait(PATIENCE_SECONDS)
+        one._writer.execute("COMMIT")
+        with pytest.raises(VersionConflict):
+            late.result(PATIENCE_SECONDS)
+
+
 # --- reading beside a writer ---------------------------------------------------------------------
 
 
@@ -150,6 +165,25 @@ def test_a_reader_that_saw_no_writer_sees_what_later_ones_wrote(file: Path) -> N
         assert reader.read("a").value == b"1"
         with opened(file) as writer:
             writer.compare_and_set("a", b"2", version)
+        assert reader.read("a").value == b"2"
+
+
+def test_a_reader_reads_again_if_a_writer_came_and_went_meanwhile(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(file) as writer:
+        version = writer.create("a", b"1")
+    with opened(file, read_only=True) as reader:
+        turns = iter(range(100))
+
+        def connect(file: Path, busy_seconds: float, parameters: str) -> sqlite3.Connection:
+            connection = sqlite_file_connect(file, busy_seconds, parameters)
+            if "immutable" in parameters and next(turns) == 0:
+                connection.execute("SELECT * FROM nodes").fetchall()
+                with opened(file) as writer:
+                    writer.compare_and_set("a", b"2", version)
+            return connection
+
+        sqlite_file_connect = sqlite_file.connect
+        monkeypatch.setattr(sqlite_file, "connect", connect)
         assert reader.read("a").value == b"2"
 
 

@@ -54,18 +54,19 @@ def files_of(metadata: TableMetadata) -> set[str]:
 class World:
     """One disk, one coordination service, any number of servers."""
 
-    def __init__(self, files: SimulatedFiles | None = None, nodes: MemoryStore | None = None) -> None:
+    def __init__(self, files: SimulatedFiles | None = None, nodes: MemoryStore | None = None, prefix: str = "") -> None:
         self.files = files or SimulatedFiles()
         self.nodes = nodes or MemoryStore()
         self.clock = ManualClock()
         self.steps = 0
+        self._prefix = prefix
         self._names = itertools.count()
 
     def server(
         self, *, snapshot_every: int = 4, attempts_max: int = 8, ids: Callable[[], str] | None = None
     ) -> MetadataServer:
         coordination = MemoryCoordination(self.nodes, self.clock)
-        name = f"s{next(self._names)}"
+        name = f"{self._prefix}s{next(self._names)}"
         numbers = itertools.count()
         server = MetadataServer(
             coordination,
@@ -97,8 +98,9 @@ class World:
         server.client.faults = on_the_way
 
     def after_crash(self, seed: int) -> list[World]:
-        """The worlds that a power cut now may leave."""
-        return [World(files, self.nodes.copy()) for files in self.files.crash_images(seed)]
+        """The worlds that a power cut now may leave, and the one after the mere death of the process."""
+        disks = [*self.files.crash_images(seed), self.files.restarted()]
+        return [World(files, self.nodes.copy(), prefix="later-") for files in disks]
 
 
 __all__ = [

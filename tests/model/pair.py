@@ -30,7 +30,18 @@ import ebla
 from ebla.errors import Conflict, RequestError
 from ebla.settings import KIB, Settings
 
-from .reference import Cell, Key, RangeErasure, ReferenceStore, ReferenceTable, Row, Version, cell_name, decode_counter
+from .reference import (
+    Cell,
+    Key,
+    RangeErasure,
+    ReferenceStore,
+    ReferenceTable,
+    Row,
+    Version,
+    cell_name,
+    decode_counter,
+    in_range,
+)
 from .strategies import Filter, Shape
 
 EPOCH = datetime.datetime(1970, 1, 1)
@@ -212,9 +223,8 @@ class Pair:
         if txn is not None and txn > self.last_txn:
             self._committed(name, txn)
         else:
-            assert start is not None, "a range that can hold rows was not erased"
-            assert stop is not None
-            assert start >= stop
+            held = [key for key in self.shapes[name].keys if in_range(key, start, stop)]
+            assert not held, f"a range was not erased that can hold {held}"
         self.model.table(name).erase_range(start, stop, self.last_txn)
 
     def increment(self, name: str, key: Key, column: str, by: Any) -> None:
