@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.util
 import multiprocessing
 import re
 import sys
@@ -25,6 +26,7 @@ from benchmarks.report import Report, markdown, rich_table
 from benchmarks.workload import run_workload
 
 WORKLOADS = ("ingest", "single", "scan", "scan5", "get", "replay", "memory", "block")
+PEERS = ("rocksdict", "lmdb", "duckdb")
 RESULTS = Path(__file__).with_name("RESULTS.md")
 INTRODUCTION = """# Results of `python -m benchmarks`
 
@@ -45,6 +47,10 @@ def main() -> int:
     unknown = sorted(set(given.workload) - set(WORKLOADS))
     if unknown:
         parser.error(f"no workload {', '.join(unknown)}: choose from {', '.join(WORKLOADS)}")
+    missing = [name for name in PEERS if importlib.util.find_spec(name) is None]
+    if missing:
+        say(f"{', '.join(missing)} not installed: run `make bench`, or pip install --editable '.[bench]'")
+        return 2
     options = Options(given.directory, given.rows, given.quick)
     if is_memory_backed(options.directory):
         say(f"{options.directory} lives in memory, where a sync costs nothing: choose a disk with --directory")

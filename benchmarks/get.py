@@ -10,7 +10,7 @@ sides; the figure is the mean of one get.
     cold              opened anew before every round, no block in the store's cache (the file system's is warm), each
                       key in another block where there are blocks enough; the first get after opening is counted
     get_many          1,000 random keys, and 1,000 that are neighbours in key order; blocks cached
-    get_many, cold    the same, after opening anew
+    get_many, cold    the same, after opening anew; whatever index a store makes for it is made in this time
 
     Ebla       `table.get(key)` -> dict of all columns; `table.get_many(keys)` -> Arrow table in the order asked
     rocksdict  `db.get(key)` -> encoded bytes; `db.get(keys)` (its multi-get) -> list of encoded bytes. The line

@@ -164,6 +164,7 @@ class Duck:
 
     def __init__(self, path: Path) -> None:
         self._connection = duckdb.connect(str(path))
+        self._connection.execute("SET enable_progress_bar = false")
         self._connection.execute(
             'CREATE TABLE IF NOT EXISTS t ("row" BLOB PRIMARY KEY, id BIGINT, amount DOUBLE, '
             "name VARCHAR, note VARCHAR)"

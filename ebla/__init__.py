@@ -9,7 +9,7 @@ users.get("ada")
 """
 
 from ebla.client.database import Database, open  # noqa: A004 - ebla.open reads best
-from ebla.client.scan import Scan
+from ebla.client.scan import Position, Scan
 from ebla.client.snapshot import Snapshot
 from ebla.client.table import Row, Table, time_of
 from ebla.errors import (
@@ -59,6 +59,7 @@ __all__ = [
     "LogFailed",
     "MissingFile",
     "OutcomeUnknown",
+    "Position",
     "ReadOnly",
     "RequestError",
     "Row",

@@ -195,7 +195,7 @@ def _data(array: pa.Array) -> Numbers:
     _, offsets, data = array.buffers()
     if len(array) == 0 or data is None:
         return np.empty(0, np.uint8)
-    first, last = np.frombuffer(offsets, np.int32)[[array.offset, array.offset + len(array)]]
+    first, last = np.frombuffer(offsets, np.int32, len(array) + 1, 4 * array.offset)[[0, -1]]
     return np.frombuffer(data, np.uint8, last - first, first) if last > first else np.empty(0, np.uint8)
 
 

@@ -135,7 +135,7 @@ def parse_age(given: str | timedelta | float | int) -> int:
 
 def check_table_name(name: str) -> str:
     """Return `name` if a table may be called that."""
-    if not isinstance(name, str) or not _TABLE_NAME.fullmatch(name):
+    if not isinstance(name, str) or not _TABLE_NAME.fullmatch(name) or name in (".", ".."):
         raise SchemaError(f"a table name has 1 to 128 letters, digits, '_', '.' or '-', not {name!r}")
     if name == "META" or name.startswith("sys."):
         raise SchemaError(f"{name!r} is the name of a system table: choose another")

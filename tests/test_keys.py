@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebla.errors import InvalidKey
@@ -112,6 +112,7 @@ def check_keys(types: list[pa.DataType], keys: list[tuple[Any, ...]]) -> None:
 
 
 @pytest.mark.parametrize("type_", TYPES, ids=str)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_a_key_of_one_column_keeps_its_order_and_comes_back(type_: pa.DataType, data: st.DataObject) -> None:
     keys = data.draw(st.lists(st.tuples(VALUES[type_]), max_size=6))
@@ -196,6 +197,23 @@ def test_minus_zero_is_zero() -> None:
         assert math.copysign(1, codec.decode(row)[0]) == 1
     # Rounding to a float32 can make one, too.
     assert codec_of(pa.float32()).encode(-1e-60) == codec_of(pa.float32()).encode(0.0)
+
+
+def test_buffers_may_be_longer_than_what_they_hold() -> None:
+    def padded(array: pa.Array) -> pa.Array:
+        buffers = [buffer and pa.py_buffer(buffer.to_pybytes() + b"xyz") for buffer in array.buffers()]
+        return pa.Array.from_buffers(array.type, len(array), buffers)
+
+    for types, keys in (
+        ([pa.binary(), pa.int32()], [(b"a", 1), (b"b\0", 2)]),
+        ([pa.string()], [("a",), ("b",)]),
+        ([pa.float64(), pa.string()], [(0.5, "a"), (1.5, "b")]),
+        ([pa.int16()], [(1,), (2,)]),
+    ):
+        codec = codec_of(*types)
+        rows = codec.encode_arrays([padded(array) for array in arrays_of(types, keys)])
+        assert rows.to_pylist() == [codec.encode(key) for key in keys]
+        assert codec.decode_arrays(padded(rows)) == arrays_of(types, keys)
 
 
 def test_a_single_binary_or_string_key_is_not_copied() -> None:

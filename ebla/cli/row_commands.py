@@ -91,14 +91,15 @@ def put(
             write_line(f"put {portion.count} row(s), txn {txn}")
             return
         stored, last = 0, ""
-        with open_rows(file, file_format, target.schema, batch_rows) as source:
-            try:
+        try:
+            with open_rows(file, file_format, target.schema, batch_rows) as source:
                 for portion in _with_progress(source, file, shown=progress or sys.stderr.isatty(), force=progress):
                     last = f", txn {_put_portion(target, portion, replace=replace, if_absent=if_absent)}"
                     stored += portion.count
-            except (ebla.EblaError, KeyboardInterrupt) as error:
+        except (ebla.EblaError, KeyboardInterrupt) as error:
+            if stored:
                 error.add_note(f"the {stored:,} row(s) before are stored")
-                raise
+            raise
         write_line(f"put {stored:,} row(s){last}")
 
 

@@ -20,7 +20,7 @@ from ebla.cli.schema_text import (
     schema_from_options,
     schema_to_json,
 )
-from ebla.cli.sinks import flatten, print_facts, print_rows, write_json, write_line
+from ebla.cli.sinks import flatten, print_facts, print_rows, size_text, write_json, write_line
 from ebla.cli.values import type_text
 from ebla.schema import GroupSchema
 
@@ -202,8 +202,22 @@ def stats(
     plain = msgspec.to_builtins(facts, enc_hook=str, str_keys=True)
     if json:
         write_json(plain)
-    else:
-        print_facts(title, flatten(plain))
+        return
+    by_table = plain.pop("tables", {}) if table is None else {}
+    print_facts(title, flatten(plain))
+    if by_table:
+        print_rows([_summary(name, own) for name, own in by_table.items()], "`ebla stats TABLE` tells more of each")
+
+
+def _summary(name: str, facts: dict[str, Any]) -> dict[str, Any]:
+    groups = facts["groups"].values()
+    return {
+        "table": name,
+        "tablets": facts["tablets"],
+        "fragments": sum(group["fragments"] for group in groups),
+        "in fragments": size_text(sum(group["fragment_bytes"] for group in groups)),
+        "in memory": size_text(sum(group["memory_bytes"] for group in groups)),
+    }
 
 
 DROP_EXAMPLES = examples("ebla drop people --yes")

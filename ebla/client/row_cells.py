@@ -66,10 +66,12 @@ def _wanted(schema: TableSchema) -> dict[str, pa.DataType]:
 
 def cells_of_columns(batch: pa.RecordBatch, schema: TableSchema, limits: Limits) -> PutBatch:
     """Return the put that a batch of cells is."""
+    if batch.num_rows == 0:
+        # Of no rows, only the names are looked at: frames give empty columns any type.
+        _check_names(batch.schema.names, schema)
+        return PutBatch()
     check_cell_columns(batch.schema, schema)
     validate(batch)
-    if batch.num_rows == 0:
-        return PutBatch()
     wanted = _wanted(schema)
     check_unfolded([batch.column(name) for name in wanted], list(wanted.values()), limits)
     arrays = {name: cast_array(batch.column(name), type_, f"column {name!r}") for name, type_ in wanted.items()}

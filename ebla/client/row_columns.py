@@ -158,10 +158,12 @@ def put_batch_of_columns(batch: pa.RecordBatch, plans: Plans, limits: Limits) ->
     """Return the put that a batch of wide rows is."""
     if batch.schema.metadata is not None:
         batch = batch.replace_schema_metadata(None)
+    if batch.num_rows == 0:
+        # Of no rows, only the names are looked at: frames give empty columns any type.
+        plans.plan(pa.schema([(name, pa.null()) for name in batch.schema.names]))
+        return PutBatch()
     plan = plans.plan(batch.schema)
     validate(batch)
-    if batch.num_rows == 0:
-        return PutBatch()
     if batch.get_total_buffer_size() > min(limits):
         check_values(batch.schema.names, batch.columns, limits)
     schema = plans.schema
@@ -199,7 +201,7 @@ def _add_cells(lines: CellLines, name: str, target: CellName, array: pa.Array) -
     else:
         rows, entries = _entries(array)
         qualifiers, values = (array.keys, array.items) if layout == "map" else array.values.flatten()
-        lines.add_family(name, family, rows, qualifiers.take(entries), values.take(entries))
+        lines.add_family(name, family, rows, entries, qualifiers, values)
 
 
 def _entries(array: pa.Array) -> tuple[Numbers, pa.Array]:

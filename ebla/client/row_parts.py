@@ -226,11 +226,17 @@ class CellLines:
             values = values.drop_null()
         self._add(rows, family, qualifier, self._repeat(qualifier, len(rows)), values)
 
-    def add_family(self, name: str, family: str, rows: Numbers, qualifiers: pa.Array, values: pa.Array) -> None:
-        """Add the cells of a family from one input column: rows in order, qualifiers, values, null for no cell."""
+    def add_family(
+        self, name: str, family: str, rows: Numbers, entries: pa.Array, qualifiers: pa.Array, values: pa.Array
+    ) -> None:
+        """Add the cells of a family from one input column: those `entries` of the qualifiers and values, by `rows`.
+
+        The rows must be in order. A null value is no cell.
+        """
         self._are_mixed |= family in self._families
-        qualifiers = self._cast(qualifiers, pa.string(), f"the qualifiers of {name!r}")
-        values = self._cast(values, pa.binary(), f"column {name!r}")
+        # Cast before taking: Arrow has no `take` for views.
+        qualifiers = self._cast(qualifiers, pa.string(), f"the qualifiers of {name!r}").take(entries)
+        values = self._cast(values, pa.binary(), f"column {name!r}").take(entries)
         if qualifiers.null_count:
             at = rows[pc.index(qualifiers.is_null(), True).as_py()]
             raise InvalidBatch(f"column {name!r} has a null for a qualifier in row {at}")

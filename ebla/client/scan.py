@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -12,18 +12,35 @@ from ebla.tablet.projection import Projection, spread
 DICT_ROWS = 1_024
 
 
+class Position(NamedTuple):
+    """How far a scan has come: the txn it reads at, and the key of the last row it gave (None: none yet).
+
+    A plain value that can be stored or sent elsewhere: ``table.scan(..., resume=position)`` goes on right after it.
+    """
+
+    txn: int
+    key: tuple[Any, ...] | None
+
+
 class Scan:
     """Rows of a table in key order, at one txn.
 
     Iterate it for dicts, or take it as Arrow, pandas or polars. Each use reads the rows anew, at the same txn.
+    `position` says how far the latest use has come.
     """
 
     def __init__(
-        self, batches: Callable[[], Iterator[pa.RecordBatch]], projection: Projection, txn: int, batch_rows: int
+        self,
+        tables: Callable[[], Iterator[pa.Table]],
+        projection: Projection,
+        txn: int,
+        batch_rows: int,
+        resumed_after: tuple[Any, ...] | None = None,
     ) -> None:
-        self._batches = batches
+        self._tables = tables
         self._projection = projection
         self._batch_rows = batch_rows
+        self._last_key = resumed_after
         self.txn = txn
 
     @property
@@ -31,15 +48,22 @@ class Scan:
         """The Arrow schema of the answer."""
         return self._projection.arrow_schema
 
+    @property
+    def position(self) -> Position:
+        """Where to go on later with `resume`: after the last batch or row that was given out."""
+        return Position(self.txn, self._last_key)
+
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield Arrow record batches of bounded size, in key order."""
-        for batch in self._batches():
-            for begin in range(0, batch.num_rows, self._batch_rows):
-                yield batch.slice(begin, self._batch_rows)
+        names = self._projection.schema.key_names
+        for table in self._tables():
+            for batch in table.to_batches(max_chunksize=self._batch_rows):
+                self._last_key = tuple(batch.column(name)[-1].as_py() for name in names)
+                yield batch
 
     def to_arrow(self) -> pa.Table:
         """Return all rows as an Arrow table."""
-        return pa.Table.from_batches(self._batches(), self.schema)
+        return pa.concat_tables([self.schema.empty_table(), *self._tables()])
 
     def to_pandas(self) -> Any:
         """Return all rows as a pandas DataFrame."""
@@ -53,10 +77,12 @@ class Scan:
 
     def count(self) -> int:
         """Return the number of rows."""
-        return sum(batch.num_rows for batch in self._batches())
+        return sum(table.num_rows for table in self._tables())
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for batch in self._batches():
-            for begin in range(0, batch.num_rows, DICT_ROWS):
-                for row in batch.slice(begin, DICT_ROWS).to_pylist():
+        names = self._projection.schema.key_names
+        for table in self._tables():
+            for batch in table.to_batches(max_chunksize=DICT_ROWS):
+                for row in batch.to_pylist():
+                    self._last_key = tuple(row[name] for name in names)
                     yield spread(row, self._projection)

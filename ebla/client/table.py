@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from ebla.client.replacing import last_of_each_key
 from ebla.client.rows import to_cells_batch, to_put_batch
-from ebla.client.scan import Scan
+from ebla.client.scan import Position, Scan
 from ebla.client.snapshot import Snapshot
 from ebla.clock import microseconds_of, txn_at
 from ebla.errors import Conflict, ReadOnly, RequestError
-from ebla.ranges import ALL, KeyRange
+from ebla.ranges import ALL, KeyRange, successor
 from ebla.schema import TableSchema, Target
 from ebla.storage.order import sort_rows
 from ebla.tablet.admission import Mutation, erase_range
@@ -342,20 +342,23 @@ class Table:
         reverse: bool = False,
         read_uncommitted: bool = False,
         latest: bool = False,
+        resume: Position | None = None,
     ) -> Scan:
         """Return the rows from `start` up to and not including `stop`, in key order; both may be prefixes of a key.
 
         `where` is a pyarrow expression over columns. With `versions` greater than 1, every value is a list of its
         newest versions. `as_of` is a txn, a time or a snapshot. `latest` follows newer commits while it goes along,
-        instead of reading one snapshot; `read_uncommitted` also shows what is not in the log yet.
+        instead of reading one snapshot; `read_uncommitted` also shows what is not in the log yet. `resume` goes on
+        after the `position` of an earlier scan with the same arguments, at the txn of that scan.
         """
         if limit is not None and limit < 0:
             raise RequestError(f"limit is not negative, but {limit} is")
         projection = self._state.projection(columns, versions)
-        txn = self._txn(as_of, read_uncommitted)
+        txn = self._txn(resume.txn if resume is not None else as_of, read_uncommitted)
+        after = None if resume is None else resume.key
         request = ScanRequest(
             projection,
-            self._range(start, stop, prefix),
+            self._rest(self._range(start, stop, prefix), after, reverse),
             where,
             limit,
             reverse,
@@ -363,7 +366,15 @@ class Table:
             read_uncommitted,
         )
         scanner = Scanner(self._store, self._state, request)
-        return Scan(scanner.batches, projection, txn, self._store.settings.scan_batch_rows)
+        return Scan(scanner.tables, projection, txn, self._store.settings.scan_batch_rows, after)
+
+    def _rest(self, key_range: KeyRange, after: tuple[Any, ...] | None, reverse: bool) -> KeyRange:
+        """Return what is left of a range after a key that was given already."""
+        if after is None:
+            return key_range
+        row = self._state.codec.encode(after)
+        rest = KeyRange(b"", row) if reverse else KeyRange(successor(row))
+        return key_range.intersect(rest) or KeyRange(row, row)
 
     def _range(self, start: object, stop: object, prefix: object) -> KeyRange:
         codec = self._state.codec

@@ -8,6 +8,7 @@ comes out as `Corruption` with the file's name, a missing file as `MissingFile`.
 from __future__ import annotations
 
 import threading
+from base64 import b64decode
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -52,6 +53,7 @@ class Fragment:
             self._metadata: pq.FileMetaData = reader.metadata
             self.footer = self._read_footer()
             names = _internal_names(reader.schema_arrow, self.footer)
+            self._types = _written_types(self._metadata)
         self._physical = {internal: physical for physical, internal in names}
         self._internal = dict(names)
         if not self.footer.block_rows or self._metadata.num_row_groups != len(self.footer.block_rows):
@@ -83,7 +85,7 @@ class Fragment:
     def _damage(self) -> Iterator[None]:
         try:
             yield
-        except (pa.ArrowException, OSError, msgspec.MsgspecError, KeyError, IndexError, StopIteration) as error:
+        except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, StopIteration) as error:
             raise Corruption(self.file, str(error).splitlines()[0] if str(error) else repr(error)) from error
 
     # --- where things are ---
@@ -149,13 +151,15 @@ class Fragment:
         physical = list(dict.fromkeys(self._physical[name] for name in wanted))
         with self._reader() as reader, self._damage():
             table = reader.read_row_groups(list(range(begin, end)), columns=physical, use_threads=False)
-        return self._renamed(table, wanted)
+            return self._renamed(table, wanted)
 
     def _renamed(self, table: pa.Table, wanted: Sequence[str]) -> pa.Table:
         arrays = []
         for name in wanted:
-            column = table.column(self._physical[name])
-            arrays.append(column.cast(pa.binary()) if name == ROW and column.type != pa.binary() else column)
+            physical = self._physical[name]
+            column = table.column(physical)
+            kind = pa.binary() if name == ROW else self._types.get(physical, column.type)
+            arrays.append(column if column.type == kind else column.cast(kind))
         return pa.Table.from_arrays(arrays, names=list(wanted))
 
     def block(self, number: int, priority: int = ON_DEMAND) -> Block:
@@ -346,6 +350,14 @@ def _internal_names(schema: pa.Schema, footer: Footer) -> list[tuple[str, str]]:
         elif field.name in _OWN or (is_cells and field.name == VALUE):
             names.append((field.name, field.name))
     return names
+
+
+def _written_types(metadata: pq.FileMetaData) -> dict[str, pa.DataType]:
+    """Return the types that the columns were written with: Parquet has no seconds and no date64, and gives others."""
+    raw = (metadata.metadata or {}).get(b"ARROW:schema")
+    if raw is None:
+        return {}
+    return {field.name: field.type for field in pa.ipc.read_schema(pa.py_buffer(b64decode(raw)))}
 
 
 def _chunked_lower_bound(rows: pa.ChunkedArray, row: bytes) -> int:

@@ -101,20 +101,20 @@ class Memory:
 
 
 def choose_fold(blocks: Sequence[Block]) -> list[Block]:
-    """Choose the blocks to fold into one: the smaller ones, while each is not much larger than all before it.
+    """Choose the blocks to fold into one: all up to the largest that is not much larger than those below it together.
 
-    Every record is folded a logarithmic number of times, and what is left is a handful of blocks.
+    Every fold makes the block that a record is in at least half as large again, so that a record is folded a
+    logarithmic number of times. What is left is a handful of blocks, each larger than twice all smaller ones.
     """
     if len(blocks) < FOLD_BLOCKS_MIN:
         return []
-    chosen: list[Block] = []
-    total = 0
-    for block in sorted(blocks, key=len):
-        if len(chosen) >= FOLD_BLOCKS_MIN // 2 and len(block) > 2 * total:
-            break
-        chosen.append(block)
+    ascending = sorted(blocks, key=len)
+    count, total = 0, len(ascending[0])
+    for at, block in enumerate(ascending[1:], start=1):
+        if len(block) <= 2 * total:
+            count = at + 1
         total += len(block)
-    wanted = {id(block) for block in chosen}
+    wanted = {id(block) for block in ascending[:count]}
     return [block for block in blocks if id(block) in wanted]
 
 

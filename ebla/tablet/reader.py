@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,7 +21,6 @@ from ebla.schema import GroupSchema
 from ebla.storage.bloom import key_hash
 from ebla.storage.fragment_reader import Fragment, OpenFragments
 from ebla.storage.merge import Erasure, MergedCells, MergedColumns, Rules, merge_cells, merge_columns
-from ebla.storage.order import Indices
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
 from ebla.tablet.projection import Projection, join_rows
 from ebla.tablet.view import Sources, TableView
@@ -56,12 +54,10 @@ class Reader:
         """Return the open fragment of a reference."""
         return self._fragments.get(ref.file, ref.txn)
 
-    def read(self, view: TableView, tablet: TabletMetadata, share: KeyRange, point: ReadPoint) -> pa.RecordBatch | None:
+    def read(self, view: TableView, tablet: TabletMetadata, share: KeyRange, point: ReadPoint) -> pa.Table | None:
         """Return the visible rows in `share`, which must lie in `tablet`, or None if there are none."""
         projection = point.projection
-        alone = len(projection.groups) == 1 and not projection.schema.has_simple_key
         merged: dict[int, MergedColumns | MergedCells] = {}
-        keys: list[pa.Array] | None = None
         for group in projection.groups:
             sources = view.sources(tablet, group.id, share, point.as_of)
             rules = rules_for(group, point.as_of, sources, projection.versions)
@@ -69,29 +65,23 @@ class Reader:
                 merged[group.id] = self._read_cells(group, sources, share, rules, projection)
                 continue
             types = projection.types[group.id]
-            if _is_clean(sources, rules):
-                part, keys = self._read_clean(sources, share, types, projection if alone else None)
-                merged[group.id] = part
-            else:
-                runs = self._runs(sources, share, [ROW, TXN, ERASED, SET, *map(str, types)])
-                merged[group.id] = merge_columns(runs, types, rules)
-        return self.assemble(projection, merged, keys)
+            is_clean = _is_clean(sources, rules)
+            if is_clean and len(projection.groups) == 1:
+                return self._read_clean_rows(sources, share, projection)
+            runs = self._runs(sources, share, [ROW, TXN, ERASED, SET, *map(str, types)])
+            merged[group.id] = _as_it_is(runs, types) if is_clean else merge_columns(runs, types, rules)
+        batch = self.assemble(projection, merged)
+        return None if batch is None else pa.Table.from_batches([batch])
 
     def assemble(
-        self,
-        projection: Projection,
-        merged: Mapping[int, MergedColumns | MergedCells],
-        keys: list[pa.Array] | None = None,
+        self, projection: Projection, merged: Mapping[int, MergedColumns | MergedCells]
     ) -> pa.RecordBatch | None:
         """Join what was merged per group into rows of the answer, or None if there are none."""
-        parts = list(merged.values())
-        rows, places = join_rows([part.rows for part in parts])
+        rows, places = join_rows([part.rows for part in merged.values()])
         if not len(rows):
             return None
-        if keys is None:
-            keys = self._codec.decode_arrays(rows)
         placed = {group: (part, place) for (group, part), place in zip(merged.items(), places, strict=True)}
-        return projection.assemble(keys, rows, placed)
+        return projection.assemble(self._codec.decode_arrays(rows), rows, placed)
 
     def _runs(self, sources: Sources, share: KeyRange, names: Sequence[str]) -> list[Run]:
         runs = []
@@ -112,20 +102,28 @@ class Reader:
         run = fragment.read_range(share.first, share.last, names)
         return [] if run is None else [run]
 
-    def _read_clean(
-        self, sources: Sources, share: KeyRange, types: Mapping[int, pa.DataType], whole: Projection | None
-    ) -> tuple[MergedColumns, list[pa.Array] | None]:
-        """Read a stretch that one run covers. With `whole`, its key columns are read too, not decoded from the rows."""
-        names = [ROW, *map(str, types)]
-        key_names = [] if whole is None or not sources.fragments else [f"key:{c.id}" for c in whole.schema.key]
-        runs = self._runs(sources, share, names + key_names)
-        if not runs:
-            return MergedColumns(pa.array([], pa.binary()), {i: pa.array([], kind) for i, kind in types.items()}), None
-        columns = {i: _joined(runs, str(i), kind) for i, kind in types.items()}
-        keys = None
-        if key_names and whole is not None and all(run.column(key_names[0]) is not None for run in runs):
-            keys = [_joined(runs, name, c.type) for name, c in zip(key_names, whole.schema.key, strict=True)]
-        return MergedColumns(_joined(runs, ROW, pa.binary()), columns), keys
+    def _read_clean_rows(self, sources: Sources, share: KeyRange, projection: Projection) -> pa.Table | None:
+        """Read a stretch that one run covers: its columns are the answer, in as many chunks as they come."""
+        names = [str(output.field_id) for output in projection.outputs]
+        keys = [] if projection.schema.has_simple_key else [f"key:{column.id}" for column in projection.schema.key]
+        tables = []
+        for run in self._runs(sources, share, [ROW, *keys, *names]):
+            records = run.records
+            held = set(records.schema.names)
+            if keys and held.issuperset(keys):
+                arrays = [records.column(key) for key in keys]
+            elif keys:
+                rows = run.column(ROW)
+                assert rows is not None
+                arrays = list(self._codec.decode_arrays(rows))
+            else:
+                arrays = [records.column(ROW).cast(projection.schema.key[0].type)]
+            for name, output in zip(names, projection.outputs, strict=True):
+                arrays.append(records.column(name) if name in held else pa.nulls(len(run), output.type))
+            tables.append(pa.Table.from_arrays(arrays, schema=projection.arrow_schema))
+        if not tables:
+            return None
+        return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
     def _read_cells(
         self, group: GroupSchema, sources: Sources, share: KeyRange, rules: Rules, projection: Projection
@@ -331,8 +329,16 @@ def _is_clean(sources: Sources, rules: Rules) -> bool:
     return all(s.unique and not s.has_erasures and s.txn_max <= rules.as_of for s in known)
 
 
+def _as_it_is(runs: Sequence[Run], types: Mapping[int, pa.DataType]) -> MergedColumns:
+    """Return clean runs as if they had been merged."""
+    columns = {i: _joined(runs, str(i), kind) for i, kind in types.items()}
+    return MergedColumns(_joined(runs, ROW, pa.binary()), columns)
+
+
 def _joined(runs: Sequence[Run], name: str, kind: pa.DataType) -> pa.Array:
     """Return a column of consecutive runs as one array; nulls where a run does not have it."""
+    if not runs:
+        return pa.array([], kind)
     parts = []
     for run in runs:
         column = run.column(name)
@@ -345,16 +351,10 @@ def _only_cells(run: Run, wanted: Mapping[str, frozenset[str] | None]) -> Run:
     family, qualifier = run.column(FAMILY), run.column(QUALIFIER)
     assert family is not None
     assert qualifier is not None
-    mask = pc.is_in(family, value_set=pa.array([*wanted, None], pa.string()))
-    if any(qualifiers is not None for qualifiers in wanted.values()):
-        named = [None, *(q for qualifiers in wanted.values() if qualifiers is not None for q in qualifiers)]
-        whole = [name for name, qualifiers in wanted.items() if qualifiers is None]
-        fits = pc.is_in(qualifier, value_set=pa.array(named, pa.string()))
-        mask = pc.and_(mask, pc.or_(fits, pc.is_in(family, value_set=pa.array(whole, pa.string()))))
+    mask = pc.is_null(family)
+    for name, qualifiers in wanted.items():
+        fits = pc.fill_null(pc.equal(family, name), False)
+        if qualifiers is not None:
+            fits = pc.and_(fits, pc.is_in(qualifier, value_set=pa.array([*qualifiers, None], pa.string())))
+        mask = pc.or_(mask, fits)
     return Run(run.records.filter(mask), run.txn)
-
-
-def reversed_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows of a batch in descending order."""
-    backwards: Indices = np.arange(batch.num_rows - 1, -1, -1)
-    return batch.take(pa.array(backwards))

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,7 +27,7 @@ from ebla.metadata.table_metadata import TabletMetadata
 from ebla.ranges import ALL, KeyRange
 from ebla.storage.memory import FOLD_BLOCKS_MIN
 from ebla.tablet.projection import Projection
-from ebla.tablet.reader import ReadPoint, reversed_batch
+from ebla.tablet.reader import ReadPoint
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
 from ebla.tablet.view import Sources, TableView
@@ -52,7 +53,7 @@ class ScanRequest:
 
 
 class Scanner:
-    """Produces the batches of one scan. Use it from one thread at a time."""
+    """Produces the rows of one scan. Use it from one thread at a time."""
 
     def __init__(self, store: TabletStore, table: TableState, request: ScanRequest) -> None:
         self._store = store
@@ -63,36 +64,36 @@ class Scanner:
         if request.where is not None:
             self._projection = with_columns_of(request.where, request.projection)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order; no batch is empty."""
+    def tables(self) -> Iterator[pa.Table]:
+        """Yield the rows in order, as Arrow tables of a window each; none is empty."""
         left = self._request.limit
         if left is not None and left <= 0:
             return
         for found in self._read_ahead():
-            batch = self._filtered(found)
-            if batch is None:
+            table = self._filtered(found)
+            if table is None:
                 continue
             if left is not None:
-                batch = batch.slice(0, left)
-                left -= batch.num_rows
-            yield batch
+                table = table.slice(0, left)
+                left -= table.num_rows
+            yield table
             if left == 0:
                 return
 
-    def _filtered(self, batch: pa.RecordBatch | None) -> pa.RecordBatch | None:
-        if batch is None or not batch.num_rows:
+    def _filtered(self, table: pa.Table | None) -> pa.Table | None:
+        if table is None:
             return None
         if self._request.where is not None:
-            table = pa.Table.from_batches([batch]).filter(self._request.where).select(self._wanted)
-            batches = table.combine_chunks().to_batches()
-            if not batches or not batches[0].num_rows:
-                return None
-            batch = batches[0]
-        return reversed_batch(batch) if self._request.reverse else batch
+            table = table.filter(self._request.where).select(self._wanted)
+        if not table.num_rows:
+            return None
+        if self._request.reverse:
+            return table.take(pa.array(np.arange(table.num_rows - 1, -1, -1)))
+        return table
 
-    def _read_ahead(self) -> Iterator[pa.RecordBatch | None]:
+    def _read_ahead(self) -> Iterator[pa.Table | None]:
         """Read the windows in order, the long ones on other threads before they are asked for."""
-        ahead: deque[Future[pa.RecordBatch | None]] = deque()
+        ahead: deque[Future[pa.Table | None]] = deque()
         try:
             for window, rows in self._windows():
                 if rows <= INLINE_ROWS and not ahead:
@@ -111,14 +112,14 @@ class Scanner:
         as_of = self._request.as_of
         return self._store.read_txn(uncommitted=self._request.uncommitted) if as_of is None else as_of
 
-    def _read(self, window: KeyRange) -> pa.RecordBatch | None:
+    def _read(self, window: KeyRange) -> pa.Table | None:
         """Read one window. Tablets may have changed since it was cut, so it may touch several."""
         view = self._table.view
         point = ReadPoint(self._txn(), self._projection)
         parts = [self._table.reader.read(view, tablet, share, point) for tablet, share in view.tablets_in(window)]
         found = [part for part in parts if part is not None]
         if len(found) > 1:
-            return pa.concat_batches(found)
+            return pa.concat_tables(found)
         return found[0] if found else None
 
     def _windows(self) -> Iterator[tuple[KeyRange, int]]:

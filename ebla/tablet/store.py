@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from ebla.clock import Clock, TxnClock
 from ebla.errors import Closed, Conflict, EblaError, ReadOnly, StoreError, UnknownTable
-from ebla.metadata.changes import TabletAt, TakeLog
+from ebla.metadata.changes import RequirementFailed, TabletAt, TakeLog
 from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.settings import Settings
@@ -472,6 +472,11 @@ class TabletStore:
             return self.metadata.commit(work.table.id, [flush_change(work, info)])
         except UnknownTable:
             return None
+        except RequirementFailed as error:
+            if error.code != "already_flushed":
+                raise
+            # An earlier attempt whose outcome was not known did land: the same records are in its fragment.
+            return self.metadata.refresh(work.table.id)
 
     def _release_log(self) -> None:
         """Remove the log segments whose every record is in a fragment that METADATA names."""

@@ -1,4 +1,4 @@
-"""The command line in this process, which is quick, and as a user meets it: a real process in a directory of its own."""
+"""The command line in this process, which is quick, and as a user meets it: a process in a directory of its own."""
 
 from __future__ import annotations
 

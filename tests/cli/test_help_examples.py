@@ -44,7 +44,9 @@ def test_help_lists_the_exit_codes() -> None:
 
 def run_here(line: str, cli: Cli) -> Result:
     """Run a line as a shell would, commands in this process: words and quotes, pipes, `>` and `echo` are known."""
-    words = list(shlex.shlex(line, posix=True, punctuation_chars="|>"))
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|>")
+    lexer.whitespace_split = True
+    words = list(lexer)
     target = words[-1] if ">" in words else None
     given, result = b"", Result(0, "", "")
     for is_pipe, stage in groupby(words[: words.index(">")] if target else words, key=lambda word: word == "|"):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import ebla
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 
 
 def test_python_blocks_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,3 +31,26 @@ def test_links_lead_to_files_of_the_repository(page: str) -> None:
     targets = [target for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target]
     missing = [target for target in targets if not ((ROOT / page).parent / target.partition("#")[0]).exists()]
     assert not missing
+
+
+def test_operations_tells_the_true_defaults_of_settings() -> None:
+    units = {"KiB": 1 << 10, "MiB": 1 << 20}
+    defaults = {setting.name: setting.default for setting in dataclasses.fields(ebla.Settings)}
+    section = OPERATIONS.partition("## Settings")[2].partition("## ")[0]
+    rows = re.findall(r"^\| (`[^|]+) \| ([^|]+) \|", section, re.MULTILINE)
+    assert len(rows) >= 5
+    for names, values in rows:
+        for name, value in zip(re.findall(r"`(\w+)`", names), values.split(", "), strict=True):
+            number, _, unit = value.partition(" ")
+            assert defaults[name] == int(number) * units.get(unit, 1), name
+
+
+def test_operations_speaks_of_every_error_there_is() -> None:
+    leaves = {name for name in dir(ebla) if isinstance(kind := getattr(ebla, name), type) and _is_leaf(kind)}
+    assert leaves - {"StaleRoute"} == {name for name in leaves if f"`{name}`" in OPERATIONS}
+
+
+def _is_leaf(kind: type) -> bool:
+    return issubclass(kind, ebla.EblaError) and not any(
+        sub.__module__ == "ebla.errors" for sub in kind.__subclasses__()
+    )

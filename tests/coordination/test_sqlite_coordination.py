@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -61,28 +62,31 @@ def _create(file: Path) -> bool:
         return True
 
 
-def test_of_processes_that_compare_and_set_none_loses_an_update(file: Path) -> None:
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+def test_of_processes_that_compare_and_set_none_loses_an_update(file: Path, processes: ProcessPoolExecutor) -> None:
     with opened(file) as service:
         service.create("counter", b"0")
-        with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
-            assert sum(pool.map(_count, [file] * 3, [40] * 3)) == 120
+        assert sum(processes.map(_count, [file] * 3, [40] * 3)) == 120
         assert service.read("counter").value == b"120"
         assert service.read("counter").version == 121
 
 
-def test_processes_that_make_the_file_at_once_share_one_file(file: Path) -> None:
-    with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
-        assert sum(pool.map(_create, [file] * 3)) == 1
+def test_processes_that_make_the_file_at_once_share_one_file(file: Path, processes: ProcessPoolExecutor) -> None:
+    assert sum(processes.map(_create, [file] * 3)) == 1
     assert names(file.parent) == [FILE_NAME]
 
 
-def test_a_watch_hears_of_a_change_in_another_process(file: Path) -> None:
+def test_a_watch_hears_of_a_change_in_another_process(file: Path, processes: ProcessPoolExecutor) -> None:
     with opened(file, poll_seconds=0.005) as service:
         heard = threading.Event()
         service.watch("first", lambda path: heard.set())
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            pool.submit(_create, file).result()
-            assert heard.wait(PATIENCE_SECONDS)
+        processes.submit(_create, file).result()
+        assert heard.wait(PATIENCE_SECONDS)
 
 
 KILLED = """

@@ -381,9 +381,9 @@ SHAPES: tuple[Shape, ...] = (
         "expiring",
         Schema(
             groups=[
-                Group("either", columns={"n": "int64", "s": "string"}, max_versions=2, max_age="30ms"),
-                Group("both", columns={"m": "int64"}, max_versions=1, max_age="30ms", purge_join="and"),
-                Group("events", families=["click"], max_age="30ms"),
+                Group("either", columns={"n": "int64", "s": "string"}, max_versions=2, max_age="10ms"),
+                Group("both", columns={"m": "int64"}, max_versions=1, max_age="10ms", purge_join="and"),
+                Group("events", families=["click"], max_age="10ms"),
             ]
         ),
         keys=tuple((key,) for key in BINARY_KEYS[:5]),

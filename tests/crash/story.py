@@ -1,0 +1,203 @@
+"""The scripted run: steps that touch everything that writes a file, each with what it means to the reference model.
+
+    create, put (durable, logged, none), partial and whole rows, cells, erase, erase_range, flush,
+    drop, create again, increment, close and reopen, and more of the same
+
+Settings are so small that log segments roll every few commits and METADATA is snapshotted and pruned. Flushes happen
+where the story says so; `RESTLESS` settings let the background decide as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from ebla.schema import Group, Schema
+from ebla.settings import KIB, MIB, Settings
+from tests.model.reference import Cell, ReferenceTable
+
+Kind = Literal["create", "drop", "commit", "reopen", "other"]
+
+CALM = Settings(
+    flush_bytes=16 * MIB,
+    close_flush_bytes=1 * KIB,
+    log_segment_bytes=3 * KIB,
+    log_bytes_max=16 * MIB,
+    recent_row_slots=1 << 8,
+    metadata_snapshot_every=3,
+    open_files_max=4,
+    scan_batch_rows=5,
+)
+RESTLESS = replace(CALM, flush_bytes=2 * KIB, close_flush_bytes=0, log_bytes_max=8 * KIB, metadata_snapshot_every=2)
+
+MIXED = Schema(
+    key={"user": "string"},
+    groups=[
+        Group("profile", columns={"name": "string", "age": "int32"}),
+        Group("extra", columns={"note": "string"}),
+        Group("events", families=["click", "view"], max_versions=3),
+    ],
+)
+PLAIN = Schema(columns={"v": "int64", "w": "string"})
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that the run does. `is_synced`: once it returns, no crash may undo it or any commit before it."""
+
+    name: str
+    kind: Kind
+    table: str
+    act: Callable[[Any], object]
+    model: Callable[[ReferenceTable, int], object] | None = None
+    is_synced: bool = True
+    schema: Schema | None = None
+
+
+def create(table: str, schema: Schema, splits: list[Any] | None = None) -> Step:
+    return Step(f"create {table}", "create", table, lambda db: db.create_table(table, schema, splits), schema=schema)
+
+
+def drop(table: str) -> Step:
+    return Step(f"drop {table}", "drop", table, lambda db: db.drop_table(table))
+
+
+def put(table: str, rows: Any, wait: str = "durable", *, replace: bool = False) -> Step:
+    return Step(
+        f"put {table} {wait}",
+        "commit",
+        table,
+        lambda db: db.table(table).put(rows, wait=wait, replace=replace),
+        lambda model, txn: model.put(rows, txn, replace=replace),
+        wait != "none",
+    )
+
+
+def put_cells(table: str, cells: list[Cell]) -> Step:
+    arrow = pa.table(
+        {
+            "user": [cell.key[0] for cell in cells],
+            "family": [cell.family for cell in cells],
+            "qualifier": [cell.qualifier for cell in cells],
+            "value": pa.array([cell.value for cell in cells], pa.binary()),
+            "timestamp": pa.array([cell.timestamp for cell in cells], pa.int64()),
+        }
+    )
+    return Step(
+        f"put_cells {table}",
+        "commit",
+        table,
+        lambda db: db.table(table).put_cells(arrow),
+        lambda model, txn: model.put_cells(cells, txn),
+    )
+
+
+def erase(table: str, key: Any, columns: list[str] | None = None, wait: str = "durable") -> Step:
+    return Step(
+        f"erase {table} {wait}",
+        "commit",
+        table,
+        lambda db: db.table(table).erase(key, columns, wait=wait),
+        lambda model, txn: model.erase((key,), txn, columns),
+        wait != "none",
+    )
+
+
+def erase_range(table: str, start: Any, stop: Any) -> Step:
+    def ended(end: Any) -> tuple[Any, ...] | None:
+        return None if end is None else (end,)
+
+    return Step(
+        f"erase_range {table}",
+        "commit",
+        table,
+        lambda db: db.table(table).erase_range(start, stop),
+        lambda model, txn: model.erase_range(ended(start), ended(stop), txn),
+    )
+
+
+def increment(table: str, key: Any, column: str, by: int) -> Step:
+    return Step(
+        f"increment {table}",
+        "commit",
+        table,
+        lambda db: db.table(table).increment(key, column, by),
+        lambda model, txn: model.increment((key,), column, by, txn),
+    )
+
+
+def flush(table: str) -> Step:
+    return Step(f"flush {table}", "other", table, lambda db: db.table(table).flush(), is_synced=True)
+
+
+def sync() -> Step:
+    return Step("sync", "other", "", lambda db: db.sync())
+
+
+def reopen() -> Step:
+    return Step("reopen", "reopen", "", lambda db: None)
+
+
+def plain_rows(begin: int, end: int, version: int) -> list[dict[str, Any]]:
+    return [{"row": b"%04d" % n, "v": n * 100 + version, "w": f"text {n} " * 4} for n in range(begin, end)]
+
+
+def story() -> list[Step]:
+    """The whole run."""
+    return [
+        create("mixed", MIXED, ["h", "p"]),
+        put(
+            "mixed",
+            [
+                {"user": "ada", "name": "Ada", "age": 36, "click:home": b"1", "view:top": b"a"},
+                {"user": "kurt", "name": "Kurt", "age": 42, "note": "logic"},
+                {"user": "sofia", "note": "waves", "click:home": b"2"},
+            ],
+        ),
+        put("mixed", {"user": "ada", "age": 37}),
+        put("mixed", {"user": "emmy", "name": "Emmy", "click:ring": b"3"}, "none"),
+        put("mixed", {"user": "kurt", "note": None, "view:top": b"b"}, "logged"),
+        create("plain", PLAIN),
+        put("plain", plain_rows(0, 12, 1)),
+        flush("mixed"),
+        erase("mixed", "sofia"),
+        put_cells(
+            "mixed",
+            [
+                Cell(("ada",), "click", "home", b"old", 5_000_000),
+                Cell(("ada",), "click", "home", b"older", 4_000_000),
+                Cell(("zuse",), "view", "z3", b"relay", 1_000_000),
+            ],
+        ),
+        put("plain", plain_rows(6, 9, 2), "none"),
+        put("mixed", {"user": "ada", "click:home": b"5"}, "none"),
+        sync(),
+        put("mixed", [{"user": "bob", "name": "Bob"}, {"user": "max", "name": "Max"}, {"user": "tim", "age": 1}]),
+        erase_range("mixed", "b", "l"),
+        put("mixed", [{"user": "kurt", "age": 43}, {"user": "rosa", "view:a": b"7"}]),
+        erase("mixed", "ada", ["click:home", "age"], "logged"),
+        flush("mixed"),
+        put("plain", plain_rows(20, 60, 3)),
+        erase_range("plain", b"0025", None),
+        drop("plain"),
+        put("mixed", {"user": "ada", "click:home": b"8", "age": 38}, "logged"),
+        create("plain", PLAIN, [b"0003"]),
+        put("plain", plain_rows(0, 6, 4), "none"),
+        put("plain", plain_rows(2, 4, 5)),
+        flush("plain"),
+        increment("mixed", "ada", "age", 4),
+        put("mixed", {"user": "olga", "name": "Olga", "view:x": b"9"}, "none"),
+        reopen(),
+        put("mixed", {"user": "kurt", "name": "Gödel"}),
+        put("mixed", {"user": "ada", "name": "Countess"}, replace=True),
+        put("plain", plain_rows(3, 5, 6), "none"),
+        put("mixed", [{"user": "ada", "view:x": b"10"}, {"user": "nils", "age": 5}], "none"),
+        flush("mixed"),
+        erase("plain", b"0004"),
+        put("mixed", {"user": "ada", "view:x": b"11"}, "none"),
+        flush("plain"),
+        reopen(),
+    ]

@@ -1,0 +1,1 @@
+"""Fragments read by other people's programs."""
