@@ -16,7 +16,7 @@ def describe(directory: Path) -> list[str]:
     """Return the description, one fact a line."""
     return [
         f"{os.cpu_count()} cores ({_processor()}), {_memory_gib():.0f} GiB of memory, {platform.system()}",
-        f"load average {os.getloadavg()[0]:.1f} at the start: above 1 others were measuring too, and only ratios count",
+        f"load average {os.getloadavg()[0]:.1f} at the start (well above 0: other work ran beside the measurements)",
         f"one write of 200 bytes and fdatasync: {sync_seconds(directory) * 1e6:.0f} us",
         f"Python {platform.python_version()}, " + ", ".join(f"{name} {_version(name)}" for name in PACKAGES),
         f"SQLite {sqlite3.sqlite_version}",

@@ -153,8 +153,9 @@ class Report:
             if line.note:
                 found[f"{line.measure}: {line.note}"] = None
             if line.verdict == "short":
-                reason = REASONS.get((self.workload, line.measure), "reason not examined yet")
-                found[f"{line.measure}: short of the goal: {reason}"] = None
+                reason = REASONS.get((self.workload, line.measure, line.peer), "reason not examined yet")
+                against = f" against {line.peer}" if line.peer else ""
+                found[f"{line.measure}{against}: short of the goal: {reason}"] = None
         return list(found)
 
 

@@ -57,8 +57,8 @@ def parse_type(given: TypeLike) -> pa.DataType:
         raise SchemaError(f"a type is an Arrow type or its name, not {given!r}")
     text = given.strip()
     decimal = re.fullmatch(r"(?:decimal|decimal128)\(\s*(\d+)\s*,\s*(-?\d+)\s*\)", text)
-    if decimal:
-        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    if decimal and 1 <= int(decimal[1]) <= 38:
+        return _stored_type(pa.decimal128(int(decimal[1]), int(decimal[2])))
     stamp = re.fullmatch(r"timestamp\[(s|ms|us|ns)(?:,\s*tz=([^\]]+))?\]", text)
     if stamp:
         return pa.timestamp(stamp[1], stamp[2])
@@ -95,13 +95,31 @@ def _stored_type(given: pa.DataType) -> pa.DataType:
         return pa.string()
     if types.is_large_binary(given) or types.is_binary_view(given):
         return pa.binary()
-    if types.is_large_list(given) or types.is_list(given) or types.is_list_view(given):
+    if any(
+        is_kind(given) for is_kind in (types.is_list, types.is_large_list, types.is_list_view, types.is_large_list_view)
+    ):
         return pa.list_(_stored_type(given.value_type))
-    if types.is_struct(given):
+    if types.is_fixed_size_list(given):
+        return pa.list_(_stored_type(given.value_type), given.list_size)
+    if types.is_struct(given) and 0 < len({f.name for f in given}) == given.num_fields:
         return pa.struct([pa.field(f.name, _stored_type(f.type)) for f in given])
-    if types.is_null(given) or types.is_map(given) or types.is_union(given) or types.is_run_end_encoded(given):
+    if not _is_scalar(given):
         raise SchemaError(f"a column cannot be of type {given}: use a scalar, list or struct type")
     return given
+
+
+def _is_scalar(given: pa.DataType) -> bool:
+    """Tell whether the log, memory and Parquet can all hold values of the type: not intervals, for example."""
+    types = pa.types
+    return bool(
+        types.is_boolean(given)
+        or types.is_integer(given)
+        or types.is_floating(given)
+        or (types.is_decimal(given) and 0 <= given.scale <= given.precision)
+        or given in (pa.string(), pa.binary())
+        or (types.is_fixed_size_binary(given) and given.byte_width > 0)
+        or (types.is_temporal(given) and not types.is_interval(given))
+    )
 
 
 def is_key_type(given: pa.DataType) -> bool:
@@ -400,7 +418,8 @@ class TableSchema(msgspec.Struct, frozen=True, dict=True):
             if name in self._family_groups and name != WILDCARD:
                 return Target(self._family_groups[name], family=name)
             family, qualifier = "", name
-        group = self.family_group(family)
+        taken = family == WILDCARD or family in self._column_targets or family in self.key_names
+        group = None if taken else self.family_group(family)
         if group is None:
             raise UnknownColumn(f"no column {name!r}: the table has {self.describe_columns()}")
         return Target(group, family=family, qualifier=qualifier if not colon or qualifier else None)

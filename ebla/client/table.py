@@ -55,6 +55,8 @@ class Table:
         self._key_names = state.view.schema.key_names
         kinds = [column.type for group in state.view.schema.groups for column in group.columns]
         self._has_nested = any(pa.types.is_nested(kind) for kind in kinds)
+        # A row whose values expire changes without a commit, so it is not cached.
+        self._is_cacheable = all(group.max_age_microseconds is None for group in state.view.schema.groups)
 
     def __repr__(self) -> str:
         return f"<ebla.Table {self.name!r}>"
@@ -285,7 +287,7 @@ class Table:
 
     def _read_and_cache(self, encoded: bytes, txn: int) -> Row | None:
         row = self._read_one(encoded, self._state.everything, txn)
-        if row is not None:
+        if row is not None and self._is_cacheable:
             slot = self._store.recent.slot_of(encoded, self._state.salt)
             kept = copy.deepcopy(dict(row)) if self._has_nested else dict(row)
             size = sum(len(v) if isinstance(v, (bytes, str)) else 32 for v in row.values())

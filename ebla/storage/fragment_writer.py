@@ -51,12 +51,13 @@ class FragmentWriter:
         self._txn_min: int | None = None
         self._txn_max: int | None = None
         self._families: set[str] = set()
+        self._is_durable = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if not self._sink.closed:
+        if not self._is_durable:
             self.abandon()
 
     def write(self, records: pa.RecordBatch | pa.Table) -> None:
@@ -92,6 +93,7 @@ class FragmentWriter:
         self._sink.sync()
         self._sink.close()
         self._files.sync_directory(parent_of(self._path))
+        self._is_durable = True
         return FragmentInfo(
             self._path,
             sum(self._rows),
@@ -107,6 +109,8 @@ class FragmentWriter:
 
     def abandon(self) -> None:
         """Close and remove an unfinished file. Nothing names it, so what cannot be removed is only garbage."""
+        if self._writer is not None:
+            self._writer.is_open = False  # or it tries to write its footer when it is collected
         self._sink.close()
         try:
             self._files.delete(self._path)

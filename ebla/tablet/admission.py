@@ -124,8 +124,12 @@ class Admission:
             last[:-1] = ~repeats[1:]
             order, repeats = order[last], np.zeros(int(last.sum()), dtype=np.bool_)
         take = None if _in_place(order, len(rows)) else pa.array(order)
-        ordered = batch if take is None else batch.take(take)
-        rows = rows if take is None else rows.take(take)
+        ordered = batch
+        if take is not None:
+            # The key columns are not needed any more: the rows say it all.
+            key_names = self._schema.key_names
+            ordered = batch.select([name for name in batch.schema.names if name not in key_names]).take(take)
+            rows = rows.take(take)
         for group in self._columns_groups:
             records = self._columns_records(group, ordered, rows, replace)
             if records is None:

@@ -15,7 +15,7 @@ import msgspec
 
 from ebla.clock import Clock, TxnClock
 from ebla.coordination.service import CoordinationService, NodeExists
-from ebla.errors import Corruption, FormatTooNew, StoreNotFound, Unavailable
+from ebla.errors import Corruption, FormatTooNew, StoreError, StoreNotFound, Unavailable
 from ebla.metadata.store import MetadataStore
 from ebla.metadata.transaction import MetadataServer
 from ebla.settings import Settings
@@ -59,9 +59,12 @@ def open_store(
         server_id=identity.server,
         new_id=new_id,
     )
-    if read_only:
-        return _open_for_reading(files, metadata, clock, settings, identity, new_id)
-    return _open_for_writing(files, coordination, metadata, clock, settings, identity, new_id)
+    try:
+        if read_only:
+            return _open_for_reading(files, metadata, clock, settings, identity, new_id)
+        return _open_for_writing(files, coordination, metadata, clock, settings, identity, new_id)
+    except OSError as error:
+        raise StoreError(f"the store cannot be opened: {error}: mend the cause, then open it again") from error
 
 
 def _identity(coordination: CoordinationService, new_id: Callable[[], str], read_only: bool) -> Identity:

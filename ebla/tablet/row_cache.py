@@ -1,8 +1,8 @@
 """The row cache: whole rows, as the dicts that a user gets, for keys that are asked for again and again.
 
 A cached row is what a reader at the newest commit sees. Every commit takes its rows out before it becomes visible, and
-a row is put in only if nothing has touched it since it was read (`RecentRows` knows), so that an entry is never stale.
-Looking a row up takes no lock.
+a row is put in only if nothing has touched it since it was read (`RecentRows` knows of rows, the cache itself of range
+erasures), so that an entry is never stale. Looking a row up takes no lock.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class RowCache:
         # Guarded by _lock.
         self._sizes: dict[bytes, int] = {}
         self._bytes = 0
+        self._cleared_at = 0
 
     def put(self, row: bytes, value: dict[str, Any], size_bytes: int, slot: int, read_at: int) -> None:
         """Keep a row that was read at txn `read_at`, unless something may have changed it since."""
@@ -40,7 +41,7 @@ class RowCache:
         with self._lock:
             # Watch first, look second: a commit that is not seen here will see that the slot is watched.
             self._recent.watch(slot)
-            if self._recent.newest(slot) > read_at:
+            if self._recent.newest(slot) > read_at or self._cleared_at > read_at:
                 return
             self._bytes += size_bytes - self._sizes.pop(row, 0)
             self.rows.pop(row, None)
@@ -57,9 +58,10 @@ class RowCache:
                 if key in self.rows:
                     self._remove(key)
 
-    def clear(self) -> None:
-        """Take out everything."""
+    def clear(self, txn: int) -> None:
+        """Take out everything: at `txn` any row may change. What was read before that is not put in any more."""
         with self._lock:
+            self._cleared_at = max(txn, self._cleared_at)
             self.rows.clear()
             self._sizes.clear()
             self._bytes = 0

@@ -197,10 +197,9 @@ def cut(share: KeyRange, marks: Sequence[tuple[bytes, int]], first: int, largest
 
 def with_columns_of(where: pc.Expression, projection: Projection) -> Projection:
     """Return a projection that also reads the columns that `where` names; `RequestError` if it cannot be used."""
-    names = [output.name for output in projection.outputs]
+    wider = projection
     tried: set[str] = set()
     while True:
-        wider = Projection.of(projection.schema, names, projection.versions)
         try:
             wider.arrow_schema.empty_table().filter(where)
         except pa.ArrowInvalid as error:
@@ -209,10 +208,10 @@ def with_columns_of(where: pc.Expression, projection: Projection) -> Projection:
                 raise RequestError(f"where cannot be used on this table: {_first_line(error)}") from None
             tried.add(missing)
             try:
-                projection.schema.resolve(missing)
+                added = Projection.of(projection.schema, [missing]).outputs
             except UnknownColumn as unknown:
                 raise UnknownColumn(f"where names {missing!r}: {unknown}") from None
-            names.append(missing)
+            wider = Projection(projection.schema, (*wider.outputs, *added), projection.versions)
         except (pa.ArrowException, TypeError) as error:
             raise RequestError(f"where cannot be used on this table: {_first_line(error)}") from None
         else:

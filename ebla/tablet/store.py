@@ -20,8 +20,8 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
-from ebla.clock import Clock, TxnClock
-from ebla.errors import Closed, Conflict, EblaError, ReadOnly, StoreError, UnknownTable
+from ebla.clock import Clock, TxnClock, txn_at
+from ebla.errors import Closed, Conflict, EblaError, ReadOnly, RequestError, StoreError, UnknownTable
 from ebla.metadata.changes import RequirementFailed, TabletAt, TakeLog
 from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
 from ebla.metadata.transaction import MetadataServer
@@ -77,7 +77,7 @@ class TabletStore:
         self.recent = RecentRows(settings.recent_row_slots, txn_clock.last)
         self.sequencer = Sequencer(txn_clock.last)
         self.scan_pool = ThreadPoolExecutor(settings.scan_threads, thread_name_prefix="ebla-scan")
-        self._clock = clock
+        self._opened_at = max(txn_clock.last, txn_at(clock.microseconds()))
         self._new_id = new_id
         self._saves = ThreadPoolExecutor(1, thread_name_prefix="ebla-metadata")
         self._flush_lock = threading.Lock()
@@ -278,7 +278,7 @@ class TabletStore:
         if len(watched):
             table.row_cache.drop(mutation.rows, watched)
         if mutation.ranges:
-            table.row_cache.clear()
+            table.row_cache.clear(txn)
         if first_touched:
             self.sequencer.add_future_dependencies(txn, 1)
             self._saves.submit(self._take_log, table, first_touched, txn)
@@ -522,11 +522,20 @@ class TabletStore:
         """Return the txn at which to read, so that an answer at it never changes."""
         if as_of is None:
             return self.sequencer.allocated if uncommitted else self.sequencer.committed
-        if as_of > self.sequencer.committed and self._commit_log is not None:
+        if as_of > self.sequencer.committed:
+            if self._commit_log is None:
+                return self._read_only_txn(as_of)
             self.txn_clock.observe(as_of)
             with self._commit_lock:
                 in_flight = min(as_of, self.sequencer.allocated)
             self._commit_log.wait(in_flight)
+        return as_of
+
+    def _read_only_txn(self, as_of: int) -> int:
+        if as_of > self._opened_at:
+            raise RequestError(
+                f"this read-only open sees the store as of txn {self._opened_at}: open it again for later"
+            )
         return as_of
 
     def sync(self, txn: int | None = None) -> int:

@@ -66,20 +66,24 @@ def open_store(
 def contents_of(db: Database, *, thorough: bool = True) -> Contents:
     """Read everything with all its versions; if `thorough`, by scan, get and get_many too, which must agree."""
     found: dict[str, Any] = {}
+    as_of = db.snapshot().txn  # commits that nobody waited for may still be on their way into the log
     for name in db.tables():
         table = db.table(name)
         keys = table.key_names
-        rows = list(table.scan(versions=VERSIONS))
+        rows = list(table.scan(versions=VERSIONS, as_of=as_of))
         found[name] = [by_value(row, keys) for row in rows]
         if not thorough:
             continue
-        plain = [dict(row) for row in table.scan()]
+        plain = [dict(row) for row in table.scan(as_of=as_of)]
         newest = [{n: v if n in keys else v[0].value if v else None for n, v in row.items()} for row in rows]
         assert [_shown(row) for row in plain] == [_shown(row) for row in newest]
-        got = [table.get(row[keys[0]]) for row in plain]
+        asked = [row[keys[0]] for row in plain]
+        got = [table.get(key, as_of=as_of) for key in asked]
         assert [dict(row) if row is not None else None for row in got] == plain
-        if plain:
-            assert all(table.get_many([row[keys[0]] for row in plain]).column("_found").to_pylist())
+        if asked:
+            assert all(table.get_many(asked, as_of=as_of).column("_found").to_pylist())
+            if db.snapshot().txn == as_of:
+                assert [dict(table.get(key) or {}) for key in asked] == plain  # through the row cache
     return found
 
 

@@ -56,6 +56,9 @@ ORDERED = ("int8", "int32", "int64", "float64", "string", "binary", "date32", "t
 ADDABLE = {"int32": (1, -1, 10), "int64": (1, -1, 10**6), "float64": (0.5, -1.0)}
 APPENDABLE = {"string": ("", "s", "ü\x00"), "binary": (b"", b"b", b"\x00")}
 
+WAITS = ("durable", "durable", "logged", "none")
+ARROW_FORMS = ("table", "batch", "ipc", "pandas", "polars", "map", "list")
+
 BINARY_KEYS = (b"", b"\x00", b"a", b"a\x00", b"a\x00\x01", b"ab", b"b", b"m", b"\xff", b"\xff\xff", b"\xff\xff\xff")
 STRING_KEYS = ("", "\x00", "a", "a\x00", "aa", "ab", "b", "m", "é", "\ue000", "\U0001d11e", "\U0010ffff")
 

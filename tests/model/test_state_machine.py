@@ -5,8 +5,6 @@ is split where the shape says so, `second` is one tablet. The steps are in `pair
 
 `make test` runs the same few examples every time; `make soak` runs many, and others each time. A failure prints the
 steps that lead to it, and at the end the rows that differ and what was written to them.
-
-The last test is the same walk from a plain seed, with threads that read while it writes.
 """
 
 from __future__ import annotations
@@ -15,8 +13,6 @@ import dataclasses
 import random
 import shutil
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +28,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from ebla.schema import Group, Schema
-
-from .pair import ROOMY, TINY, Pair, as_key, as_rows, compare
+from .pair import ROOMY, TINY, Pair
 from .reference import Cell, Key, Row
-from .strategies import ADDABLE, APPENDABLE, PAST, SHAPES, Filter, Shape
+from .strategies import ADDABLE, APPENDABLE, ARROW_FORMS, SHAPES, WAITS, Filter, Shape
 
-WAITS = ("durable", "durable", "logged", "none")
-ARROW_FORMS = ("table", "batch", "ipc", "pandas", "polars", "map", "list")
 THROUGH = ("dicts", "dicts", "arrow", "batches")
 
 
@@ -294,204 +286,6 @@ def test_store_equals_model(shape: Shape) -> None:
 @by_shape
 def test_store_equals_model_for_long(shape: Shape) -> None:
     run_state_machine_as_test(machine_for(shape), settings=LONG)
-
-
-# --- scripts: encounters that chance arranges too rarely -----------------------------------------
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[[Schema], Pair]]:
-    """Open a store with one table ``t`` of a schema, beside its model; at the end compare everything and close it."""
-    pairs: list[Pair] = []
-
-    def open_pair(schema: Schema) -> Pair:
-        keys = tuple((key,) for key in (b"a", b"m", b"q", b"z"))
-        pairs.append(Pair(tmp_path / str(len(pairs)), {"t": Shape("script", schema, keys)}, ROOMY))
-        return pairs[-1]
-
-    yield open_pair
-    for both in pairs:
-        both.check_all(deeply=True)
-        both.close()
-
-
-@pytest.mark.parametrize("flushed", [False, True])
-def test_a_range_erasure_is_a_change_to_every_row_in_it(opened: Callable[[Schema], Pair], flushed: bool) -> None:
-    both = opened(Schema(columns={"n": "int64"}))
-    both.put("t", [{"row": b"q", "n": 1}])
-    before = both.last_txn
-    both.erase_range("t", None, None)
-    if flushed:
-        both.flush("t")
-    both.put("t", [{"row": b"a", "n": 1}, {"row": b"z", "n": 1}])
-    # Newer records lie around the row, but the newest that touched it is the erasure.
-    both.put("t", [{"row": b"m", "n": 1}], if_unchanged_since=before)
-    both.reopen()
-    both.put("t", [{"row": b"m", "n": 1}], if_unchanged_since=before)
-
-
-def test_a_row_that_was_read_before_expires_all_the_same(opened: Callable[[Schema], Pair]) -> None:
-    both = opened(Schema(groups=[Group("main", columns={"n": "int64"}, max_age="1us")]))
-    both.put("t", [{"row": b"a", "n": 1}])
-    both.check_get("t", (b"a",))
-    both.put("t", [{"row": b"q", "n": 1}])
-    both.check_get("t", (b"a",))
-    both.check_get_many("t", [(b"a",), (b"q",)])
-
-
-def test_a_row_is_shown_by_the_very_cells_asked_for(opened: Callable[[Schema], Pair]) -> None:
-    both = opened(Schema(groups=[Group("events", families=["click", "view"])]))
-    both.put("t", [{"row": b"a", "click:b": b"1"}, {"row": b"m", "click:a": b"2"}, {"row": b"q", "view:b": b"3"}])
-    for _ in range(2):
-        for columns in (["click:a", "view:b"], ["click:b", "view:a"], ["view:", "click:a"], ["view:a"]):
-            both.check_scan("t", columns=columns)
-            both.check_scan("t", columns=columns, versions=2, through="arrow")
-            both.check_get("t", (b"a",), columns)
-            both.check_get_many("t", [(b"a",), (b"m",), (b"q",)], columns)
-        both.flush("t")
-
-
-@pytest.mark.parametrize("form", ARROW_FORMS)
-def test_of_rows_that_replace_each_other_the_last_is_left_in_any_form(
-    opened: Callable[[Schema], Pair], form: str
-) -> None:
-    both = opened(Schema(groups=[Group("main", columns={"n": "int64"}), Group("events", families=["click"])]))
-    rows = [
-        {"row": b"a", "click:a": b"1", "click:b": None},
-        {"row": b"m", "click:a": b"1", "click:b": b"1"},
-        {"row": b"a", "click:a": None, "click:b": b"2"},
-        {"row": b"m", "click:a": None, "click:b": None},
-    ]
-    both.put("t", [{"row": b"a", "n": 1, "click:c": b"0"}, {"row": b"m", "n": 1, "click:c": b"0"}])
-    both.put("t", rows, form, replace=True)
-    both.check_all()
-    both.put("t", [{**row, "n": n} for n, row in enumerate(rows)], form, replace=True)
-
-
-# --- readers in threads --------------------------------------------------------------------------
-
-
-def random_step(both: Pair, dice: random.Random) -> None:
-    """Make one change, or flush, chosen by the dice."""
-    table = dice.choice(("first", "second"))
-    shape = both.shapes[table]
-    key = dice.choice(shape.keys)
-    match dice.choices(range(10), weights=(8, 4, 2, 3, 2, 2, 1, 2, 2, 1))[0]:
-        case 0:
-            both.put(table, shape.random_rows(dice, dice.randint(1, 8)), wait=dice.choice(WAITS))
-        case 1:
-            both.put(table, shape.random_rows(dice, dice.randint(1, 3)), replace=True)
-        case 2:
-            both.put(table, shape.random_rows(dice, 2), if_absent=True)
-        case 3 if shape.cells:
-            family, _, qualifier = dice.choice([name for name in shape.cells if ":" in name]).partition(":")
-            both.put_cells(table, [Cell(key, family, qualifier, b"%d" % dice.randint(0, 9), dice.choice(PAST))])
-        case 4:
-            both.erase(table, key)
-        case 5:
-            both.erase(table, key, dice.sample(shape.columns, 2))
-        case 6:
-            both.erase_range(table, key, dice.choice(shape.keys))
-        case 7:
-            both.increment(table, key, "n", dice.randint(-3, 3))
-        case 8:
-            both.put(table, shape.random_rows(dice, 1), if_unchanged_since=both.remembered(table, dice.randint(0, 3)))
-        case _:
-            both.flush(table)
-
-
-class Reader(threading.Thread):
-    """Reads at snapshots of its own choosing and keeps every answer, to be judged when the writer is done."""
-
-    def __init__(self, both: Pair, seed: int, done: threading.Event, answers_max: int) -> None:
-        super().__init__(daemon=True)
-        self.database = both.database
-        self.shapes = both.shapes
-        self.dice = random.Random(seed)
-        self.done = done
-        self.answers_max = answers_max
-        self.answers: list[tuple[int, str, Key | None, int, list[Row | None]]] = []
-        self.failure: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            while not self.done.is_set() and len(self.answers) < self.answers_max:
-                self.read_once()
-        except BaseException as failure:
-            self.failure = failure
-
-    def read_once(self) -> None:
-        name = self.dice.choice(list(self.shapes))
-        key = self.dice.choice(self.shapes[name].keys)
-        match self.dice.randint(0, 2):
-            case 0:
-                with self.database.snapshot() as snapshot:
-                    rows = [snapshot.table(name).get(as_key(key))]
-                self.keep(snapshot.txn, name, key, 1, rows)
-            case 1:
-                versions = self.dice.choice((1, 3))
-                scan = self.database.table(name).scan(versions=versions)
-                rows = list(scan)
-                self.keep(scan.txn, name, None, versions, rows)
-            case _ if self.answers:
-                # An answer at a moment never changes, so an old moment may be asked again.
-                txn, name, *_ = self.dice.choice(self.answers)
-                rows = list(self.database.table(name).scan(as_of=txn))
-                self.keep(txn, name, None, 1, rows)
-
-    def keep(self, txn: int, name: str, key: Key | None, versions: int, rows: list[Any]) -> None:
-        self.answers.append((txn, name, key, versions, as_rows(rows)))
-
-    def judge(self, both: Pair) -> None:
-        """Compare every answer with the model at its moment."""
-        if self.failure is not None:
-            raise self.failure
-        for txn, name, key, versions, actual in self.answers:
-            model = both.model.table(name)
-            if key is None:
-                expected = model.scan(as_of=txn, versions=versions)
-            else:
-                expected = [model.get(key, as_of=txn)]
-            compare(actual, as_rows(expected), model, f"a thread read {name} {key or ''} at {txn}")
-
-
-def walk_with_readers(path: Path, shape: Shape, seed: int, *, steps: int, reader_count: int) -> None:
-    both = Pair(path, {"first": shape, "second": dataclasses.replace(shape, splits=None)}, TINY)
-    done = threading.Event()
-    readers = [Reader(both, seed * 100 + number, done, answers_max=steps * 2) for number in range(reader_count)]
-    dice = random.Random(seed)
-    try:
-        for reader in readers:
-            reader.start()
-        for _ in range(steps):
-            random_step(both, dice)
-    finally:
-        done.set()
-        for reader in readers:
-            reader.join(timeout=60)
-    assert not any(reader.is_alive() for reader in readers)
-    for reader in readers:
-        reader.judge(both)
-    assert sum(len(reader.answers) for reader in readers) > 0
-    both.check_all(deeply=True)
-    both.reopen()
-    both.check_all(deeply=True)
-    both.close()
-
-
-THREADED = {shape.name: shape for shape in SHAPES if shape.name in ("plain", "columns_and_cells", "purging")}
-
-
-@pytest.mark.parametrize("name", THREADED)
-def test_readers_in_threads_see_the_model_at_their_snapshot(tmp_path: Path, name: str) -> None:
-    walk_with_readers(tmp_path / "store", THREADED[name], seed=1, steps=150, reader_count=3)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("name", THREADED)
-def test_readers_in_threads_see_the_model_for_long(tmp_path: Path, name: str, seed: int) -> None:
-    walk_with_readers(tmp_path / "store", THREADED[name], seed=seed, steps=2_000, reader_count=4)
 
 
 # --- the instruments themselves ------------------------------------------------------------------
