@@ -287,7 +287,7 @@ class Table:
 
     def _read_and_cache(self, encoded: bytes, txn: int) -> Row | None:
         row = self._read_one(encoded, self._state.everything, txn)
-        if row is not None and self._is_cacheable:
+        if row is not None and self._is_cacheable and self._state.row_cache.wants(encoded):
             slot = self._store.recent.slot_of(encoded, self._state.salt)
             kept = copy.deepcopy(dict(row)) if self._has_nested else dict(row)
             size = sum(len(v) if isinstance(v, (bytes, str)) else 32 for v in row.values())
@@ -316,13 +316,19 @@ class Table:
         asked = self._state.codec.encode_many(keys)
         projection = self._state.projection(columns)
         order, repeats = sort_rows(asked)
-        rows = asked.take(pa.array(order[~repeats]))
+        is_sorted = not repeats.any() and bool((order[1:] > order[:-1]).all())
+        rows = asked if is_sorted else asked.take(pa.array(order[~repeats]))
         found = self._read_rows(rows, projection, self._txn(as_of, False))
+        if found.num_rows == len(rows):
+            if not is_sorted:
+                back = np.empty(len(order), dtype=np.int64)
+                back[order] = np.cumsum(~repeats) - 1
+                found = found.take(pa.array(back))
+            return found.append_column(FOUND, pa.array(np.ones(len(order), dtype=np.bool_)))
         there = self._state.codec.encode_arrays([_one(found.column(name)) for name in self.key_names])
         places = pc.index_in(asked, value_set=there)
         answer = found.take(places)
-        key_columns = self._state.codec.decode_arrays(asked)
-        for at, column in enumerate(key_columns):
+        for at, column in enumerate(self._state.codec.decode_arrays(asked)):
             answer = answer.set_column(at, answer.schema.field(at), column)
         return answer.append_column(FOUND, pc.is_valid(places))
 

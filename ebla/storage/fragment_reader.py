@@ -32,7 +32,7 @@ from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP,
 INDEX_KEYS_MIN = 32
 INDEX_ROWS_MAX = 4_000_000
 # Fewer rows than this are sliced out of a block one by one, which is then quicker than to take them.
-TAKE_ROWS_MIN = 48
+TAKE_ROWS_MIN = 16
 
 _OWN = (FAMILY, QUALIFIER, TIMESTAMP, TXN, ERASED, SET)
 

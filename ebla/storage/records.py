@@ -107,6 +107,7 @@ class Block:
         txn_max: int | None = None,
         unique: bool = False,
         indexes: Mapping[str, int] | None = None,
+        size_bytes: int | None = None,
     ) -> None:
         assert records.num_rows, "a block holds at least one record"
         self.records = records
@@ -126,7 +127,7 @@ class Block:
         self.has_partial = SET in names
         self.unique = unique
         self.indexes: Mapping[str, int] = indexes or {}
-        self.bytes: int = records.nbytes + 16 * len(records)
+        self.bytes: int = (records.nbytes if size_bytes is None else size_bytes) + 16 * records.num_rows
         self._columns: dict[str, pa.Array] | None = None
         self._skip = 0
         self._words: Words | None = None

@@ -52,8 +52,14 @@ class GroupRecords:
 
     records: pa.RecordBatch
     schema_bytes: bytes
+    size_bytes: int
     unique: bool = True
     stamps_at_commit: bool = False
+
+    @classmethod
+    def of(cls, records: pa.RecordBatch, *, unique: bool = True, stamps_at_commit: bool = False) -> GroupRecords:
+        """Measure the records and describe their schema, once."""
+        return cls(records, _schema_bytes(records.schema), int(records.nbytes), unique, stamps_at_commit)
 
     def stamped(self, microseconds: int) -> pa.RecordBatch:
         """Return the records with the commit's time filled in, sorted as they then must be."""
@@ -79,7 +85,7 @@ class Mutation:
     @property
     def bytes(self) -> int:
         """The size of the records."""
-        return sum(int(group.records.nbytes) for group in self.groups.values()) + 256 * len(self.ranges)
+        return sum(group.size_bytes for group in self.groups.values()) + 256 * len(self.ranges)
 
     @property
     def is_empty(self) -> bool:
@@ -136,7 +142,7 @@ class Admission:
                 continue
             if repeats.any():
                 records = _fold_repeats(group, records)
-            parts[group.id] = GroupRecords(records, _schema_bytes(records.schema))
+            parts[group.id] = GroupRecords.of(records)
         return rows.filter(pa.array(~repeats)) if repeats.any() else rows
 
     def _columns_records(
@@ -211,7 +217,7 @@ class Admission:
             if len(missing):
                 marks = _batch({ROW: missing, ERASED: pa.array(np.ones(len(missing), dtype=np.bool_))})
                 records = marks if part is None else _sorted_by_row(_concat_batches([part.records, marks]))
-                parts[group.id] = GroupRecords(records, _schema_bytes(records.schema))
+                parts[group.id] = GroupRecords.of(records)
 
     # --- erasures ---
 
@@ -239,7 +245,7 @@ class Admission:
                 columns = {target.column.id: target.column for target in own if target.column is not None}
                 named.update((str(i), pa.nulls(len(rows), columns[i].type)) for i in sorted(columns))
             records = _batch(named)
-            parts[group.id] = GroupRecords(records, _schema_bytes(records.schema))
+            parts[group.id] = GroupRecords.of(records)
         return Mutation(rows, parts)
 
 
@@ -323,7 +329,7 @@ def _cell_marks(rows: pa.Array, family: str | None, qualifier: str | None) -> pa
 def _cells_part(records: pa.RecordBatch, unique: bool) -> GroupRecords:
     stamps = records.column(TIMESTAMP).to_numpy(zero_copy_only=False)
     at_commit = bool((stamps == AT_COMMIT).any())
-    return GroupRecords(records, _schema_bytes(records.schema), unique, at_commit)
+    return GroupRecords.of(records, unique=unique, stamps_at_commit=at_commit)
 
 
 def _distinct_cells(records: pa.RecordBatch) -> tuple[pa.RecordBatch, bool]:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 import msgspec
 
 from ebla.clock import Clock, TxnClock
-from ebla.coordination.service import CoordinationService, NodeExists
-from ebla.errors import Corruption, FormatTooNew, StoreError, StoreNotFound, Unavailable
+from ebla.coordination.service import CoordinationConflict, CoordinationService, NodeExists
+from ebla.errors import Corruption, FormatTooNew, OutcomeUnknown, StoreError, StoreNotFound, Unavailable
 from ebla.metadata.store import MetadataStore
 from ebla.metadata.transaction import MetadataServer
 from ebla.settings import Settings
@@ -31,6 +31,7 @@ from ebla.tablet.table_state import TableState
 FORMAT_VERSION = 1
 IDENTITY_NODE = "store"
 READ_ATTEMPTS_MAX = 100
+RESERVE_ATTEMPTS_MAX = 8
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -189,19 +190,38 @@ def _new_store(
 
 
 class _ClockBound:
-    """The persisted upper bound of the txns that this server has given out."""
+    """The persisted upper bound of the txns that this server has given out. Only the holder of the store writes it."""
 
     def __init__(self, coordination: CoordinationService, server: str) -> None:
         self._coordination = coordination
         self._path = f"clocks/{server}"
-        node = coordination.read(self._path)
+        self._is_unsure = False
+        self.txn = self._read()
+
+    def _read(self) -> int:
+        node = self._coordination.read(self._path)
         self._version = None if node is None else node.version
-        self.txn = 0 if node is None else int(node.value)
+        return 0 if node is None else int(node.value)
 
     def reserve(self, bound: int) -> None:
         """Persist a new bound."""
         value = str(bound).encode()
-        if self._version is None:
-            self._version = self._coordination.create(self._path, value)
-        else:
-            self._version = self._coordination.compare_and_set(self._path, value, self._version)
+        for _ in range(RESERVE_ATTEMPTS_MAX):
+            try:
+                if self._version is None:
+                    self._version = self._coordination.create(self._path, value)
+                else:
+                    self._version = self._coordination.compare_and_set(self._path, value, self._version)
+                return
+            except OutcomeUnknown:
+                self._is_unsure = True
+            except CoordinationConflict as error:
+                # Our own write, whose reply was lost, may have moved the version on; anybody else's must not have.
+                if not self._is_unsure:
+                    raise StoreError(
+                        f"another process writes this store as well: {error}; close one of them"
+                    ) from error
+                self._read()
+        raise Unavailable(
+            "no txns can be reserved, the coordination service does not answer: nothing was written, retry"
+        )

@@ -66,10 +66,16 @@ class Projection:
             for group in schema.groups:
                 outputs += _all_of(group)
         else:
-            for name in dict.fromkeys(columns):
+            named: dict[str, Output] = {}
+            for name in columns:
                 if name in schema.key_names:
                     continue
-                outputs.append(_output(name, schema.resolve(name)))
+                output = _output(name, schema.resolve(name))
+                if named.setdefault(output.name, output) != output:
+                    raise RequestError(
+                        f"two columns of the answer would be called {output.name!r}: ask for one of them"
+                    )
+            outputs = list(named.values())
         return cls(schema, tuple(outputs), versions)
 
     @cached_property

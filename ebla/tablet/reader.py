@@ -21,6 +21,7 @@ from ebla.schema import GroupSchema
 from ebla.storage.bloom import key_hash
 from ebla.storage.fragment_reader import Fragment, OpenFragments
 from ebla.storage.merge import Erasure, MergedCells, MergedColumns, Rules, merge_cells, merge_columns
+from ebla.storage.order import is_strictly_sorted
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
 from ebla.tablet.projection import Projection, join_rows
 from ebla.tablet.view import Sources, TableView
@@ -250,6 +251,8 @@ class Reader:
                 if wanted is not None:
                     runs = [run for run in (_only_cells(run, wanted) for run in runs) if len(run)]
                 merged[group.id] = merge_cells(runs, rules)
+            elif len(runs) == 1 and _is_clean_run(runs[0], rules):
+                merged[group.id] = _as_it_is(runs, projection.types[group.id])
             else:
                 merged[group.id] = merge_columns(runs, projection.types[group.id], rules)
         return self.assemble(projection, merged)
@@ -327,6 +330,14 @@ def _is_clean(sources: Sources, rules: Rules) -> bool:
         return False
     known: list[Block | FragmentRef] = [*sources.blocks, *sources.fragments]
     return all(s.unique and not s.has_erasures and s.txn_max <= rules.as_of for s in known)
+
+
+def _is_clean_run(run: Run, rules: Rules) -> bool:
+    """Tell whether a run by itself is the answer: one record per row, nothing hidden, no versions."""
+    if rules.versions != 1 or rules.erasures or rules.expires_alone or ERASED in run.records.schema.names:
+        return False
+    rows = run.column(ROW)
+    return rows is not None and is_strictly_sorted(rows) and int(run.txns().max(initial=0)) <= rules.as_of
 
 
 def _as_it_is(runs: Sequence[Run], types: Mapping[int, pa.DataType]) -> MergedColumns:

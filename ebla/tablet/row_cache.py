@@ -8,6 +8,7 @@ erasures), so that an entry is never stale. Looking a row up takes no lock.
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from ebla.storage.order import Indices
 from ebla.tablet.recent_rows import RecentRows
 
 ENTRY_BYTES = 400
+ASKED_ONCE_MAX = 100_000
 
 
 class RowCache:
@@ -27,11 +29,23 @@ class RowCache:
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
         # Written under _lock; read without it.
-        self.rows: dict[bytes, dict[str, Any]] = {}
+        self.rows: OrderedDict[bytes, dict[str, Any]] = OrderedDict()
         # Guarded by _lock.
+        self._asked_once: set[bytes] = set()
         self._sizes: dict[bytes, int] = {}
         self._bytes = 0
         self._cleared_at = 0
+
+    def wants(self, row: bytes) -> bool:
+        """Tell whether a row that was just read is worth keeping: not before it is asked for a second time."""
+        asked = self._asked_once
+        if row in asked:
+            return True
+        with self._lock:
+            if len(asked) >= ASKED_ONCE_MAX:
+                asked.clear()
+            asked.add(row)
+        return False
 
     def put(self, row: bytes, value: dict[str, Any], size_bytes: int, slot: int, read_at: int) -> None:
         """Keep a row that was read at txn `read_at`, unless something may have changed it since."""

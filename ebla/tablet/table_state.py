@@ -94,7 +94,7 @@ class TableState:
             records = part.stamped(microseconds_of(txn))
             cuts = divide(records.column("_row"), metadata)
             own = {tablet.id: index_of(tablet) for tablet, _, _ in cuts}
-            block = Block(records, txn=txn, unique=part.unique, indexes=own)
+            block = Block(records, txn=txn, unique=part.unique, indexes=own, size_bytes=part.size_bytes)
             slices = tuple(Slice(t.id, t.epoch, own[t.id], begin, end) for t, begin, end in cuts)
             group = metadata.schema.group_by_id[group_id]
             staged.append(StagedBlock(self.id, group, metadata.schema.version, block, part.schema_bytes, slices))
