@@ -31,7 +31,7 @@ class Scan:
 
     def __init__(
         self,
-        tables: Callable[[], Iterator[pa.Table]],
+        tables: Callable[[bool], Iterator[pa.Table]],
         projection: Projection,
         txn: int,
         batch_rows: int,
@@ -56,14 +56,14 @@ class Scan:
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield Arrow record batches of bounded size, in key order."""
         names = self._projection.schema.key_names
-        for table in self._tables():
+        for table in self._tables(False):
             for batch in table.to_batches(max_chunksize=self._batch_rows):
                 self._last_key = tuple(batch.column(name)[-1].as_py() for name in names)
                 yield batch
 
     def to_arrow(self) -> pa.Table:
         """Return all rows as an Arrow table."""
-        return pa.concat_tables([self.schema.empty_table(), *self._tables()])
+        return pa.concat_tables([self.schema.empty_table(), *self._tables(True)])
 
     def to_pandas(self) -> Any:
         """Return all rows as a pandas DataFrame."""
@@ -77,11 +77,11 @@ class Scan:
 
     def count(self) -> int:
         """Return the number of rows."""
-        return sum(table.num_rows for table in self._tables())
+        return sum(table.num_rows for table in self._tables(True))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         names = self._projection.schema.key_names
-        for table in self._tables():
+        for table in self._tables(False):
             for batch in table.to_batches(max_chunksize=DICT_ROWS):
                 for row in batch.to_pylist():
                     self._last_key = tuple(row[name] for name in names)

@@ -53,6 +53,8 @@ class Table:
         self._cached_rows = state.row_cache.rows
         self._sequencer = store.sequencer
         self._key_names = state.view.schema.key_names
+        settings = store.settings
+        self._limits = {"value_bytes_max": settings.value_bytes_max, "batch_bytes_max": settings.batch_bytes_max}
         kinds = [column.type for group in state.view.schema.groups for column in group.columns]
         self._has_nested = any(pa.types.is_nested(kind) for kind in kinds)
         # A row whose values expire changes without a commit, so it is not cached.
@@ -99,7 +101,7 @@ class Table:
         schema = self.schema
         if replace:
             rows = last_of_each_key(rows, schema, self._state.codec)
-        batch = to_put_batch(rows, schema, value_bytes_max=self._store.settings.value_bytes_max)
+        batch = to_put_batch(rows, schema, **self._limits)
         mutation = self._state.admission.put(batch, replace=replace)
         if not if_absent:
             return self._apply(mutation, if_unchanged_since, wait)
@@ -119,7 +121,7 @@ class Table:
     def put_cells(self, cells: object, *, wait: Wait = "durable") -> int:
         """Write cells in long form: key columns, family, qualifier, value, and if wanted timestamp (microseconds)."""
         self._check_writable(wait)
-        batch = to_cells_batch(cells, self.schema, value_bytes_max=self._store.settings.value_bytes_max)
+        batch = to_cells_batch(cells, self.schema, **self._limits)
         return self._apply(self._state.admission.put(batch), None, wait)
 
     def erase(self, key: object, columns: Sequence[str] | None = None, *, wait: Wait = "durable") -> int:
@@ -232,9 +234,7 @@ class Table:
             changes = change(self._read_one(row, projection, read_at))
             if changes is None:
                 return read_at
-            batch = to_put_batch(
-                {**changes, **named}, self.schema, value_bytes_max=self._store.settings.value_bytes_max
-            )
+            batch = to_put_batch({**changes, **named}, self.schema, **self._limits)
             return self._try_apply(self._state.admission.put(batch), read_at, wait)
 
         return self._retried(attempt)
@@ -374,7 +374,9 @@ class Table:
             read_uncommitted,
         )
         scanner = Scanner(self._store, self._state, request)
-        return Scan(scanner.tables, projection, txn, self._store.settings.scan_batch_rows, after)
+        return Scan(
+            lambda whole: scanner.tables(whole=whole), projection, txn, self._store.settings.scan_batch_rows, after
+        )
 
     def _rest(self, key_range: KeyRange, after: tuple[Any, ...] | None, reverse: bool) -> KeyRange:
         """Return what is left of a range after a key that was given already."""

@@ -25,7 +25,7 @@ from ebla.storage.bloom import bitset_of, key_hash, may_contain
 from ebla.storage.cache import ON_DEMAND, BlockCache
 from ebla.storage.files import Files
 from ebla.storage.fragment_format import FIELD_ID, FOOTER_KEY, FORMAT_VERSION, Footer
-from ebla.storage.order import Words, common_prefix_length, key_words
+from ebla.storage.order import Words, common_prefix_length, key_words, lower_bound, upper_bound
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
 
 # From so many keys on, an index of all rows of a file is made for a look-up of many; not for files larger than this.
@@ -197,14 +197,15 @@ class Fragment:
                 found.append((block, low, high))
         return found
 
-    def find_many(self, rows: pa.Array, keys: Sequence[bytes]) -> list[Run]:
-        """Return the records of many rows, sorted and each once; `keys` are the same rows as Python values."""
-        begin = bisect_left(keys, self.footer.first)
-        end = bisect_right(keys, self.footer.last)
+    def find_many(self, rows: pa.Array) -> list[Run]:
+        """Return the records of many rows, which are sorted and each once."""
+        begin = lower_bound(rows, self.footer.first)
+        end = upper_bound(rows, self.footer.last, begin)
         if begin >= end:
             return []
         if self.footer.unique and end - begin >= INDEX_KEYS_MIN and self._metadata.num_rows <= INDEX_ROWS_MAX:
             return self._find_by_index(rows.slice(begin, end - begin))
+        keys: list[bytes] = rows.to_pylist()
         starts = self.footer.block_first
         runs = []
         while begin < end:
@@ -364,13 +365,6 @@ def _chunked_lower_bound(rows: pa.ChunkedArray, row: bytes) -> int:
     passed = 0
     for chunk in rows.chunks:
         if len(chunk) and chunk[-1].as_py() >= row:
-            low, high = 0, len(chunk)
-            while low < high:
-                middle = (low + high) // 2
-                if chunk[middle].as_py() < row:
-                    low = middle + 1
-                else:
-                    high = middle
-            return passed + low
+            return passed + lower_bound(chunk, row)
         passed += len(chunk)
     return passed

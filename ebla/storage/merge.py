@@ -31,7 +31,7 @@ from ebla.storage.arrange import (
     concat,
     erased_mask,
 )
-from ebla.storage.order import Indices, Mask
+from ebla.storage.order import Indices, Mask, lower_bound
 from ebla.storage.records import FAMILY, QUALIFIER, SET, TIMESTAMP, TIMESTAMP_MAX, VALUE, Run
 
 TXN_MAX = (1 << 63) - 1
@@ -349,20 +349,9 @@ def _hide_ranges(visible: Mask, arranged: Arranged, rules: Rules) -> None:
     for erasure in rules.erasures:
         if erasure.txn > rules.as_of:
             continue
-        begin = _lower_bound(ordered, erasure.first)
-        end = len(ordered) if erasure.last is None else _lower_bound(ordered, erasure.last)
+        begin = lower_bound(ordered, erasure.first)
+        end = len(ordered) if erasure.last is None else lower_bound(ordered, erasure.last)
         visible[begin:end] &= txns[begin:end] >= erasure.txn
-
-
-def _lower_bound(rows: pa.Array, row: bytes) -> int:
-    low, high = 0, len(rows)
-    while low < high:
-        middle = (low + high) // 2
-        if rows[middle].as_py() < row:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 def _kept_versions(identity: Indices, times: Txns, rules: Rules, *, repeated: Txns) -> Mask:

@@ -11,6 +11,7 @@ merged by numpy's stable sort in about one pass. Only rows whose eight bytes are
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from typing import TypeAlias
 
 import numpy as np
@@ -163,6 +164,16 @@ def sort_rows(rows: pa.Array, skip: int = 0) -> tuple[Indices, Mask]:
 def _equal_neighbours(rows: pa.Array) -> Mask:
     equal: Mask = pc.equal(rows.slice(1), rows.slice(0, len(rows) - 1)).to_numpy(zero_copy_only=False)
     return equal
+
+
+def lower_bound(rows: pa.Array, row: bytes, begin: int = 0) -> int:
+    """Return the first place from `begin` on in sorted `rows` that is not less than `row`."""
+    return bisect_left(range(len(rows)), row, begin, key=lambda place: rows[place].as_py())
+
+
+def upper_bound(rows: pa.Array, row: bytes, begin: int = 0) -> int:
+    """Return the first place from `begin` on in sorted `rows` that is greater than `row`."""
+    return bisect_right(range(len(rows)), row, begin, key=lambda place: rows[place].as_py())
 
 
 def is_strictly_sorted(rows: pa.Array) -> bool:

@@ -86,6 +86,7 @@ class CommitLog:
         self._queued_bytes = 0
         self._draining = False
         self._unattended = False
+        self._unattended_txn = 0  # the newest commit that nobody waits for
         self._failure: EblaError | None = None
         self._closed = False
         self._worker = threading.Thread(target=self._run, name="ebla-log", daemon=True)
@@ -112,6 +113,7 @@ class CommitLog:
             self._queued_bytes += commit.bytes
             if not attended:
                 self._unattended = True
+                self._unattended_txn = commit.txn
                 self._state.notify_all()
 
     def wait(self, txn: int) -> None:
@@ -128,13 +130,15 @@ class CommitLog:
             self._drain_once()
 
     def close(self) -> None:
-        """Write what is queued, stop, and close the log."""
+        """Write what is queued, stop, and close the log. Raises its failure if that cost commits nobody waits for."""
         with self._state:
             self._closed = True
             self._unattended = True
             self._state.notify_all()
         self._worker.join()
         self._writer.close()
+        if self._failure is not None and self._unattended_txn > self._sequencer.committed:
+            raise self._failure
 
     def abandon(self) -> None:
         """Stop without writing anything more: what a crash does. For tests."""

@@ -6,7 +6,6 @@ the run is the answer, and the merge is skipped. Everything else goes through th
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +15,12 @@ import pyarrow.compute as pc
 
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import FragmentRef, TabletMetadata
-from ebla.ranges import KeyRange
+from ebla.ranges import KeyRange, successor
 from ebla.schema import GroupSchema
 from ebla.storage.bloom import key_hash
 from ebla.storage.fragment_reader import Fragment, OpenFragments
 from ebla.storage.merge import Erasure, MergedCells, MergedColumns, Rules, merge_cells, merge_columns
-from ebla.storage.order import is_strictly_sorted
+from ebla.storage.order import is_strictly_sorted, lower_bound, upper_bound
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
 from ebla.tablet.projection import Projection, join_rows
 from ebla.tablet.view import Sources, TableView
@@ -223,28 +222,28 @@ class Reader:
 
     def read_rows(self, view: TableView, rows: pa.Array, point: ReadPoint) -> list[pa.RecordBatch]:
         """Return the visible ones of many rows, which are sorted and each once, as batches in order."""
-        keys = rows.to_pylist()
         batches = []
         begin = 0
-        while begin < len(keys):
-            tablet = view.metadata.tablet_for(keys[begin])
-            end = len(keys) if tablet.last is None else bisect_left(keys, tablet.last, begin)
-            batch = self._rows_of_tablet(view, tablet, rows.slice(begin, end - begin), keys[begin:end], point)
+        while begin < len(rows):
+            tablet = view.metadata.tablet_for(rows[begin].as_py())
+            end = len(rows) if tablet.last is None else lower_bound(rows, tablet.last, begin)
+            batch = self._rows_of_tablet(view, tablet, rows.slice(begin, end - begin), point)
             if batch is not None:
                 batches.append(batch)
             begin = end
         return batches
 
     def _rows_of_tablet(
-        self, view: TableView, tablet: TabletMetadata, rows: pa.Array, keys: Sequence[bytes], point: ReadPoint
+        self, view: TableView, tablet: TabletMetadata, rows: pa.Array, point: ReadPoint
     ) -> pa.RecordBatch | None:
+        share = KeyRange(rows[0].as_py(), successor(rows[-1].as_py()))
         projection = point.projection
         merged: dict[int, MergedColumns | MergedCells] = {}
         for group in projection.groups:
-            sources = view.sources(tablet, group.id, KeyRange(keys[0], keys[-1] + b"\0"), point.as_of)
-            runs = [run for block in sources.blocks for run in _find_in_memory(block, rows, keys)]
+            sources = view.sources(tablet, group.id, share, point.as_of)
+            runs = [run for block in sources.blocks for run in _find_in_memory(block, rows)]
             for ref in sources.fragments:
-                runs += self.fragment(ref).find_many(rows, keys)
+                runs += self.fragment(ref).find_many(rows)
             rules = rules_for(group, point.as_of, sources, projection.versions)
             if group.is_cells:
                 wanted = projection.wanted_cells(group)
@@ -315,9 +314,9 @@ class RowRuns:
     sources: Sources
 
 
-def _find_in_memory(block: Block, rows: pa.Array, keys: Sequence[bytes]) -> list[Run]:
-    begin = bisect_left(keys, block.first)
-    end = bisect_right(keys, block.last)
+def _find_in_memory(block: Block, rows: pa.Array) -> list[Run]:
+    begin = lower_bound(rows, block.first)
+    end = upper_bound(rows, block.last, begin)
     if begin >= end:
         return []
     places = block.find_many(rows.slice(begin, end - begin))

@@ -64,12 +64,15 @@ class Scanner:
         if request.where is not None:
             self._projection = with_columns_of(request.where, request.projection)
 
-    def tables(self) -> Iterator[pa.Table]:
-        """Yield the rows in order, as Arrow tables of a window each; none is empty."""
+    def tables(self, *, whole: bool = False) -> Iterator[pa.Table]:
+        """Yield the rows in order, as Arrow tables of a window each; none is empty.
+
+        `whole` says that all of them will be taken: then there is no use in small windows at the start.
+        """
         left = self._request.limit
         if left is not None and left <= 0:
             return
-        for found in self._read_ahead():
+        for found in self._read_ahead(whole and left is None):
             table = self._filtered(found)
             if table is None:
                 continue
@@ -91,11 +94,11 @@ class Scanner:
             return table.take(pa.array(np.arange(table.num_rows - 1, -1, -1)))
         return table
 
-    def _read_ahead(self) -> Iterator[pa.Table | None]:
+    def _read_ahead(self, whole: bool = False) -> Iterator[pa.Table | None]:
         """Read the windows in order, the long ones on other threads before they are asked for."""
         ahead: deque[Future[pa.Table | None]] = deque()
         try:
-            for window, rows in self._windows():
+            for window, rows in self._windows(whole):
                 if rows <= INLINE_ROWS and not ahead:
                     yield self._read(window)
                     continue
@@ -122,14 +125,14 @@ class Scanner:
             return pa.concat_tables(found)
         return found[0] if found else None
 
-    def _windows(self) -> Iterator[tuple[KeyRange, int]]:
+    def _windows(self, whole: bool = False) -> Iterator[tuple[KeyRange, int]]:
         """Yield the windows of the scan in its direction, each with about how many records it holds."""
         key_range = self._request.key_range
         if key_range.is_empty:
             return
         view = self._table.view
         tablets = list(view.tablets_in(key_range))
-        size = self._first_window()
+        size = self._store.settings.scan_batch_rows if whole else self._first_window()
         for tablet, share in reversed(tablets) if self._request.reverse else tablets:
             marks = self._marks(view, tablet, share)
             largest = self._window_rows(view, tablet)

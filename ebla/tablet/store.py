@@ -21,7 +21,16 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from ebla.clock import Clock, TxnClock, txn_at
-from ebla.errors import Closed, Conflict, EblaError, ReadOnly, RequestError, StoreError, UnknownTable
+from ebla.errors import (
+    Closed,
+    Conflict,
+    EblaError,
+    OutcomeUnknown,
+    ReadOnly,
+    RequestError,
+    StoreError,
+    UnknownTable,
+)
 from ebla.metadata.changes import RequirementFailed, TabletAt, TakeLog
 from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
 from ebla.metadata.transaction import MetadataServer
@@ -47,6 +56,9 @@ Wait: TypeAlias = Literal["durable", "logged", "none"]
 CONFLICT_CHECKS_MAX = 100
 REPLIES_MAX = 10_000
 IDLE_SECONDS = 1.0
+# METADATA that a commit depends on is tried again so often before the commit is given up.
+SAVE_ATTEMPTS_MAX = 10
+SAVE_PAUSE_SECONDS = 0.05
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +90,7 @@ class TabletStore:
         self.sequencer = Sequencer(txn_clock.last)
         self.scan_pool = ThreadPoolExecutor(settings.scan_threads, thread_name_prefix="ebla-scan")
         self._opened_at = max(txn_clock.last, txn_at(clock.microseconds()))
+        self._clock = clock
         self._new_id = new_id
         self._saves = ThreadPoolExecutor(1, thread_name_prefix="ebla-metadata")
         self._flush_lock = threading.Lock()
@@ -185,7 +198,8 @@ class TabletStore:
         if not failed:
             self._saves.submit(lambda: None).result()
             self._flush_down_to(self.settings.close_flush_bytes)
-            self.txn_clock.release()
+            with contextlib.suppress(EblaError):  # a bound that stays too high only lets the next txns begin later
+                self.txn_clock.release()
 
     def abandon(self) -> None:
         """Stop as a crash would, writing nothing more. For tests."""
@@ -352,19 +366,30 @@ class TabletStore:
 
     def _take_log(self, table: TableState, tablets: Sequence[TabletMetadata], txn: int) -> None:
         """Save that the tablets' writes are in this server's log: what their first commit depends on."""
-        try:
-            change = TakeLog(tuple(TabletAt(t.id, t.epoch) for t in tablets), self.server, self.server)
-            metadata = self.metadata.commit(table.id, [change])
-        except UnknownTable:
-            self.sequencer.resolve_future_dependencies(txn, 1)
-        except EblaError as error:
-            self.sequencer.fail(error)
-        except Exception as error:
-            self.sequencer.fail(StoreError(f"METADATA of {table.name!r} could not be saved: {error!r}"))
-        else:
+        change = TakeLog(tuple(TabletAt(t.id, t.epoch) for t in tablets), self.server, self.server)
+        failure: Exception | None = None
+        for attempt in range(SAVE_ATTEMPTS_MAX):
+            if attempt and not self._closing:
+                self._clock.sleep(SAVE_PAUSE_SECONDS)
+            try:
+                metadata = self.metadata.commit(table.id, [change])
+            except UnknownTable:
+                self.sequencer.resolve_future_dependencies(txn, 1)
+                return
+            except Exception as error:  # repeating it does no harm, even if it was done
+                failure = error
+                continue
             with self._commit_lock:
                 table.use_metadata(metadata, self.server)
             self.sequencer.resolve_future_dependencies(txn, 1)
+            return
+        # The commit is in the log, and shown: whoever waits for it must not take it for one that never was.
+        unknown = OutcomeUnknown(
+            f"the commit is in the log, but METADATA of {table.name!r} could not be saved ({failure}): reopen the "
+            "store, and read before repeating it"
+        )
+        unknown.__cause__ = failure
+        self.sequencer.fail(unknown)
 
     # --- flush and fold ---
 
@@ -411,7 +436,7 @@ class TabletStore:
 
     def _flush_down_to(self, bytes_left: int) -> None:
         """Flush the largest table groups until at most this much is left in memory."""
-        with contextlib.suppress(OSError, StoreError):
+        with contextlib.suppress(OSError, EblaError):  # what is not flushed is in the log
             while self._memory_bytes > bytes_left:
                 held = max(self._candidates(), key=lambda candidate: candidate.memory_bytes, default=None)
                 if held is None or not held.memory_bytes:

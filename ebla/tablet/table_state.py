@@ -16,11 +16,11 @@ from ebla.clock import microseconds_of
 from ebla.errors import RequestError
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
-from ebla.ranges import KeyRange
 from ebla.settings import Settings
 from ebla.storage.fragment_reader import OpenFragments
 from ebla.storage.log_format import ErasureHeader, Reply, Slice, TabletPosition
 from ebla.storage.memory import MemoryErasure
+from ebla.storage.order import lower_bound
 from ebla.storage.records import Block
 from ebla.tablet.admission import Admission, Mutation
 from ebla.tablet.commit_log import Combined, Commit, StagedBlock
@@ -160,23 +160,7 @@ def divide(rows: pa.Array, metadata: TableMetadata) -> list[tuple[TabletMetadata
     begin, count = 0, len(rows)
     while begin < count:
         tablet = metadata.tablet_for(rows[begin].as_py())
-        end = count if tablet.last is None else _lower_bound(rows, tablet.last, begin)
+        end = count if tablet.last is None else lower_bound(rows, tablet.last, begin)
         cuts.append((tablet, begin, end))
         begin = end
     return cuts
-
-
-def _lower_bound(rows: pa.Array, row: bytes, low: int) -> int:
-    high = len(rows)
-    while low < high:
-        middle = (low + high) // 2
-        if rows[middle].as_py() < row:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-def range_of(tablet: TabletMetadata) -> KeyRange:
-    """Return the rows of a tablet."""
-    return KeyRange(tablet.first, tablet.last)

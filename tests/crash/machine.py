@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 from ebla.client.database import Database
 from ebla.clock import ManualClock
 from ebla.coordination.memory import Faults, MemoryCoordination, MemoryStore
-from ebla.errors import EblaError, RequestError
+from ebla.errors import Conflict, EblaError, RequestError, Unavailable
+from ebla.metadata.store import MetadataNotSaved
 from ebla.settings import Settings
 from tests.crash.journal import ACKED, BEGUN, RAISED, REFUSED, VERSIONS, Contents, Expectations, Journal, by_value, possible
 from tests.crash.story import Step
@@ -46,7 +47,7 @@ def bounded(work: Callable[[], T], seconds: float = BOUND_SECONDS) -> T:
     thread = threading.Thread(target=run, daemon=True, name="bounded")
     thread.start()
     thread.join(seconds)
-    if not outcome:
+    if thread.is_alive():
         faulthandler.dump_traceback(sys.stderr, all_threads=True)
         raise AssertionError(f"it hangs: not finished after {seconds} seconds")
     answer, error = outcome[0]
@@ -136,11 +137,18 @@ class Machine:
     def _on_request(self, name: str, paths: tuple[str, ...]) -> Any:
         return None if self.faults is None else self.faults(name, paths)
 
-    def play(self, after_step: Callable[[Step], None] = lambda step: None) -> None:
-        """Play all steps; a step may fail with an `EblaError`, which is noted, and with nothing else."""
+    def play(self, after_step: Callable[[Step], None] = lambda step: None, *, after_error: int = 1_000) -> None:
+        """Play the steps, at most `after_error` of them after the first that fails.
+
+        A step may fail with an `EblaError`, which is noted, and with nothing else.
+        """
         if self.db is None:
-            self._tried(self.open)
+            self.tried(self.open)
         for _ in self.journal.steps:
+            if self.errors:
+                after_error -= 1
+                if after_error < 0:
+                    break
             self.clock.advance(STEP_SECONDS)
             step = self.journal.begin()
             if step.kind == "reopen":
@@ -155,7 +163,7 @@ class Machine:
             return
         try:
             step.act(self.db)
-        except RequestError as error:
+        except (RequestError, Conflict, Unavailable, MetadataNotSaved) as error:  # "nothing was changed"
             self.errors.append(error)
             self.journal.end(REFUSED)
         except EblaError as error:
@@ -166,14 +174,15 @@ class Machine:
 
     def _reopen(self) -> None:
         if self.db is not None:
-            self._tried(self.db.close)
+            self.tried(self.db.close)
         self.db = None
-        self._tried(self.open)
+        self.tried(self.open)
         if self.db is not None:
             self.settle()
         self.journal.end(ACKED)
 
-    def _tried(self, work: Callable[[], object]) -> None:
+    def tried(self, work: Callable[[], object]) -> None:
+        """Do something that may fail, and note how it did."""
         try:
             work()
         except EblaError as error:

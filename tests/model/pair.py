@@ -46,12 +46,14 @@ from .strategies import Filter, Shape
 
 EPOCH = datetime.datetime(1970, 1, 1)
 VERSIONS_ALL = 1_000
+# How many moments of the past a deep comparison looks at.
+MOMENTS_MAX = 12
 # So small that memory is folded and flushed, the log rolled and every cache emptied within a few commits.
 TINY = Settings(
     queue_bytes_max=64 * KIB,
     memory_bytes_max=32 * KIB,
-    flush_bytes=2 * KIB,
-    close_flush_bytes=1 * KIB,
+    flush_bytes=4 * KIB,
+    close_flush_bytes=2 * KIB,
     log_segment_bytes=4 * KIB,
     log_bytes_max=16 * KIB,
     block_cache_bytes=32 * KIB,
@@ -393,12 +395,15 @@ class Pair:
         compare(as_rows(actual), as_rows(expected), model, label)
 
     def check_all(self, *, deeply: bool = False) -> None:
-        """Compare whole tables now; deeply: all versions, and at every moment remembered too."""
-        for name in self.shapes:
+        """Compare whole tables now; deeply: all versions, single rows, and moments from all of the past too."""
+        for name, shape in self.shapes.items():
             self.check_scan(name)
             if deeply:
                 self.check_scan(name, versions=VERSIONS_ALL)
-                for moment in range(len(self.moments[name])):
+                for key in shape.keys[:4]:
+                    self.check_get(name, key)
+                count = len(self.moments[name])
+                for moment in range(0, count, max(1, count // MOMENTS_MAX)):
                     self.check_scan(name, moment=moment)
 
     # --- what is held open --------------------------------------------------------------------

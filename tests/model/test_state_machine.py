@@ -238,7 +238,7 @@ def machine_for(shape: Shape) -> type[RuleBasedStateMachine]:
         # Hypothesis takes the rule with the fewest arguments and the first name for the simplest, and tries it most.
         @rule()
         def agree(self) -> None:
-            self.both.check_all()
+            self.both.check_all(deeply=True)
 
         @invariant()
         def store_and_model_agree(self) -> None:
@@ -259,7 +259,7 @@ def machine_for(shape: Shape) -> type[RuleBasedStateMachine]:
 
 CHECKS_OFF = tuple(HealthCheck)
 QUICK = settings(
-    max_examples=12,
+    max_examples=20,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,
@@ -278,7 +278,9 @@ by_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name
 
 
 @by_shape
-def test_store_equals_model(shape: Shape) -> None:
+def test_store_equals_model(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A failure is shortened for five minutes otherwise, and a broken store fails for every shape.
+    monkeypatch.setattr("hypothesis.internal.conjecture.engine.MAX_SHRINKING_SECONDS", 20, raising=False)
     run_state_machine_as_test(machine_for(shape), settings=QUICK)
 
 

@@ -255,7 +255,8 @@ class TestFailure:
             world.sequencer.wait_committed(1, timeout_seconds=30)
         with pytest.raises(LogFailed):
             world.push(1)
-        world.log.close()
+        with pytest.raises(LogFailed):
+            world.log.close()  # nobody waited for it, so nobody else was told
 
     def test_an_abandoned_log_writes_nothing_more(self) -> None:
         world = World()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.tablet.recent_rows import RecentRows
 from ebla.tablet.row_cache import ENTRY_BYTES, RowCache
-from tests.support.simulated_files import SimulatedFiles
+from tests.support.simulated_files import FaultPlan, Operation, SimulatedFiles
 
 SALT = 5
 
@@ -88,34 +89,46 @@ def test_a_row_too_large_for_the_cache_is_not_kept() -> None:
     assert world.cache.rows == {}
 
 
+def test_a_row_is_worth_keeping_when_it_is_asked_for_again() -> None:
+    cache = Cached().cache
+    assert [cache.wants(row) for row in (b"a", b"b", b"a", b"a")] == [False, False, True, True]
+
+
 # --- in a store ----------------------------------------------------------------------------------
 
 
-def open_with(clock: ManualClock) -> Database:
-    files, nodes = SimulatedFiles(), MemoryCoordination(MemoryStore(), clock)
+def open_with(clock: ManualClock, plan: FaultPlan | None = None) -> Database:
+    files, nodes = SimulatedFiles(plan), MemoryCoordination(MemoryStore(), clock)
     return Database.wire(Path("simulated"), files, nodes, clock, ebla.Settings(), None)
 
 
-def test_a_get_beside_a_range_erasure_under_way_leaves_nothing_stale_behind() -> None:
-    with open_with(ManualClock()) as db:
+def test_a_get_before_a_range_erasure_is_committed_leaves_nothing_stale_behind() -> None:
+    may_sync = threading.Event()
+    may_sync.set()
+
+    def wait_for_it(operation: Operation) -> None:
+        if operation.kind == "sync" and operation.path.startswith("log/"):
+            may_sync.wait()
+
+    with open_with(ManualClock(), FaultPlan(when=wait_for_it)) as db:
         table = db.create_table("t", ebla.Schema(key={"k": "string"}, columns={"n": "int64"}))
         table.put({"k": "a", "n": 1})
+        assert table.get("a")["n"] == 1
+        may_sync.clear()
         table.erase_range(wait="none")
-        table.get("a")  # before or after the erasure, depending on the log worker
+        assert table.get("a")["n"] == 1  # asked for again, and not erased yet
+        may_sync.set()
         db.sync()
         assert table.get("a") is None
 
 
 def test_a_row_that_expires_without_a_commit_is_not_served_from_the_cache() -> None:
     clock = ManualClock()
-    schema = ebla.Schema(
-        key={"k": "string"},
-        groups=[ebla.Group("g", columns={"n": "int64"}, max_age="10s"), ebla.Group("h", columns={"m": "int64"})],
-    )
+    groups = [ebla.Group("g", columns={"n": "int64"}, max_age="10s"), ebla.Group("h", columns={"m": "int64"})]
     with open_with(clock) as db:
-        table = db.create_table("t", schema)
+        table = db.create_table("t", ebla.Schema(key={"k": "string"}, groups=groups))
         table.put({"k": "a", "n": 1})
-        assert table.get("a")["n"] == 1
+        assert [table.get("a")["n"] for _ in range(3)] == [1, 1, 1]
         clock.advance(60)
         table.put({"k": "b", "m": 2})  # time is known by commits
         assert table.get("a") is None
