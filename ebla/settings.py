@@ -53,5 +53,5 @@ class Settings:
     history_seconds: float = 900.0
     clock_skew_seconds_max: float = 60.0
     clock_reserve_seconds: float = 10.0
-    # How often an open for reading follows what the writer has made durable; 0 never.
+    # METADATA of a table is saved as a whole once in so many transactions, as changes in between.
     metadata_snapshot_every: int = 32

@@ -179,7 +179,7 @@ class CommitLog:
             if taken:
                 self._write(taken)
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
             raise
         finally:
             with self._state:
@@ -187,7 +187,8 @@ class CommitLog:
                 self._queued_bytes -= size
                 self._state.notify_all()
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """Write nothing more: everybody who waits, and who comes later, gets the error."""
         if not isinstance(error, EblaError):
             failed = LogFailed(f"the log worker stopped: {error!r}; reopen the store")
             failed.__cause__ = error

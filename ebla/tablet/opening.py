@@ -15,7 +15,7 @@ import msgspec
 
 from ebla.clock import Clock, TxnClock
 from ebla.coordination.service import CoordinationConflict, CoordinationService, NodeExists
-from ebla.errors import Corruption, FormatTooNew, OutcomeUnknown, StoreError, StoreNotFound, Unavailable
+from ebla.errors import Corruption, FormatTooNew, OutcomeUnknown, StoreError, StoreNotFound, Unavailable, UnknownTable
 from ebla.metadata.store import MetadataStore
 from ebla.metadata.transaction import MetadataServer
 from ebla.settings import Settings
@@ -136,7 +136,10 @@ def _open_for_reading(
         entries = _read_log(files, identity.server)
         if entries is None:
             continue
-        tables = [(name, metadata.refresh(table_id)) for name, table_id in metadata.list_tables()]
+        try:
+            tables = [(name, metadata.refresh(table_id)) for name, table_id in metadata.list_tables()]
+        except UnknownTable:
+            continue  # dropped since the list was read
         if not entries:
             # All is in fragments, unless something was written since the log was read.
             entries = _read_log(files, identity.server)

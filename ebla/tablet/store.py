@@ -278,6 +278,25 @@ class TabletStore:
         """Allocate a txn, make the records part of memory and queue them for the log. The commit lock is held."""
         txn = self.txn_clock.next()
         self.sequencer.allocate(txn)
+        try:
+            self._stage(log, table, mutation, txn, slots, wait, request)
+        except BaseException as error:
+            # An interrupt may leave records in memory that are not in the queue. A later commit would make them
+            # visible without their ever being in the log, so there must be no later commit.
+            log.fail(error)
+            raise
+        return txn
+
+    def _stage(
+        self,
+        log: CommitLog,
+        table: TableState,
+        mutation: Mutation,
+        txn: int,
+        slots: Indices,
+        wait: Wait,
+        request: tuple[str, int] | None,
+    ) -> None:
         reply = None
         if request is not None:
             reply = Reply(request[0], request[1], txn)
@@ -299,7 +318,6 @@ class TabletStore:
         log.push(commit, attended=wait != "none")
         if self._memory_bytes >= self.settings.flush_bytes:
             self._work.set()
-        return txn
 
     def _throttle(self, log: CommitLog, size_bytes: int) -> None:
         """Wait while too much is queued for the log, or in memory."""

@@ -144,18 +144,26 @@ class Machine:
         """
         if self.db is None:
             self.tried(self.open)
-        for _ in self.journal.steps:
+        while not self.is_over:
             if self.errors:
                 after_error -= 1
                 if after_error < 0:
                     break
-            self.clock.advance(STEP_SECONDS)
-            step = self.journal.begin()
-            if step.kind == "reopen":
-                self._reopen()
-            else:
-                self._do(step)
-            after_step(step)
+            after_step(self.step())
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.journal.statuses) == len(self.journal.steps)
+
+    def step(self) -> Step:
+        """Play the next step."""
+        self.clock.advance(STEP_SECONDS)
+        step = self.journal.begin()
+        if step.kind == "reopen":
+            self._reopen()
+        else:
+            self._do(step)
+        return step
 
     def _do(self, step: Step) -> None:
         if self.db is None:

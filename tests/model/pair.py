@@ -57,7 +57,7 @@ TINY = Settings(
     log_segment_bytes=4 * KIB,
     log_bytes_max=16 * KIB,
     block_cache_bytes=32 * KIB,
-    row_cache_bytes=2 * KIB,
+    row_cache_bytes=12 * KIB,
     open_files_max=8,
     recent_row_slots=4,
     scan_batch_rows=3,
@@ -593,6 +593,10 @@ def as_rows(rows: Any) -> list[Row | None]:
     ]
 
 
+class Difference(AssertionError):
+    """Store and model do not say the same."""
+
+
 def compare(actual: list[Row | None], expected: list[Row | None], model: ReferenceTable, label: str) -> None:
     """Fail with a readable account of the difference, if there is one."""
     if actual == expected:
@@ -601,7 +605,7 @@ def compare(actual: list[Row | None], expected: list[Row | None], model: Referen
     first = next((mine or yours for mine, yours in differing if mine != yours), None) or (actual + expected)[-1] or {}
     keys = [key for key in model.history if as_rows([model.key_row(key)])[0].items() <= first.items()]  # type: ignore[union-attr]
     lines = difflib.unified_diff(_lines(expected), _lines(actual), "the model says", "the store says", lineterm="", n=1)
-    pytest.fail("\n".join([label, *lines, history(model, keys)]), pytrace=False)
+    raise Difference("\n".join([label, *lines, history(model, keys)]))
 
 
 def assert_equal(actual: Any, expected: Any, label: str) -> None:

@@ -53,7 +53,8 @@ def test_a_range_erasure_is_a_change_to_every_row_in_it(opened: Opened, flushed:
 def test_a_row_that_was_read_before_expires_all_the_same(opened: Opened) -> None:
     both = opened(Schema(groups=[Group("main", columns={"n": "int64"}, max_age="1us")]))
     both.put("t", [{"row": b"a", "n": 1}])
-    both.check_get("t", (b"a",))
+    for _ in range(5):  # often enough to be kept by any cache
+        both.check_get("t", (b"a",))
     both.put("t", [{"row": b"q", "n": 1}])
     both.check_get("t", (b"a",))
     both.check_get_many("t", [(b"a",), (b"q",)])

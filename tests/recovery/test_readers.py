@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import ebla
-from tests.recovery.process import ROOT, Held, same_everywhere, writer
+from tests.recovery.process import ROOT, Held, writer
 from tests.recovery.work import SCHEMA, SMALL, SPLITS, TABLE, Work
 
 THREADS = 2
@@ -44,7 +44,7 @@ def listing(path: Path) -> dict[str, str]:
 def test_a_reader_sees_all_that_was_acknowledged_and_the_writer_goes_on(path: Path) -> None:
     held = Held(THREADS)
     with writer(path, [3, 0]) as process:
-        for _ in range(8):
+        for _ in range(6):
             process.read_lines(60)
             process.drain()
             synced = list(process.synced)
@@ -61,19 +61,6 @@ def test_a_reader_sees_all_that_was_acknowledged_and_the_writer_goes_on(path: Pa
         process.finish()
     with ebla.open(path, read_only=True) as db:
         assert held.find(db, process.acked, process.acked) == process.acked
-
-
-def test_a_reader_never_sees_half_a_commit(path: Path) -> None:
-    class OnlyPuts(Work):
-        pass
-
-    with writer(path, [3]) as process:
-        for _ in range(10):
-            process.read_lines(10)
-            with ebla.open(path, read_only=True) as db:
-                held = Held(1)
-                held.find(db, [0], [FAR])
-        process.finish()
 
 
 def test_a_reader_works_without_a_writer_and_changes_no_file(path: Path) -> None:
@@ -143,7 +130,6 @@ def test_a_second_writer_is_refused_at_once_and_told_who_has_the_store(path: Pat
         process.read_lines(5)
         process.kill()
     with ebla.open(path) as db:  # the lock went with the process
-        assert same_everywhere(db) in (True, False)
         with pytest.raises(ebla.StoreLocked, match="this process"):
             ebla.open(path)
         db.table(TABLE).put({"place": "a", "thread": 9, "row": 9, "number": 9})

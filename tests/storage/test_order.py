@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from itertools import pairwise
 
 import numpy as np
@@ -15,8 +16,10 @@ from ebla.storage.order import (
     key_hash_of,
     key_hashes,
     key_words,
+    lower_bound,
     newest_first,
     sort_rows,
+    upper_bound,
     word_of,
 )
 
@@ -87,6 +90,14 @@ def test_rows_between_two_share_their_common_prefix(one: bytes, two: bytes, thre
     length = common_prefix_length(first, last)
     assert first[:length] == between[:length] == last[:length]
     assert first[: length + 1] != last[: length + 1] or length == min(len(first), len(last))
+
+
+@given(any_rows, row, st.integers(0, 5))
+def test_bounds_are_those_of_bisect(of: list[bytes], asked: bytes, begin: int) -> None:
+    of, begin = sorted(of), min(begin, len(of))
+    for one in {asked, *of[:3]}:
+        assert lower_bound(array(of), one, begin) == bisect_left(of, one, begin)
+        assert upper_bound(array(of), one, begin) == bisect_right(of, one, begin)
 
 
 @given(any_rows)

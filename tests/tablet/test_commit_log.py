@@ -5,10 +5,15 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+import ebla
+from ebla.client.database import Database
+from ebla.clock import ManualClock
+from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.errors import Closed, LogFailed
 from ebla.schema import Schema
 from ebla.storage.log_format import ErasureHeader, LogEntry, Reply, Slice
@@ -265,3 +270,27 @@ class TestFailure:
         assert world.entries() == []
         with pytest.raises(Closed):
             world.log.wait(1)
+
+    def test_a_commit_that_is_interrupted_half_way_stops_the_log_and_is_never_seen(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its records are in memory and not in the queue: a later commit would make them visible, but not durable."""
+        clock = ManualClock()
+        nodes = MemoryCoordination(MemoryStore(), clock)
+        db = Database.wire(Path("simulated"), SimulatedFiles(), nodes, clock, ebla.Settings(), None)
+        table = db.create_table("t", ebla.Schema(key={"k": "string"}, columns={"n": "int64"}))
+        table.put({"k": "a", "n": 1})
+
+        def interrupt(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(CommitLog, "push", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                table.put({"k": "b", "n": 2})
+        with pytest.raises(LogFailed, match="reopen"):
+            table.put({"k": "c", "n": 3})
+        with pytest.raises(LogFailed):
+            db.sync()
+        assert [row["k"] for row in table.scan()] == ["a"]
+        db.close()
