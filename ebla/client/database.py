@@ -149,6 +149,8 @@ class Database:
             raise SchemaError(f"a table needs an ebla.Schema, not {type(schema).__name__}")
         numbered = schema.number()
         codec = KeyCodec(numbered.key, self._store.settings.key_bytes_max)
+        if isinstance(splits, (str, bytes)) or not isinstance(splits, (Sequence, type(None))):
+            raise RequestError(f"splits is a list of keys or prefixes of keys, not {splits!r}")
         rows = [codec.bound(split) for split in splits or ()]
         if len(rows) >= TABLETS_MAX:
             raise RequestError(f"a table has at most {TABLETS_MAX} tablets at the start, not {len(rows) + 1}")

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pyarrow as pa
 
+from ebla.arrow_stream import read_untrusted
 from ebla.errors import EblaError
 from ebla.keys import KeyCodec
 from ebla.schema import TableSchema
 from ebla.storage.order import sort_rows
 
 
-def last_of_each_key(rows: object, schema: TableSchema, codec: KeyCodec) -> object:
+def last_of_each_key(rows: object, schema: TableSchema, codec: KeyCodec, batch_bytes_max: int) -> object:
     """Return `rows` without those that are replaced by a later one of the same key.
 
     What cannot be understood here is returned as it is: it is refused, with a reason, when it is admitted.
@@ -28,7 +29,9 @@ def last_of_each_key(rows: object, schema: TableSchema, codec: KeyCodec) -> obje
         return _last_of_table(rows, schema, codec)
     if hasattr(rows, "__arrow_c_stream__"):
         return _last_of_table(pa.table(rows), schema, codec)
-    if isinstance(rows, (Mapping, bytes, bytearray, memoryview)) or not isinstance(rows, Iterable):
+    if isinstance(rows, (bytes, bytearray, memoryview)):
+        return _last_of_table(read_untrusted(rows, batch_bytes_max, lambda given: None), schema, codec)
+    if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
         return rows
     listed = list(rows)
     names = schema.key_names
@@ -49,4 +52,12 @@ def _last_of_table(table: pa.Table, schema: TableSchema, codec: KeyCodec) -> pa.
         return table
     last = np.ones(len(order), dtype=np.bool_)
     last[:-1] = ~repeats[1:]
-    return table.take(pa.array(np.sort(order[last])))
+    # Arrow cannot take from view types, but it can cast them.
+    plain = pa.schema([field.with_type(_without_views(field.type)) for field in table.schema])
+    return table.cast(plain).take(pa.array(np.sort(order[last])))
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    return pa.binary() if pa.types.is_binary_view(kind) else kind

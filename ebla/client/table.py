@@ -100,7 +100,7 @@ class Table:
         self._check_writable(wait)
         schema = self.schema
         if replace:
-            rows = last_of_each_key(rows, schema, self._state.codec)
+            rows = last_of_each_key(rows, schema, self._state.codec, self._store.settings.batch_bytes_max)
         batch = to_put_batch(rows, schema, **self._limits)
         mutation = self._state.admission.put(batch, replace=replace)
         if not if_absent:

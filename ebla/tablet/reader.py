@@ -19,7 +19,7 @@ from ebla.ranges import KeyRange, successor
 from ebla.schema import GroupSchema
 from ebla.storage.bloom import key_hash
 from ebla.storage.fragment_reader import Fragment, OpenFragments
-from ebla.storage.merge import Erasure, MergedCells, MergedColumns, Rules, merge_cells, merge_columns
+from ebla.storage.merge import MergedCells, MergedColumns, Rules, merge_cells, merge_columns
 from ebla.storage.order import is_strictly_sorted, lower_bound, upper_bound
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
 from ebla.tablet.projection import Projection, join_rows
@@ -181,14 +181,8 @@ class Reader:
                 begin, end = block.find(row)
                 found += _with_txns(block, begin, end)
         state = tablet.group(group)
-        erasures: list[Erasure] = [*memory.erasures, *state.erasures]
-        for erasure in erasures:
-            if (
-                erased_at < erasure.txn <= as_of
-                and erasure.first <= row
-                and (erasure.last is None or row < erasure.last)
-            ):
-                erased_at = erasure.txn
+        if memory.erasures or state.erasures:
+            erased_at = view.erased_at(tablet, group, row, as_of)
         hashed: list[int] = []
 
         def row_hash() -> int:
@@ -263,8 +257,7 @@ class Reader:
             found = self.runs_of_row(view, tablet, group.id, row, (1 << 63) - 1)
             for run in found.runs:
                 latest = max(latest, int(run.txns().max(initial=0)))
-            for erasure in found.sources.erasures:
-                latest = max(latest, erasure.txn)
+            latest = max(latest, view.erased_at(tablet, group.id, row))
         return latest
 
 

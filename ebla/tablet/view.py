@@ -14,7 +14,7 @@ from ebla.metadata.table_metadata import FragmentRef, TableMetadata, TabletMetad
 from ebla.ranges import KeyRange
 from ebla.schema import TableSchema
 from ebla.storage.memory import Memory
-from ebla.storage.merge import Erasure
+from ebla.storage.merge import TXN_MAX, Erasure
 from ebla.storage.records import Block
 
 NO_MEMORY = Memory()
@@ -42,6 +42,12 @@ class TableView:
             share = key_range.intersect(KeyRange(tablet.first, tablet.last))
             if share is not None:
                 yield tablet, share
+
+    def erased_at(self, tablet: TabletMetadata, group: int, row: bytes, as_of: int = TXN_MAX) -> int:
+        """Return the newest txn up to `as_of` at which a range erasure covered a row; 0 if none did."""
+        known: list[Erasure] = [*self.memory_of(group).erasures, *tablet.group(group).erasures]
+        covering = [e.txn for e in known if e.txn <= as_of and KeyRange(e.first, e.last).contains(row)]
+        return max(covering, default=0)
 
     def sources(self, tablet: TabletMetadata, group: int, share: KeyRange, as_of: int) -> Sources:
         """Return everything that may hold records of one group in `share` at `as_of` or before."""
