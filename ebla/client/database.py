@@ -15,7 +15,7 @@ from ebla.client.table import Table
 from ebla.clock import Clock, SystemClock
 from ebla.coordination.service import CoordinationService
 from ebla.coordination.sqlite import SqliteCoordination
-from ebla.errors import Closed, ReadOnly, RequestError, SchemaError, StoreNotFound
+from ebla.errors import Closed, MissingFile, ReadOnly, RequestError, SchemaError, StoreNotFound
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import initial_metadata
 from ebla.schema import Schema, check_table_name
@@ -26,6 +26,7 @@ from ebla.tablet.store import TabletStore
 
 COORDINATION_FILE = "coordination.sqlite"
 LOCK_FILE = "LOCK"
+STORE_DIRECTORIES = ("metadata", "fragments", "log")
 TABLETS_MAX = 10_000
 
 
@@ -47,6 +48,11 @@ def open(  # noqa: A001 - ebla.open reads best
         raise StoreNotFound(f"there is no store at {root}: check the path, or open it for writing to make one")
     if root.exists() and not root.is_dir():
         raise StoreNotFound(f"{root} is a file, not the directory of a store")
+    if missing and any((root / directory).is_dir() for directory in STORE_DIRECTORIES):
+        # Made anew, it would know nothing of the tables that are there.
+        raise MissingFile(
+            f"{root / COORDINATION_FILE} is missing, but there are files of a store: restore it from a copy"
+        )
     files = LocalFiles(root)
     clock = SystemClock()
     lock = None

@@ -72,6 +72,8 @@ class FragmentRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     has_partial: bool = False
     columns: tuple[int, ...] | None = None  # only these field ids count; None: all
     families: tuple[str, ...] | None = None  # only these families count; None: all
+    tail_bytes: int = 0  # so many bytes at the end of the file are checked when it is opened; 0: none
+    tail_crc: int = 0  # the crc32c of these
 
 
 class RangeErasure(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -10,9 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import google_crc32c
 import msgspec
 import pyarrow as pa
 
+from ebla.errors import Corruption
 from ebla.schema import GroupSchema, TableSchema
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE
 
@@ -46,6 +48,20 @@ class Footer(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a fragment behind its pages, bloom filters and footer, which Parquet itself does not protect."""
+
+    size: int
+    crc: int
+
+    def check(self, file: str, source: pa.NativeFile) -> None:
+        """Raise `Corruption` unless the file ends as it was written."""
+        size = source.size()
+        if size < self.size or google_crc32c.value(source.read_at(self.size, size - self.size)) != self.crc:
+            raise Corruption(file, "its footer or bloom filters are not what was written", max(0, size - self.size))
+
+
+@dataclass(frozen=True, slots=True)
 class FragmentInfo:
     """What is known of a fragment once it is written: all that a reference to it says."""
 
@@ -59,6 +75,7 @@ class FragmentInfo:
     unique: bool
     has_erasures: bool
     has_partial: bool
+    tail: Tail
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from ebla.errors import Corruption, FormatTooNew, MissingFile
 from ebla.storage.bloom import bitset_of, key_hash, may_contain
 from ebla.storage.cache import ON_DEMAND, BlockCache
 from ebla.storage.files import Files
-from ebla.storage.fragment_format import FIELD_ID, FOOTER_KEY, FORMAT_VERSION, Footer
+from ebla.storage.fragment_format import FIELD_ID, FOOTER_KEY, FORMAT_VERSION, Footer, Tail
 from ebla.storage.order import Words, common_prefix_length, key_words, lower_bound, upper_bound
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
 
@@ -40,7 +40,14 @@ _OWN = (FAMILY, QUALIFIER, TIMESTAMP, TXN, ERASED, SET)
 class Fragment:
     """An open fragment file. Safe to use from several threads."""
 
-    def __init__(self, files: Files, file: str, cache: BlockCache, constant_txn: int | None = None) -> None:
+    def __init__(
+        self,
+        files: Files,
+        file: str,
+        cache: BlockCache,
+        constant_txn: int | None = None,
+        tail: Tail | None = None,
+    ) -> None:
         # Set once.
         self.file = file
         self._files = files
@@ -49,6 +56,8 @@ class Fragment:
         self._lock = threading.Lock()
         with self._damage():
             self._source = self._open_source()
+            if tail is not None:
+                tail.check(file, self._source)
             reader = pq.ParquetFile(self._source, page_checksum_verification=True)
             self._metadata: pq.FileMetaData = reader.metadata
             self.footer = self._read_footer()
@@ -318,15 +327,22 @@ class OpenFragments:
         # Guarded by _lock.
         self._open: OrderedDict[tuple[str, int | None], Fragment] = OrderedDict()
 
-    def get(self, file: str, constant_txn: int | None = None) -> Fragment:
-        """Return an open fragment, opening it if it is not."""
+    def find(self, file: str, constant_txn: int | None = None) -> Fragment | None:
+        """Return a fragment if it is open."""
         key = (file, constant_txn)
         with self._lock:
             found = self._open.get(key)
             if found is not None:
                 self._open.move_to_end(key)
-                return found
-        fragment = Fragment(self._files, file, self._cache, constant_txn)
+            return found
+
+    def get(self, file: str, constant_txn: int | None = None, tail: Tail | None = None) -> Fragment:
+        """Return an open fragment, opening it if it is not, and then checking its end."""
+        found = self.find(file, constant_txn)
+        if found is not None:
+            return found
+        key = (file, constant_txn)
+        fragment = Fragment(self._files, file, self._cache, constant_txn, tail)
         with self._lock:
             fragment = self._open.setdefault(key, fragment)
             while len(self._open) > self._open_max:

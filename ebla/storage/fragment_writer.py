@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+import google_crc32c
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 
 from ebla.keys import KeyCodec
 from ebla.storage.files import Files, parent_of
-from ebla.storage.fragment_format import FOOTER_KEY, FORMAT_VERSION, Footer, FragmentInfo, FragmentLayout
+from ebla.storage.fragment_format import FOOTER_KEY, FORMAT_VERSION, Footer, FragmentInfo, FragmentLayout, Tail
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN
 
 BLOCK_ROWS_MAX = 1 << 20
@@ -92,6 +93,7 @@ class FragmentWriter:
         size = self._sink.tell()
         self._sink.sync()
         self._sink.close()
+        tail = self._tail(size)
         self._files.sync_directory(parent_of(self._path))
         self._is_durable = True
         return FragmentInfo(
@@ -105,7 +107,16 @@ class FragmentWriter:
             self._unique,
             self._layout.has_erased,
             self._layout.has_set,
+            tail,
         )
+
+    def _tail(self, size: int) -> Tail:
+        with self._files.open_input(self._path) as source:
+            metadata = pq.read_metadata(source)
+            last = metadata.row_group(metadata.num_row_groups - 1)
+            columns = [last.column(i) for i in range(metadata.num_columns)]
+            pages_end = max((c.dictionary_page_offset or c.data_page_offset) + c.total_compressed_size for c in columns)
+            return Tail(size - pages_end, google_crc32c.value(source.read_at(size - pages_end, pages_end)))
 
     def abandon(self) -> None:
         """Close and remove an unfinished file. Nothing names it, so what cannot be removed is only garbage."""

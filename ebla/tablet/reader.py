@@ -18,6 +18,7 @@ from ebla.metadata.table_metadata import FragmentRef, TabletMetadata
 from ebla.ranges import KeyRange, successor
 from ebla.schema import GroupSchema
 from ebla.storage.bloom import key_hash
+from ebla.storage.fragment_format import Tail
 from ebla.storage.fragment_reader import Fragment, OpenFragments
 from ebla.storage.merge import MergedCells, MergedColumns, Rules, merge_cells, merge_columns
 from ebla.storage.order import is_strictly_sorted, lower_bound, upper_bound
@@ -52,7 +53,11 @@ class Reader:
 
     def fragment(self, ref: FragmentRef) -> Fragment:
         """Return the open fragment of a reference."""
-        return self._fragments.get(ref.file, ref.txn)
+        found = self._fragments.find(ref.file, ref.txn)
+        if found is None:
+            tail = Tail(ref.tail_bytes, ref.tail_crc) if ref.tail_bytes else None
+            found = self._fragments.get(ref.file, ref.txn, tail)
+        return found
 
     def read(self, view: TableView, tablet: TabletMetadata, share: KeyRange, point: ReadPoint) -> pa.Table | None:
         """Return the visible rows in `share`, which must lie in `tablet`, or None if there are none."""

@@ -107,6 +107,8 @@ def flush_change(work: FlushWork, info: FragmentInfo | None) -> Flush:
             unique=info.unique,
             has_erasures=info.has_erasures,
             has_partial=info.has_partial,
+            tail_bytes=info.tail.size,
+            tail_crc=info.tail.crc,
         )
         fragments = (NewFragment(reference, tuple(sorted(holders))),)
     tablets = []

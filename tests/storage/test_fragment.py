@@ -182,7 +182,7 @@ def test_a_file_says_what_it_is() -> None:
         block_rows=[2, 2],
     )
     assert world.info == FragmentInfo(
-        PATH, 4, len(world.files.read(PATH)), b"a", b"c", 1 << 10, 4 << 10, False, False, False
+        PATH, 4, len(world.files.read(PATH)), b"a", b"c", 1 << 10, 4 << 10, False, False, False, world.info.tail
     )
     assert metadata.num_row_groups == 2
     sorting = metadata.row_group(0).sorting_columns
@@ -484,3 +484,20 @@ def test_blocks_are_decoded_once_and_kept_in_the_cache() -> None:
     assert fragment.block(1) is fragment.block(1)
     assert fragment.block(1).first == b"05"
     assert bisect_left(list(fragment.first_rows), b"07") - 1 == 1
+
+
+def test_every_damage_behind_the_pages_is_noticed_when_the_file_is_opened() -> None:
+    world = World(SIMPLE, simple_records([b"%03d" % n for n in range(20)]))
+    data = world.files.read(PATH)
+    tail = world.info.tail
+    assert 8 < tail.size < len(data)
+    Fragment(world.files, PATH, BlockCache(1), None, tail)
+    for at in range(len(data) - tail.size, len(data)):
+        damaged = SimulatedFiles()
+        damaged.put(PATH, data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        with pytest.raises(Corruption, match=PATH):
+            Fragment(damaged, PATH, BlockCache(1), None, tail)
+    shorter = SimulatedFiles()
+    shorter.put(PATH, data[-tail.size + 1 :])
+    with pytest.raises(Corruption, match=PATH):
+        Fragment(shorter, PATH, BlockCache(1), None, tail)
