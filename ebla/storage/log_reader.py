@@ -49,7 +49,7 @@ from ebla.storage.log_format import (
     segment_sequence,
 )
 
-__all__ = ["LogRecovery", "RecoveredEntry", "TornTail", "read_segment", "recover", "truncate_torn_tail"]
+__all__ = ["LogRecovery", "RecoveredEntry", "TornTail", "make_durable", "read_segment", "recover", "truncate_torn_tail"]
 
 _LISTINGS_MAX = 10
 
@@ -130,6 +130,16 @@ def truncate_torn_tail(files: Files, recovery: LogRecovery) -> None:
     if recovery.segments:
         last = recovery.segments[-1]
         files.truncate(last.path, last.bytes)
+
+
+def make_durable(files: Files, directory: str) -> None:
+    """Make all that the last segment holds durable, torn or not: what a killed process wrote may not be yet.
+
+    For the one who holds the store's lock, before anything that the log holds is moved elsewhere in parts.
+    """
+    paths = _list_segments(files, directory)
+    if paths:
+        files.truncate(paths[-1], files.size(paths[-1]))
 
 
 def _list_segments(files: Files, directory: str) -> list[str]:

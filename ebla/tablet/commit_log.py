@@ -48,6 +48,7 @@ class Commit:
     blocks: tuple[StagedBlock, ...] = ()
     erasures: tuple[ErasureHeader, ...] = ()
     reply: Reply | None = None
+    older_replies: tuple[Reply, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +216,10 @@ class CommitLog:
             for staged in gathering.blocks
         )
         erasures = tuple(erasure for commit in commits for erasure in commit.erasures)
-        replies = tuple(commit.reply for commit in commits if commit.reply is not None)
+        replies = [commit.reply for commit in commits if commit.reply is not None]
+        replies += [reply for commit in commits for reply in commit.older_replies]
         last = commits[-1].txn
-        self._writer.append(LogEntry(last, blocks, erasures, replies))
+        self._writer.append(LogEntry(last, blocks, erasures, tuple(replies)))
         self._writer.sync()
         self._on_durable(gathering.combined, last)
 

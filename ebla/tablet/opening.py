@@ -22,7 +22,7 @@ from ebla.settings import Settings
 from ebla.storage.cache import BlockCache
 from ebla.storage.files import Files
 from ebla.storage.log_format import LogEntry
-from ebla.storage.log_reader import recover, truncate_torn_tail
+from ebla.storage.log_reader import make_durable, recover, truncate_torn_tail
 from ebla.storage.log_writer import LogWriter
 from ebla.tablet.recovery import Replayed, replay
 from ebla.tablet.store import TabletStore
@@ -109,9 +109,16 @@ def _open_for_writing(
     replayed = Replayed()
     recovery = recover(files, directory)
 
+    flushed: list[TableState] = []
+
     def grown(table: TableState) -> None:
-        if table.memory_bytes >= settings.flush_bytes:
-            store.flush_replayed(table)
+        if table.memory_bytes < settings.flush_bytes:
+            return
+        if not flushed:
+            # A flush moves one group after the other: should the power go in between, the log must have the rest.
+            make_durable(files, directory)
+        flushed.append(table)
+        store.flush_replayed(table)
 
     for found in recovery:
         replay(found.entry, tables, replayed, grown)

@@ -44,7 +44,7 @@ from ebla.storage.memory import choose_fold, combine
 from ebla.storage.order import Indices
 from ebla.storage.records import Block
 from ebla.tablet.admission import Mutation
-from ebla.tablet.commit_log import Combined, CommitLog
+from ebla.tablet.commit_log import Combined, Commit, CommitLog
 from ebla.tablet.recent_rows import RecentRows
 from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.serialize import Candidate, FlushWork, choose, flush_change, write_fragment
@@ -55,6 +55,7 @@ Wait: TypeAlias = Literal["durable", "logged", "none"]
 # Look-ups of rows that may have changed are not repeated for ever when others keep changing them.
 CONFLICT_CHECKS_MAX = 100
 REPLIES_MAX = 10_000
+REPLY_BYTES = 64
 IDLE_SECONDS = 1.0
 # METADATA that a commit depends on is tried again so often before the commit is given up.
 SAVE_ATTEMPTS_MAX = 10
@@ -105,6 +106,7 @@ class TabletStore:
         self._tables: dict[str, TableState] = {}
         self._names: dict[str, TableState] = {}
         self._replies: dict[str, tuple[int, int]] = {}
+        self._replies_logged: dict[str, int] = {}  # where the log has a reply again, as the txn of that entry
         self._memory_bytes = 0
         self._throttled = 0
         self._flush_failure: EblaError | None = None
@@ -302,8 +304,11 @@ class TabletStore:
             reply = Reply(request[0], request[1], txn)
             self._replies.pop(request[0], None)
             self._replies[request[0]] = (request[1], txn)
+            self._replies_logged.pop(request[0], None)
             while len(self._replies) > REPLIES_MAX:
-                del self._replies[next(iter(self._replies))]
+                forgotten = next(iter(self._replies))
+                del self._replies[forgotten]
+                self._replies_logged.pop(forgotten, None)
         before = table.memory_bytes
         commit, first_touched = table.stage(mutation, txn, reply)
         self._memory_bytes += table.memory_bytes - before
@@ -530,9 +535,30 @@ class TabletStore:
             needed = min((txn for txn in held if txn is not None), default=self.sequencer.committed + 1)
             needed = min(needed, self.sequencer.committed + 1)
         try:
+            self._keep_replies(needed)
             self._writer.delete_segments(needed)
-        except OSError as error:
+        except (OSError, EblaError) as error:
             _log.warning("log segments could not be removed, trying again after the next flush: %s", error)
+
+    def _keep_replies(self, needed: int) -> None:
+        """Log the replies again that stand only below `needed`, where the log is about to go; return when that is done."""
+        segments = self._writer.segments() if self._writer is not None else []
+        if not self._replies or not segments or segments[0].txn_max >= needed:
+            return
+        log = self._writable_log()
+        with self._commit_lock:
+            old = [
+                Reply(client, sequence, txn)
+                for client, (sequence, txn) in self._replies.items()
+                if self._replies_logged.get(client, txn) < needed
+            ]
+            if not old:
+                return
+            txn = self.txn_clock.next()
+            self.sequencer.allocate(txn)
+            log.push(Commit(txn, REPLY_BYTES * len(old), older_replies=tuple(old)), attended=True)
+            self._replies_logged.update((reply.client, txn) for reply in old)
+        log.wait(txn)
 
     def _fold_wanted(self) -> None:
         for table in self.tables():

@@ -33,7 +33,14 @@ class Scene:
         db = ebla.open(path, settings=ROLLING)
         table = db.create_table("flushed", SCHEMA, [("k050",)])
         rows = [
-            {"k": f"k{i % 97:03d}", "d": i, "n": i * 7 if i % 3 else None, "s": f"s{i % 11}", "f": i / 3, "b": i % 2 == 0}
+            {
+                "k": f"k{i % 97:03d}",
+                "d": i,
+                "n": i * 7 if i % 3 else None,
+                "s": f"s{i % 11}",
+                "f": i / 3,
+                "b": i % 2 == 0,
+            }
             for i in range(400)
         ]
         table.put([{**row, "x:q": b"v%d" % row["d"]} for row in rows])
@@ -264,7 +271,11 @@ def test_random_bytes_in_place_of_a_log_segment_are_refused_by_name(scene: Scene
 
 
 def test_files_that_are_none_of_ours_are_left_alone(scene: Scene) -> None:
-    strangers = [next((scene.path / "log").iterdir()) / "notes.txt", scene.path / "fragments" / "README", scene.path / "x"]
+    strangers = [
+        next((scene.path / "log").iterdir()) / "notes.txt",
+        scene.path / "fragments" / "README",
+        scene.path / "x",
+    ]
     for stranger in strangers:
         stranger.write_bytes(b"mine")
     scene.check_whole()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ebla.errors import EblaError, LogFailed, StoreError
 from ebla.schema import Group, Schema
 from ebla.settings import KIB, Settings
 from tests.crash.machine import bounded
-from tests.support.simulated_files import SimulatedFiles
+from tests.support.simulated_files import FaultPlan, SimulatedFiles
 
 SCHEMA = Schema(
     key={"k": "string"},
@@ -152,9 +153,7 @@ def test_writers_do_not_wait_for_ever_for_memory_that_cannot_be_flushed() -> Non
     table = db.create_table("t", SCHEMA)
     table.put(row(0))
     # The log has room, but no fragment can be written.
-    from tests.support.simulated_files import FaultPlan
-
-    disk.files.plan = FaultPlan.fail_when(lambda operation: operation.path.startswith("fragments/"), 28)
+    disk.files.plan = FaultPlan.fail_when(lambda operation: operation.path.startswith("fragments/"), errno.ENOSPC)
     count = 1
     try:
         while count < 2_000:

@@ -108,7 +108,9 @@ class Expectations:
             elif step.model is not None and step.table in store.tables():
                 step.model(store.table(step.table), number << 40)
         return {
-            name: [by_value(row, store.table(name).schema.key_names) for row in store.table(name).scan(versions=VERSIONS)]
+            name: [
+                by_value(row, store.table(name).schema.key_names) for row in store.table(name).scan(versions=VERSIONS)
+            ]
             for name in store.tables()
         }
 

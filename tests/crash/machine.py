@@ -24,7 +24,18 @@ from ebla.coordination.memory import Faults, MemoryCoordination, MemoryStore
 from ebla.errors import Conflict, EblaError, RequestError, Unavailable
 from ebla.metadata.store import MetadataNotSaved
 from ebla.settings import Settings
-from tests.crash.journal import ACKED, BEGUN, RAISED, REFUSED, VERSIONS, Contents, Expectations, Journal, by_value, possible
+from tests.crash.journal import (
+    ACKED,
+    BEGUN,
+    RAISED,
+    REFUSED,
+    VERSIONS,
+    Contents,
+    Expectations,
+    Journal,
+    by_value,
+    possible,
+)
 from tests.crash.story import Step
 from tests.support.simulated_files import FaultPlan, Operation, SimulatedFiles
 
@@ -202,9 +213,7 @@ class Machine:
         included = self.check(self.db, tuple(self.journal.statuses), "reopened")
         self.journal.settle(included)
 
-    def check(
-        self, db: Database, statuses: Sequence[str], where: str, *, thorough: bool = True
-    ) -> tuple[bool, ...]:
+    def check(self, db: Database, statuses: Sequence[str], where: str, *, thorough: bool = True) -> tuple[bool, ...]:
         """Assert that a store holds what may have survived; return which steps that is."""
         found = contents_of(db, thorough=thorough)
         included = self.expectations.explain(found, statuses)

@@ -17,7 +17,21 @@ from ebla.storage.log_format import LogEntry
 from ebla.storage.log_writer import LogWriter
 from tests.crash.journal import IN, OUT
 from tests.crash.machine import Machine, Moment, bounded, open_store
-from tests.crash.story import CALM, MIXED, PLAIN, RESTLESS, Step, create, erase, flush, plain_rows, put, reopen, story, sync
+from tests.crash.story import (
+    CALM,
+    MIXED,
+    PLAIN,
+    RESTLESS,
+    Step,
+    create,
+    erase,
+    flush,
+    plain_rows,
+    put,
+    reopen,
+    story,
+    sync,
+)
 from tests.support.simulated_files import Operation, SimulatedFiles
 
 
@@ -77,7 +91,9 @@ def test_after_a_crash_at_every_operation_every_disk_opens(settings: Settings, s
 
 def check_crash_in_recovery(machine: Machine, moment: Moment, seed: int) -> None:
     """Kill the process, let the next one recover, and cut the power at every operation of that."""
-    recovering = Machine(machine.journal.steps, machine.settings, machine.expectations)
+    # So that recovery itself flushes, and has more to do than to cut the tail of the log.
+    eager = replace(machine.settings, flush_bytes=1)
+    recovering = Machine(machine.journal.steps, eager, machine.expectations)
     recovering.files = moment.files.restarted()
     recovering.nodes = moment.nodes.copy()
     recovering.clock = ManualClock(machine.clock.microseconds())
@@ -91,12 +107,13 @@ def check_crash_in_recovery(machine: Machine, moment: Moment, seed: int) -> None
     db._crash()
     for step in [*(replace(one, statuses=moment.statuses) for one in within), after]:
         for disk in step.disks(seed, 1):
-            machine.check_disk(disk, step.nodes, step.statuses, f"killed at {moment.label}, then a crash at {step.label}")
+            machine.check_disk(
+                disk, step.nodes, step.statuses, f"killed at {moment.label}, then a crash at {step.label}"
+            )
 
 
 def test_a_crash_during_recovery_loses_nothing_and_what_recovery_showed_stays() -> None:
-    # Settings under which recovery itself flushes, so that it has more to do than to cut the tail of the log.
-    machine, moments = played(replace(CALM, flush_bytes=2_000))
+    machine, moments = played(CALM)
     sampled = [moment for moment in moments if "log/" in moment.label][3::9]
     assert len(sampled) > 5
     bounded(lambda: [check_crash_in_recovery(machine, moment, seed) for seed, moment in enumerate(sampled)], 600)
@@ -104,7 +121,7 @@ def test_a_crash_during_recovery_loses_nothing_and_what_recovery_showed_stays() 
 
 @pytest.mark.soak
 def test_a_crash_at_every_operation_of_every_recovery() -> None:
-    machine, moments = played(replace(CALM, flush_bytes=2_000))
+    machine, moments = played(CALM)
     bounded(lambda: [check_crash_in_recovery(machine, moment, seed) for seed, moment in enumerate(moments)], 3_600)
 
 

@@ -13,38 +13,30 @@ a refused request changes nothing (the model does not apply it, so the next comp
 from __future__ import annotations
 
 import datetime
-import difflib
-import io
-import pprint
-import reprlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import ebla
 from ebla.errors import Conflict, RequestError
 from ebla.settings import KIB, Settings
 
+from .comparing import as_rows, assert_equal, compare, history
+from .forms import as_form, as_key, cells_to_arrow, read_scan, rows_of_arrow
 from .reference import (
     Cell,
     Key,
-    RangeErasure,
     ReferenceStore,
-    ReferenceTable,
     Row,
-    Version,
-    cell_name,
     decode_counter,
     in_range,
 )
 from .strategies import Filter, Shape
 
-EPOCH = datetime.datetime(1970, 1, 1)
 VERSIONS_ALL = 1_000
 # How many moments of the past a deep comparison looks at.
 MOMENTS_MAX = 12
@@ -451,181 +443,3 @@ class Pair:
         compare(as_rows(held.read), as_rows(expected), self.model.table(held.table), label)
         if count is None or len(more) < count:
             self.scans.remove(held)
-
-
-# --- forms in which keys, rows and cells are handed over -----------------------------------------
-
-
-def as_key(key: Key) -> Any:
-    """Return a key as the API takes it: a scalar where the key is one column."""
-    return key[0] if len(key) == 1 else key
-
-
-def as_form(shape: Shape, rows: list[Row], form: str) -> Any:
-    """Return rows in one of the forms that `put` takes. All but dicts need rows that give the same columns."""
-    if form == "list":
-        return rows
-    if form == "dict":
-        assert len(rows) == 1
-        return rows[0]
-    if form == "map":
-        return rows_to_arrow(shape, rows, maps=True)
-    table = rows_to_arrow(shape, rows)
-    if form == "table":
-        return table
-    if form == "batch":
-        return table.combine_chunks().to_batches()[0]
-    if form == "ipc":
-        sink = io.BytesIO()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table, max_chunksize=2)
-        return sink.getvalue()
-    if form == "pandas":
-        import pandas
-
-        return table.to_pandas(types_mapper=pandas.ArrowDtype)
-    assert form == "polars"
-    import polars
-
-    return polars.from_arrow(table)
-
-
-def rows_to_arrow(shape: Shape, rows: list[Row], *, maps: bool = False) -> pa.Table:
-    """Return rows that give the same columns as an Arrow table, cells as columns of their own or as maps."""
-    schema = shape.numbered
-    columns: dict[str, pa.Array] = {}
-    for column in schema.key:
-        columns[column.name] = pa.array([row[column.name] for row in rows], column.type)
-    families: dict[str, list[list[tuple[str, bytes]]]] = {}
-    for name in rows[0]:
-        if name in schema.key_names:
-            continue
-        target = schema.resolve(name)
-        if target.column is not None:
-            columns[name] = pa.array([row[name] for row in rows], target.column.type)
-        elif maps and target.family:
-            lists = families.setdefault(target.family, [[] for _ in rows])
-            for cells, row in zip(lists, rows, strict=True):
-                if row[name] is not None:
-                    cells.append((str(target.qualifier), row[name]))
-        else:
-            columns[name] = pa.array([row[name] for row in rows], pa.binary())
-    for family, lists in families.items():
-        columns[family] = pa.array([cells or None for cells in lists], pa.map_(pa.string(), pa.binary()))
-    return pa.table(columns)
-
-
-def cells_to_arrow(shape: Shape, cells: Sequence[Cell], *, as_timestamps: bool) -> pa.Table:
-    """Return cells in long form."""
-    columns: dict[str, pa.Array] = {}
-    for place, column in enumerate(shape.numbered.key):
-        columns[column.name] = pa.array([cell.key[place] for cell in cells], column.type)
-    columns["family"] = pa.array([cell.family for cell in cells], pa.string())
-    columns["qualifier"] = pa.array([cell.qualifier for cell in cells], pa.string())
-    columns["value"] = pa.array([cell.value for cell in cells], pa.binary())
-    if any(cell.timestamp is not None for cell in cells):
-        kind = pa.timestamp("us") if as_timestamps else pa.int64()
-        columns["timestamp"] = pa.array([cell.timestamp for cell in cells], pa.int64()).cast(kind)
-    return pa.table(columns)
-
-
-# --- what comes back -----------------------------------------------------------------------------
-
-
-def read_scan(scan: Any, through: str, model: ReferenceTable) -> list[Row]:
-    """Read a scan to its end by one of its ways, and return plain rows."""
-    match through:
-        case "dicts":
-            return [dict(row) for row in scan]
-        case "arrow":
-            return rows_of_arrow(scan.to_arrow(), model)
-    assert through == "batches"
-    return [row for batch in scan.to_batches() for row in rows_of_arrow(pa.Table.from_batches([batch]), model)]
-
-
-def rows_of_arrow(table: pa.Table, model: ReferenceTable) -> list[Row]:
-    """Return the rows of an Arrow answer as dicts: maps spread out, cells that do not exist left out."""
-    rows = []
-    for found in table.to_pylist():
-        row: Row = {}
-        for field in table.schema:
-            value = found[field.name]
-            if pa.types.is_map(field.type):
-                family = "" if field.name == "*" else field.name  # the map of a `*` group has full names
-                row.update({cell_name(family, qualifier): as_versions(cell) for qualifier, cell in value or ()})
-            elif value is not None or field.name in model.schema.key_names:
-                row[field.name] = as_versions(value)
-            elif model.schema.resolve(field.name).column is not None:
-                row[field.name] = None
-        rows.append(row)
-    return rows
-
-
-def as_versions(value: Any) -> Any:
-    """Return Arrow's list of version structs as `Version`s, and anything else as it is."""
-    if isinstance(value, list) and value and isinstance(value[0], dict) and set(value[0]) == set(Version._fields):
-        return [Version(**version) for version in value]
-    return value
-
-
-# --- comparing -----------------------------------------------------------------------------------
-
-
-def canonical(value: Any) -> Any:
-    """Return a value in a form that is equal exactly where value and type are: -0.0 is not 0.0, True is not 1."""
-    if isinstance(value, tuple) and hasattr(value, "txn"):
-        stamp = value.timestamp
-        if isinstance(stamp, datetime.datetime):
-            stamp = (stamp.replace(tzinfo=None) - EPOCH) // datetime.timedelta(microseconds=1)
-        return f"{canonical(value.value)} @{value.txn} ts {stamp}"
-    if isinstance(value, list):
-        return [canonical(item) for item in value]
-    if isinstance(value, dict):
-        return {name: canonical(item) for name, item in value.items()}
-    return value.isoformat() if isinstance(value, datetime.datetime) else repr(value)
-
-
-def as_rows(rows: Any) -> list[Row | None]:
-    """Return rows in the form in which they are compared; a column without a single version counts as None."""
-    return [
-        None if row is None else {name: "None" if value == [] else canonical(value) for name, value in row.items()}
-        for row in rows
-    ]
-
-
-class Difference(AssertionError):
-    """Store and model do not say the same."""
-
-
-def compare(actual: list[Row | None], expected: list[Row | None], model: ReferenceTable, label: str) -> None:
-    """Fail with a readable account of the difference, if there is one."""
-    if actual == expected:
-        return
-    differing = [*zip(actual, expected, strict=False), (None, None)]
-    first = next((mine or yours for mine, yours in differing if mine != yours), None) or (actual + expected)[-1] or {}
-    keys = [key for key in model.history if as_rows([model.key_row(key)])[0].items() <= first.items()]  # type: ignore[union-attr]
-    lines = difflib.unified_diff(_lines(expected), _lines(actual), "the model says", "the store says", lineterm="", n=1)
-    raise Difference("\n".join([label, *lines, history(model, keys)]))
-
-
-def assert_equal(actual: Any, expected: Any, label: str) -> None:
-    """Fail if two values differ in value or type."""
-    assert canonical(actual) == canonical(expected), f"{label}: the store says {actual!r}, the model {expected!r}"
-
-
-def history(model: ReferenceTable, keys: Sequence[Key]) -> str:
-    """Return everything ever written to some rows, in order."""
-    records = [record for key in dict.fromkeys(keys) for record in model.history.get(key, ())]
-    ranges = [erasure for erasure in model.ranges if any(erasure.covers(key) for key in keys)]
-    lines = [f"written to {', '.join(map(str, keys)) or 'it'}:"]
-    for change in sorted([*records, *ranges], key=lambda change: change.txn):
-        if isinstance(change, RangeErasure):
-            lines.append(f"  {change.txn} erased all in [{change.start}, {change.stop})")
-        else:
-            what = "erased" if change.erased else reprlib.repr(change.values)
-            lines.append(f"  {change.txn} {change.key} {change.group} {change.identity} ts {change.ts}: {what}")
-    return "\n".join(lines)
-
-
-def _lines(rows: list[Row | None]) -> list[str]:
-    return [line for row in rows for line in pprint.pformat(row, width=110).splitlines()]
