@@ -167,12 +167,20 @@ def check_values(names: Sequence[str], arrays: Sequence[pa.Array], limits: Limit
     # What the buffers hold is an upper limit and quickly known; only beyond it is it worth counting.
     if sum(array.get_total_buffer_size() for array in arrays) <= min(limits):
         return
-    bytes_total = sum(array.nbytes for array in arrays)
-    if bytes_total > limits.batch_bytes_max:
-        raise InvalidBatch(f"{bytes_total} bytes at once: at most {limits.batch_bytes_max} are taken, send fewer rows")
-    for name, array in zip(names, arrays, strict=True):
-        if array.nbytes > limits.value_bytes_max:
+    sizes = [_size_bytes(array) for array in arrays]
+    if sum(sizes) > limits.batch_bytes_max:
+        raise InvalidBatch(f"{sum(sizes)} bytes at once: at most {limits.batch_bytes_max} are taken, send fewer rows")
+    for name, array, size in zip(names, arrays, sizes, strict=True):
+        if size > limits.value_bytes_max:
             _check_lengths(name, array, np.arange(len(array)), limits.value_bytes_max)
+
+
+def _size_bytes(array: pa.Array) -> int:
+    """Return the size of an array, which may be a slice of a larger one. Arrow's own count is slow for short slices."""
+    if array.type in (pa.string(), pa.binary()) and len(array):
+        offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
+        return int(offsets[-1] - offsets[0]) + 4 * len(array)
+    return int(array.nbytes)
 
 
 def _check_lengths(name: str, array: pa.Array, rows: Numbers, value_bytes_max: int) -> None:

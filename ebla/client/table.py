@@ -58,7 +58,7 @@ class Table:
         kinds = [column.type for group in state.view.schema.groups for column in group.columns]
         self._has_nested = any(pa.types.is_nested(kind) for kind in kinds)
         # A row whose values expire changes without a commit, so it is not cached.
-        self._is_cacheable = all(group.max_age_microseconds is None for group in state.view.schema.groups)
+        self._expires = any(group.max_age_microseconds is not None for group in state.view.schema.groups)
 
     def __repr__(self) -> str:
         return f"<ebla.Table {self.name!r}>"
@@ -108,7 +108,7 @@ class Table:
         return self._retried(lambda: self._put_absent(mutation, if_unchanged_since, wait))
 
     def _put_absent(self, mutation: Mutation, since: int | None, wait: Wait) -> int | None:
-        read_at = self._store.read_txn(uncommitted=True)
+        read_at = self._store.read_txn(uncommitted=True, at_once=self._expires)
         found = self._read_rows(mutation.rows, self._state.projection([]), read_at)
         if found.num_rows:
             keys = tuple(found.column(name)[0].as_py() for name in self.key_names)
@@ -145,7 +145,7 @@ class Table:
 
     def _erase_columns(self, rows: pa.Array, targets: Sequence[Target], wait: Wait) -> int | None:
         """Set typed columns to null, but only of rows that their group shows: erasing must not make rows."""
-        read_at = self._store.read_txn(uncommitted=True)
+        read_at = self._store.read_txn(uncommitted=True, at_once=self._expires)
         parts = [self._state.admission.erase(rows, [t for t in targets if t.column is None])]
         for group in {target.group.id: target.group for target in targets if target.column is not None}.values():
             own = [target for target in targets if target.group.id == group.id]
@@ -230,7 +230,7 @@ class Table:
         projection = self._state.projection(columns)
 
         def attempt() -> int | None:
-            read_at = self._store.read_txn(uncommitted=True)
+            read_at = self._store.read_txn(uncommitted=True, at_once=self._expires)
             changes = change(self._read_one(row, projection, read_at))
             if changes is None:
                 return read_at
@@ -274,7 +274,7 @@ class Table:
     ) -> Row | None:
         """Return one row, or None if there is none."""
         encoded = self._encode(key)
-        if columns is None and as_of is None and self._as_of is None and not read_uncommitted:
+        if columns is None and as_of is None and self._as_of is None and not (read_uncommitted or self._expires):
             txn = self._sequencer.committed
             cached = self._cached_rows.get(encoded)
             if cached is not None:
@@ -287,7 +287,7 @@ class Table:
 
     def _read_and_cache(self, encoded: bytes, txn: int) -> Row | None:
         row = self._read_one(encoded, self._state.everything, txn)
-        if row is not None and self._is_cacheable and self._state.row_cache.wants(encoded):
+        if row is not None and self._state.row_cache.wants(encoded):
             slot = self._store.recent.slot_of(encoded, self._state.salt)
             kept = copy.deepcopy(dict(row)) if self._has_nested else dict(row)
             size = sum(len(v) if isinstance(v, (bytes, str)) else 32 for v in row.values())
@@ -397,7 +397,8 @@ class Table:
         return KeyRange(first, last) if first or last is not None else ALL
 
     def _txn(self, as_of: AsOf | None, uncommitted: bool) -> int:
-        return self._store.read_txn(txn_of(as_of) if as_of is not None else self._as_of, uncommitted=uncommitted)
+        at = txn_of(as_of) if as_of is not None else self._as_of
+        return self._store.read_txn(at, uncommitted=uncommitted, at_once=self._expires)
 
     # --- care ---
 

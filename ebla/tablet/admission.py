@@ -57,9 +57,12 @@ class GroupRecords:
     stamps_at_commit: bool = False
 
     @classmethod
-    def of(cls, records: pa.RecordBatch, *, unique: bool = True, stamps_at_commit: bool = False) -> GroupRecords:
-        """Measure the records and describe their schema, once."""
-        return cls(records, _schema_bytes(records.schema), int(records.nbytes), unique, stamps_at_commit)
+    def of(
+        cls, records: pa.RecordBatch, *, unique: bool = True, stamps_at_commit: bool = False, is_copy: bool = False
+    ) -> GroupRecords:
+        """Measure the records and describe their schema, once. The buffers of a copy hold nothing else."""
+        size = records.get_total_buffer_size() if is_copy else records.nbytes
+        return cls(records, _schema_bytes(records.schema), int(size), unique, stamps_at_commit)
 
     def stamped(self, microseconds: int) -> pa.RecordBatch:
         """Return the records with the commit's time filled in, sorted as they then must be."""
@@ -124,11 +127,12 @@ class Admission:
     ) -> pa.Array:
         order, repeats = sort_rows(rows)
         sets = batch.column(SET) if SET in batch.schema.names else None
-        if bool(repeats.any()) and (replace or sets is None):
+        some_repeat = bool(repeats.any())
+        if some_repeat and (replace or sets is None):
             # All entries set the same columns, so the last entry of a row stands for all; the sort is stable.
             last = np.ones(len(order), dtype=np.bool_)
             last[:-1] = ~repeats[1:]
-            order, repeats = order[last], np.zeros(int(last.sum()), dtype=np.bool_)
+            order, some_repeat = order[last], False
         take = None if _in_place(order, len(rows)) else pa.array(order)
         ordered = batch
         if take is not None:
@@ -140,10 +144,10 @@ class Admission:
             records = self._columns_records(group, ordered, rows, replace)
             if records is None:
                 continue
-            if repeats.any():
+            if some_repeat:
                 records = _fold_repeats(group, records)
-            parts[group.id] = GroupRecords.of(records)
-        return rows.filter(pa.array(~repeats)) if repeats.any() else rows
+            parts[group.id] = GroupRecords.of(records, is_copy=take is not None)
+        return rows.filter(pa.array(~repeats)) if some_repeat else rows
 
     def _columns_records(
         self, group: GroupSchema, batch: pa.RecordBatch, rows: pa.Array, replace: bool

@@ -122,6 +122,10 @@ def _open_for_writing(
 
     for found in recovery:
         replay(found.entry, tables, replayed, grown)
+    if replayed.txn_max > bound.txn:
+        # New commits would get smaller txns than what is there already, and be hidden by it.
+        reason = f"it allows txns up to {bound.txn}, and the log has {replayed.txn_max}: restore the newer one"
+        raise Corruption(f"clocks/{identity.server} in the coordination service", reason)
     truncate_torn_tail(files, recovery)
     writer = LogWriter(
         files, directory, identity.server, recovery.next_sequence, settings.log_segment_bytes, recovery.segments

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ebla.metadata.changes import Flush, FlushedTablet, NewFragment
-from ebla.metadata.table_metadata import FragmentRef, RangeErasure
+from ebla.metadata.table_metadata import FragmentRef, RangeErasure, TableMetadata
 from ebla.ranges import KeyRange
 from ebla.settings import Settings
 from ebla.storage.files import Files
@@ -81,8 +81,12 @@ def write_fragment(work: FlushWork, files: Files, new_id: Callable[[], str]) -> 
         return writer.finish()
 
 
-def flush_change(work: FlushWork, info: FragmentInfo | None) -> Flush:
-    """Return the METADATA change that makes a flush part of the table."""
+def flush_change(work: FlushWork, info: FragmentInfo | None, landed: TableMetadata | None = None) -> Flush:
+    """Return the METADATA change that makes a flush part of the table.
+
+    `landed` is METADATA in which an earlier attempt, whose outcome was not known, may have been saved. Tablets that it
+    flushed as far as this one would are left out: their records are in its fragment.
+    """
     metadata = work.table.view.metadata
     flushed: dict[str, int] = {}
     holders: set[str] = set()
@@ -93,6 +97,9 @@ def flush_change(work: FlushWork, info: FragmentInfo | None) -> Flush:
     for erasure in work.erasures:
         for holder, index in erasure.indexes.items():
             flushed[holder] = max(index, flushed.get(holder, 0))
+    if landed is not None:
+        flushed = {t: index for t, index in flushed.items() if index > _flushed(landed, t, work.group)}
+        holders.intersection_update(flushed)
     fragments: tuple[NewFragment, ...] = ()
     if info is not None:
         reference = FragmentRef(
@@ -122,3 +129,8 @@ def flush_change(work: FlushWork, info: FragmentInfo | None) -> Flush:
         )
         tablets.append(FlushedTablet(tablet.id, tablet.epoch, index, own))
     return Flush(work.group, fragments, tuple(tablets))
+
+
+def _flushed(metadata: TableMetadata, tablet_id: str, group: int) -> int:
+    tablet = metadata.by_id(tablet_id)
+    return 0 if tablet is None else tablet.group(group).flushed

@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
-from ebla.clock import Clock, TxnClock, txn_at
+from ebla.clock import COUNTER_BITS, Clock, TxnClock, txn_at
 from ebla.errors import (
     Closed,
     Conflict,
@@ -351,8 +351,9 @@ class TabletStore:
         """Raise `Conflict` if a row changed after `since`; return up to which txn that is known."""
         if since is None:
             return None
-        checked_at = self.sequencer.allocated
-        view = table.view
+        with self._commit_lock:  # not between the allocation of a txn and its records
+            checked_at = self.sequencer.allocated
+            view = table.view
         suspects = self.recent.changed_after(slots, since)
         if table.last_range_erasure > since:
             suspects[:] = True
@@ -523,8 +524,10 @@ class TabletStore:
         except RequirementFailed as error:
             if error.code != "already_flushed":
                 raise
-            # An earlier attempt whose outcome was not known did land: the same records are in its fragment.
-            return self.metadata.refresh(work.table.id)
+            # An earlier attempt whose outcome was not known did land. What was written since then is not part of it.
+            landed = self.metadata.refresh(work.table.id)
+            change = flush_change(work, info, landed)
+            return self.metadata.commit(work.table.id, [change]) if change.tablets else landed
 
     def _release_log(self) -> None:
         """Remove the log segments whose every record is in a fragment that METADATA names."""
@@ -541,7 +544,7 @@ class TabletStore:
             _log.warning("log segments could not be removed, trying again after the next flush: %s", error)
 
     def _keep_replies(self, needed: int) -> None:
-        """Log the replies again that stand only below `needed`, where the log is about to go; return when that is done."""
+        """Log the replies again that stand only below `needed`, where the log is about to go."""
         segments = self._writer.segments() if self._writer is not None else []
         if not self._replies or not segments or segments[0].txn_max >= needed:
             return
@@ -587,10 +590,26 @@ class TabletStore:
 
     # --- reading ---
 
-    def read_txn(self, as_of: int | None = None, *, uncommitted: bool = False) -> int:
-        """Return the txn at which to read, so that an answer at it never changes."""
+    def read_txn(self, as_of: int | None = None, *, uncommitted: bool = False, at_once: bool = False) -> int:
+        """Return the txn at which to read, so that an answer at it never changes.
+
+        Without `as_of` it is that of the newest commit; with `at_once` that of this very moment, for tables in which
+        time alone changes what is seen.
+        """
+        if as_of is None and at_once:
+            as_of = max(self.sequencer.committed, self._opened_at)
+            if self._commit_log is not None:
+                as_of = max(as_of, self.txn_clock.last, self._clock.microseconds() << COUNTER_BITS)
+                if uncommitted:
+                    self.txn_clock.observe(as_of)
+                    # Whoever got a smaller txn before that has its records in memory once the lock is free.
+                    with self._commit_lock:
+                        return as_of
         if as_of is None:
-            return self.sequencer.allocated if uncommitted else self.sequencer.committed
+            if not uncommitted:
+                return self.sequencer.committed
+            with self._commit_lock:  # not between the allocation of a txn and its records
+                return self.sequencer.allocated
         if as_of > self.sequencer.committed:
             if self._commit_log is None:
                 return self._read_only_txn(as_of)

@@ -1,4 +1,4 @@
-"""Requests that cannot be right: a typed error that says why, and a store that is as it was, now and after reopening."""
+"""Requests that cannot be right: a typed error that says why, and a store that is as it was, also when reopened."""
 
 from __future__ import annotations
 

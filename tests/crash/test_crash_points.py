@@ -15,7 +15,7 @@ from ebla.clock import ManualClock
 from ebla.settings import Settings
 from ebla.storage.log_format import LogEntry
 from ebla.storage.log_writer import LogWriter
-from tests.crash.journal import IN, OUT
+from tests.crash.journal import BEGUN, IN, OUT
 from tests.crash.machine import Machine, Moment, bounded, open_store
 from tests.crash.story import (
     CALM,
@@ -72,13 +72,13 @@ def test_after_a_crash_at_any_operation_the_store_opens_with_all_that_was_acknow
     kinds = {moment.label.split()[1] for moment in moments if moment.label[0].isdigit()}
     assert kinds >= {"create", "write", "sync", "sync_directory", "delete", "truncate", "make_directory"}
     assert any(moment.label.startswith("CompareAndSet") for moment in moments)
-    assert bounded(lambda: check_all(machine, moments[::2], disks_max=1), 600) > len(moments) // 2
+    assert bounded(lambda: check_all(machine, moments[::3], disks_max=1), 600) > len(moments) // 3
 
 
 def test_background_flushes_lose_nothing_in_a_crash() -> None:
     machine, moments = played(RESTLESS)
     assert any("fragments/" in moment.label for moment in moments)
-    bounded(lambda: check_all(machine, moments[1::6], disks_max=1), 600)
+    bounded(lambda: check_all(machine, moments[1::8], disks_max=1), 600)
 
 
 @pytest.mark.soak
@@ -89,8 +89,8 @@ def test_after_a_crash_at_every_operation_every_disk_opens(settings: Settings, s
     bounded(lambda: check_all(machine, moments, disks_max=8, seed=1_000 * seed), 3_600)
 
 
-def check_crash_in_recovery(machine: Machine, moment: Moment, seed: int) -> None:
-    """Kill the process, let the next one recover, and cut the power at every operation of that."""
+def check_crash_in_recovery(machine: Machine, moment: Moment, seed: int, every: int = 1) -> None:
+    """Kill the process, let the next one recover, and cut the power at every operation of that (or some of them)."""
     # So that recovery itself flushes, and has more to do than to cut the tail of the log.
     eager = replace(machine.settings, flush_bytes=1)
     recovering = Machine(machine.journal.steps, eager, machine.expectations)
@@ -98,14 +98,14 @@ def check_crash_in_recovery(machine: Machine, moment: Moment, seed: int) -> None
     recovering.nodes = moment.nodes.copy()
     recovering.clock = ManualClock(machine.clock.microseconds())
     within: list[Moment] = []
-    recovering.capture(within)
+    recovering.capture(within, is_telling)
     db = recovering.open()
     found = machine.check(db, moment.statuses, f"killed at {moment.label}", thorough=False)
     settled = tuple(IN if there else OUT for there in found)
     # From here on somebody may have read it: it must not go away any more.
     after = Moment("after recovery", recovering.files.restarted(), recovering.nodes.copy(), settled)
     db._crash()
-    for step in [*(replace(one, statuses=moment.statuses) for one in within), after]:
+    for step in [*(replace(one, statuses=moment.statuses) for one in within[seed % every :: every]), after]:
         for disk in step.disks(seed, 1):
             machine.check_disk(
                 disk, step.nodes, step.statuses, f"killed at {moment.label}, then a crash at {step.label}"
@@ -114,9 +114,10 @@ def check_crash_in_recovery(machine: Machine, moment: Moment, seed: int) -> None
 
 def test_a_crash_during_recovery_loses_nothing_and_what_recovery_showed_stays() -> None:
     machine, moments = played(CALM)
-    sampled = [moment for moment in moments if "log/" in moment.label][3::9]
-    assert len(sampled) > 5
-    bounded(lambda: [check_crash_in_recovery(machine, moment, seed) for seed, moment in enumerate(sampled)], 600)
+    # Just before a sync, the log holds a commit as a whole that may be gone after the next power cut.
+    sampled = [moment for moment in moments if "sync log/" in moment.label and BEGUN in moment.statuses][4::7]
+    assert len(sampled) >= 4
+    bounded(lambda: [check_crash_in_recovery(machine, moment, n, every=8) for n, moment in enumerate(sampled)], 600)
 
 
 @pytest.mark.soak
@@ -133,7 +134,7 @@ def test_unsynced_commits_survive_as_a_prefix() -> None:
     steps += [erase("mixed", "u2", wait="none"), put("mixed", {"user": "u2", "age": 1}, "none"), sync()]
     machine, moments = played(CALM, steps)
     log = [moment for moment in moments if "log/" in moment.label]
-    bounded(lambda: check_all(machine, log, disks_max=3), 600)
+    bounded(lambda: check_all(machine, log[::2], disks_max=3), 600)
 
 
 def test_the_store_goes_on_after_a_crash_and_txns_only_grow() -> None:

@@ -39,7 +39,7 @@ def test_a_reader_opens_at_every_moment_of_the_story_and_changes_nothing() -> No
 
 
 class Interleaved:
-    """The disk as a reader sees it while somebody else works on it: before every look, a step of the story is played."""
+    """The disk as a reader sees it while somebody works on it: before every look, a step of the story is played."""
 
     def __init__(self, machine: Machine, steps_max: int) -> None:
         self._machine = machine

@@ -293,15 +293,17 @@ class Pair:
     def _as_of(self, name: str, moment: int | None) -> int | None:
         return None if moment is None else self.remembered(name, moment)
 
-    def _answers(self, as_of: int | None, read: Callable[[], Any], answer: Callable[[int], Any]) -> tuple[Any, Any]:
+    def _answers(
+        self, name: str, as_of: int | None, read: Callable[[], Any], answer: Callable[[int], Any]
+    ) -> tuple[Any, Any]:
         """Return what the store reads and what the model answers at the same moment.
 
         A get does not say at which txn it read. Where rows expire by themselves that matters: if the model's answer
         is not the same just before and just after, there is nothing to compare.
         """
-        before = self.database.snapshot().txn if as_of is None else as_of
+        before = self.table(name).scan(limit=0).txn if as_of is None else as_of
         actual = read()
-        after = self.database.snapshot().txn if as_of is None else as_of
+        after = self.table(name).scan(limit=0).txn if as_of is None else as_of
         expected = answer(before)
         return actual, expected if as_rows(expected) == as_rows(answer(after)) else actual
 
@@ -326,6 +328,7 @@ class Pair:
         as_of = self._as_of(name, moment)
         given = model.key_row(key) if by_name else as_key(key)
         actual, expected = self._answers(
+            name,
             as_of,
             lambda: [self.table(name).get(given, columns=columns, as_of=as_of, read_uncommitted=uncommitted)],
             lambda at: [model.get(key, columns, at)],
@@ -347,7 +350,7 @@ class Pair:
             found = answer.column("_found").to_pylist()
             return [row if here else None for row, here in zip(rows, found, strict=True)]
 
-        actual, expected = self._answers(as_of, read, lambda at: list(model.get_many(keys, columns, at)))
+        actual, expected = self._answers(name, as_of, read, lambda at: list(model.get_many(keys, columns, at)))
         compare(as_rows(actual), as_rows(expected), model, f"get_many {keys} {columns} as of {as_of}")
 
     def check_scan(

@@ -219,7 +219,7 @@ def test_pages_have_checksums_that_another_reader_checks(flushed: Flushed, tmp_p
     copy = tmp_path / "damaged.parquet"
     copy.write_bytes(damaged)
     pq.read_table(flushed.typed_file, page_checksum_verification=True)
-    with pytest.raises(OSError, match="(?i)crc|checksum"):
+    with pytest.raises(OSError, match=r"(?i)crc|checksum"):
         pq.read_table(copy, page_checksum_verification=True)
 
 

@@ -1,4 +1,4 @@
-"""Reading a store from another process: beside a writer that flushes and deletes its log, after it, and after its death.
+"""Reading a store from another process: beside a writer that flushes and deletes its log, and after its death.
 
 A read-only opening sees everything that was acknowledged before it began, no commit in part, and nothing that comes
 later; it takes no lock, and the writer goes on.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ ROLLING = Settings(log_segment_bytes=4 * KIB, recent_row_slots=1 << 8)
 
 
 def written(path: Path, count: int = 6, settings: Settings | None = None) -> Path:
-    """Make a store with some commits that are only in its log, as a killed process leaves it; return the last segment."""
+    """Make a store with commits that are only in its log, as a killed process leaves it; return the last segment."""
     db = ebla.open(path, settings=settings)
     table = db.create_table("t", SCHEMA, ["m"])
     for n in range(count):
@@ -175,6 +176,54 @@ def test_a_second_close_and_a_use_after_it_are_told(tmp_path: Path) -> None:
         db.table("t")
     with pytest.raises(ebla.Closed):
         table.put({"k": "a"})
+
+
+@pytest.mark.parametrize("end", ["close", "_crash", "drop_table"])
+def test_writers_that_are_at_it_when_the_store_or_table_goes_are_told_and_lose_nothing(
+    tmp_path: Path, end: str
+) -> None:
+    db = ebla.open(tmp_path / "s", settings=ROLLING)
+    table = db.create_table("t", SCHEMA, ["m"])
+    kept = db.create_table("kept", SCHEMA)
+    acked: dict[int, int] = {}
+    told: list[Exception] = []
+    begun = threading.Barrier(5)
+
+    def write(thread: int) -> None:
+        one = kept if thread % 2 else table
+        try:
+            for n in range(100_000):
+                one.put({"k": f"{thread}", "n": n, "c:n": b"%d" % n}, wait="durable" if n % 3 else "logged")
+                acked[thread] = n
+                if n == 5:
+                    begun.wait(60)
+        except ebla.EblaError as error:
+            told.append(error)
+
+    threads = [threading.Thread(target=write, args=(thread,), daemon=True) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    begun.wait(60)
+    if end == "drop_table":
+        db.drop_table("t")
+        for thread in threads[::2]:
+            thread.join(60)
+        assert [type(error) for error in told] == [ebla.UnknownTable] * 2
+        db.close()
+    else:
+        getattr(db, end)()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "a writer hangs"
+    assert all(isinstance(error, (ebla.Closed, ebla.UnknownTable)) for error in told)
+    with ebla.open(tmp_path / "s", settings=ROLLING) as db:
+        for thread, n in acked.items():
+            name = "kept" if thread % 2 else "t"
+            if name in db.tables():
+                found = db.table(name).get(f"{thread}")
+                assert found["n"] in (n, n + 1)
+                assert found["c:n"] == b"%d" % found["n"]
+        assert ("t" in db.tables()) == (end != "drop_table")
 
 
 # --- time ----------------------------------------------------------------------------------------
