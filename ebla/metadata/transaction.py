@@ -257,7 +257,9 @@ class MetadataServer:
             self._store.discard(table_id, metadata.txnid)
             raise
         if version is None:
-            return self.refresh(table_id)
+            # It is there, but the reply with its version was lost: the next use looks it up. Asking now could fail,
+            # and then a table that was made would be said not to be.
+            return metadata
         return self._remember(table_id, _Current(config, version, metadata)).metadata
 
     def drop_table(self, name: str) -> str:

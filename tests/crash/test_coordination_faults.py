@@ -155,7 +155,6 @@ def test_closing_does_not_fail_because_the_service_is_away() -> None:
     db.close()
 
 
-@pytest.mark.xfail(strict=True, reason="create_table reads once more after it has succeeded, and hands on that failure")
 def test_a_table_that_was_created_is_not_said_to_be_unavailable() -> None:
     machine = started()
     assert machine.db is not None
