@@ -2,7 +2,7 @@
 
     apply     admit -> check conflicts -> throttle -> [commit lock: txn, memory, queue] -> log -> wait
     read      the newest committed txn, or the one asked for -> view -> reader
-    workers   log (commit_log.py), flush and fold (here), saves of METADATA that commits depend on (here)
+    workers   log (commit_log.py), flush and fold (flusher.py), saves of METADATA that commits depend on (here)
 
 Lock order: flush lock, commit lock, then the locks inside sequencer, commit log, caches and METADATA. The commit lock
 is held for microseconds and never over I/O, with one exception: reserving txn numbers, every few seconds.
@@ -11,11 +11,8 @@ is held for microseconds and never over I/O, with one exception: reserving txn n
 from __future__ import annotations
 
 import contextlib
-import logging
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Literal, TypeAlias
 
 import pyarrow as pa
@@ -31,37 +28,34 @@ from ebla.errors import (
     StoreError,
     UnknownTable,
 )
-from ebla.metadata.changes import RequirementFailed, TabletAt, TakeLog
+from ebla.metadata.changes import TabletAt, TakeLog
 from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.settings import Settings
 from ebla.storage.cache import BlockCache
 from ebla.storage.files import Files
 from ebla.storage.fragment_reader import OpenFragments
-from ebla.storage.log_format import Reply, Slice
+from ebla.storage.log_format import Slice
 from ebla.storage.log_writer import LogWriter
-from ebla.storage.memory import choose_fold, combine
 from ebla.storage.order import Indices
 from ebla.storage.records import Block
 from ebla.tablet.admission import Mutation
 from ebla.tablet.commit_log import Combined, Commit, CommitLog
+from ebla.tablet.flusher import IDLE_SECONDS, Flusher
+from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.recent_rows import RecentRows
+from ebla.tablet.replies import Replies
 from ebla.tablet.sequencer import Sequencer
-from ebla.tablet.serialize import Candidate, FlushWork, choose, flush_change, write_fragment
 from ebla.tablet.table_state import TableState
 
 Wait: TypeAlias = Literal["durable", "logged", "none"]
 
 # Look-ups of rows that may have changed are not repeated for ever when others keep changing them.
 CONFLICT_CHECKS_MAX = 100
-REPLIES_MAX = 10_000
 REPLY_BYTES = 64
-IDLE_SECONDS = 1.0
 # METADATA that a commit depends on is tried again so often before the commit is given up.
 SAVE_ATTEMPTS_MAX = 10
 SAVE_PAUSE_SECONDS = 0.05
-
-_log = logging.getLogger(__name__)
 
 
 class TabletStore:
@@ -92,28 +86,16 @@ class TabletStore:
         self.scan_pool = ThreadPoolExecutor(settings.scan_threads, thread_name_prefix="ebla-scan")
         self._opened_at = max(txn_clock.last, txn_at(clock.microseconds()))
         self._clock = clock
-        self._new_id = new_id
         self._saves = ThreadPoolExecutor(1, thread_name_prefix="ebla-metadata")
-        self._flush_lock = threading.Lock()
-        self._commit_lock = threading.Lock()
-        self._room = threading.Condition(self._commit_lock)
-        self._work = threading.Event()
+        self._tables = OpenTables()
+        self._commit_lock = self._tables.lock
+        self._flusher = Flusher(self._tables, self.sequencer, metadata, files, settings, server, new_id)
         # Set by `start`.
         self._commit_log: CommitLog | None = None
-        self._writer: LogWriter | None = None
-        self._maintenance: threading.Thread | None = None
         # Guarded by _commit_lock.
-        self._tables: dict[str, TableState] = {}
-        self._names: dict[str, TableState] = {}
-        self._replies: dict[str, tuple[int, int]] = {}
-        self._replies_logged: dict[str, int] = {}  # where the log has a reply again, as the txn of that entry
-        self._memory_bytes = 0
+        self._replies = Replies()
         self._throttled = 0
-        self._flush_failure: EblaError | None = None
         self._closing = False
-        # Counters for stats().
-        self._flushes = 0
-        self._folds = 0
 
     # --- tables ---
 
@@ -121,56 +103,38 @@ class TabletStore:
         """Open a table."""
         table = TableState(name, metadata, self.fragments, self.recent, self.settings)
         table.use_metadata(metadata, self.server)
-        with self._commit_lock:
-            self._tables[table.id] = table
-            self._names[name] = table
+        self._tables.add(table)
         return table
 
     def remove_table(self, name: str) -> None:
         """Stop serving a table that was dropped; its memory is let go."""
-        with self._commit_lock:
-            table = self._names.pop(name)
-            del self._tables[table.id]
-            table.is_dropped = True
-            self._memory_bytes -= table.memory_bytes
-            self._room.notify_all()
-        self._work.set()
+        self._tables.remove(name)
+        self._flusher.wake()
 
     def table(self, name: str) -> TableState:
         """Return an open table by name."""
-        table = self._names.get(name)
-        if table is None:
-            raise UnknownTable(f"there is no table {name!r}: the store has {self._listed()}")
-        return table
-
-    def _listed(self) -> str:
-        names = sorted(self._names)
-        return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") if names else "no tables yet"
+        return self._tables.named(name)
 
     def tables(self) -> list[TableState]:
         """Return all open tables, by name."""
-        with self._commit_lock:
-            return [self._names[name] for name in sorted(self._names)]
+        return self._tables.all()
 
     # --- life ---
 
     def recovered(self, replies: dict[str, tuple[int, int]]) -> None:
         """Take stock after a replay: the memory it filled, and what clients were told."""
+        self._tables.count_memory()
         with self._commit_lock:
-            self._memory_bytes = sum(table.memory_bytes for table in self._tables.values())
-            self._replies.update(replies)
+            self._replies.restore(replies)
 
     def flush_replayed(self, table: TableState) -> None:
         """Make room during a replay: everything in it was committed before."""
-        for group in table.view.schema.groups:
-            self._flush_group(table, group.id)
+        self._flusher.flush_table(table)
 
     def start(self, writer: LogWriter) -> None:
         """Begin to accept writes, into `writer`."""
-        self._writer = writer
         self._commit_log = CommitLog(writer, self.sequencer, self._slices_of, self._on_durable)
-        self._maintenance = threading.Thread(target=self._maintain, name="ebla-maintenance", daemon=True)
-        self._maintenance.start()
+        self._flusher.start(writer, self._keep_replies)
 
     @property
     def is_writable(self) -> bool:
@@ -183,7 +147,7 @@ class TabletStore:
             if self._closing:
                 return
             self._closing = True
-            self._room.notify_all()
+            self._tables.room.notify_all()
         try:
             self._stop_writing()
         finally:
@@ -191,15 +155,14 @@ class TabletStore:
             self._saves.shutdown()
 
     def _stop_writing(self) -> None:
-        if self._commit_log is None or self._maintenance is None:
+        if self._commit_log is None:
             return
-        self._work.set()
-        self._maintenance.join()
+        self._flusher.stop()
         failed = self._commit_log.failure is not None
         self._commit_log.close()
         if not failed:
             self._saves.submit(lambda: None).result()
-            self._flush_down_to(self.settings.close_flush_bytes)
+            self._flusher.flush_down_to(self.settings.close_flush_bytes)
             with contextlib.suppress(EblaError):  # a bound that stays too high only lets the next txns begin later
                 self.txn_clock.release()
 
@@ -207,11 +170,10 @@ class TabletStore:
         """Stop as a crash would, writing nothing more. For tests."""
         with self._commit_lock:
             self._closing = True
-            self._room.notify_all()
-        if self._commit_log is not None and self._maintenance is not None:
+            self._tables.room.notify_all()
+        if self._commit_log is not None:
             self._commit_log.abandon()
-            self._work.set()
-            self._maintenance.join()
+            self._flusher.stop()
         self.scan_pool.shutdown(cancel_futures=True)
         self._saves.shutdown()
 
@@ -236,15 +198,15 @@ class TabletStore:
             return self.sequencer.committed
         slots = self.recent.slots_of(mutation.rows, table.salt)
         for _ in range(CONFLICT_CHECKS_MAX):
-            self._throttle(log, mutation.bytes)
+            self._throttle(log)
             checked_at = self._check_unchanged(table, mutation.rows, slots, unchanged_since)
             with self._commit_lock:
                 if self._closing:
                     raise Closed("the store was closed")
                 if table.is_dropped:
                     raise UnknownTable(f"the table {table.name!r} was dropped")
-                if request is not None and (known := self._replies.get(request[0])) and known[0] >= request[1]:
-                    txn = known[1]
+                if request is not None and (known := self._replies.find(request)) is not None:
+                    txn = known
                     break
                 if checked_at is not None and self._changed_since(table, slots, checked_at):
                     continue
@@ -299,19 +261,9 @@ class TabletStore:
         wait: Wait,
         request: tuple[str, int] | None,
     ) -> None:
-        reply = None
-        if request is not None:
-            reply = Reply(request[0], request[1], txn)
-            self._replies.pop(request[0], None)
-            self._replies[request[0]] = (request[1], txn)
-            self._replies_logged.pop(request[0], None)
-            while len(self._replies) > REPLIES_MAX:
-                forgotten = next(iter(self._replies))
-                del self._replies[forgotten]
-                self._replies_logged.pop(forgotten, None)
-        before = table.memory_bytes
-        commit, first_touched = table.stage(mutation, txn, reply)
-        self._memory_bytes += table.memory_bytes - before
+        reply = None if request is None else self._replies.remember(request, txn)
+        with self._tables.counted(table):
+            commit, first_touched = table.stage(mutation, txn, reply)
         watched = self.recent.change(slots, txn)
         if len(watched):
             table.row_cache.drop(mutation.rows, watched)
@@ -321,25 +273,28 @@ class TabletStore:
             self.sequencer.add_future_dependencies(txn, 1)
             self._saves.submit(self._take_log, table, first_touched, txn)
         log.push(commit, attended=wait != "none")
-        if self._memory_bytes >= self.settings.flush_bytes:
-            self._work.set()
+        if self._tables.memory_bytes >= self.settings.flush_bytes:
+            self._flusher.wake()
 
-    def _throttle(self, log: CommitLog, size_bytes: int) -> None:
+    def _throttle(self, log: CommitLog) -> None:
         """Wait while too much is queued for the log, or in memory."""
-        settings = self.settings
-        if log.queued_bytes <= settings.queue_bytes_max and self._memory_bytes <= settings.memory_bytes_max:
+        if self._has_room(log):
             return
         with self._commit_lock:
             self._throttled += 1
             while not self._closing:
                 if log.failure is not None:
                     raise log.failure
-                if log.queued_bytes <= settings.queue_bytes_max and self._memory_bytes <= settings.memory_bytes_max:
+                if self._has_room(log):
                     return
-                if self._flush_failure is not None and self._memory_bytes > settings.memory_bytes_max:
-                    raise StoreError(f"memory is full and cannot be flushed: {self._flush_failure}")
-                self._work.set()
-                self._room.wait(IDLE_SECONDS)
+                if self._flusher.failure is not None and self._tables.memory_bytes > self.settings.memory_bytes_max:
+                    raise StoreError(f"memory is full and cannot be flushed: {self._flusher.failure}")
+                self._flusher.wake()
+                self._tables.room.wait(IDLE_SECONDS)
+
+    def _has_room(self, log: CommitLog) -> bool:
+        settings = self.settings
+        return log.queued_bytes <= settings.queue_bytes_max and self._tables.memory_bytes <= settings.memory_bytes_max
 
     # --- conflicts ---
 
@@ -372,21 +327,20 @@ class TabletStore:
     # --- after the log ---
 
     def _slices_of(self, table_id: str, block: Block) -> tuple[Slice, ...]:
-        table = self._tables.get(table_id)
+        table = self._tables.find(table_id)
         return () if table is None else table.slices_of(block)
 
     def _on_durable(self, combined: Sequence[Combined], txn: int) -> None:
         with self._commit_lock:
             for one in combined:
-                table = self._tables.get(one.new.table)
+                table = self._tables.find(one.new.table)
                 if table is not None:
-                    before = table.memory_bytes
-                    table.combined(one.new.group.id, one)
-                    self._memory_bytes += table.memory_bytes - before
+                    with self._tables.counted(table):
+                        table.combined(one.new.group.id, one)
             self.sequencer.commit(txn)
             if self._throttled:
                 self._throttled = 0
-                self._room.notify_all()
+                self._tables.room.notify_all()
 
     def _take_log(self, table: TableState, tablets: Sequence[TabletMetadata], txn: int) -> None:
         """Save that the tablets' writes are in this server's log: what their first commit depends on."""
@@ -415,178 +369,30 @@ class TabletStore:
         unknown.__cause__ = failure
         self.sequencer.fail(unknown)
 
-    # --- flush and fold ---
+    def _keep_replies(self, needed: int) -> None:
+        """Log the replies again that stand only below `needed`, where the log is about to go."""
+        with self._commit_lock:
+            old = self._replies.only_below(needed)
+            if not old:
+                return
+            log = self._writable_log()
+            txn = self.txn_clock.next()
+            self.sequencer.allocate(txn)
+            log.push(Commit(txn, REPLY_BYTES * len(old), older_replies=tuple(old)), attended=True)
+            self._replies.logged_again(old, txn)
+        log.wait(txn)
+
+    # --- care ---
 
     def flush(self, table: TableState) -> None:
         """Write everything that is committed in a table to fragments."""
         log = self._writable_log()
         log.wait(self.sequencer.allocated)
-        for group in table.view.schema.groups:
-            self._flush_group(table, group.id)
+        self._flusher.flush_table(table)
 
     def wish_fold(self, table: TableState, group: int) -> None:
         """Ask for a group's many small blocks to be folded: a reader had to look into all of them."""
-        if self.is_writable:
-            table.fold_wanted.add(group)
-            self._work.set()
-
-    def _maintain(self) -> None:
-        while True:
-            self._work.wait(IDLE_SECONDS)
-            self._work.clear()
-            if self._closing:
-                return
-            try:
-                self._fold_wanted()
-                while not self._closing and self._flush_next():
-                    pass
-            except EblaError as error:
-                self._note_flush_failure(error)
-            except Exception as error:
-                _log.exception("flushing failed")
-                self._note_flush_failure(StoreError(f"flushing failed: {error!r}"))
-
-    def _note_flush_failure(self, error: EblaError) -> None:
-        with self._commit_lock:
-            self._flush_failure = error
-            self._room.notify_all()
-
-    def _flush_next(self) -> bool:
-        candidate = choose(self._candidates(), self.settings, self._log_bytes())
-        if candidate is None:
-            return False
-        table = self._tables.get(candidate.table)
-        return table is not None and self._flush_group(table, candidate.group)
-
-    def _flush_down_to(self, bytes_left: int) -> None:
-        """Flush the largest table groups until at most this much is left in memory."""
-        with contextlib.suppress(OSError, EblaError):  # what is not flushed is in the log
-            while self._memory_bytes > bytes_left:
-                held = max(self._candidates(), key=lambda candidate: candidate.memory_bytes, default=None)
-                if held is None or not held.memory_bytes:
-                    return
-                if not self._flush_group(self._tables[held.table], held.group):
-                    return
-
-    def _candidates(self) -> list[Candidate]:
-        segments = self._writer.segments() if self._writer is not None else []
-        found = []
-        for table in self.tables():
-            for group, memory in table.view.memory.items():
-                oldest = memory.txn_min
-                held = 0 if oldest is None else sum(s.bytes for s in segments if s.txn_max >= oldest)
-                found.append(Candidate(table.id, group, memory.bytes, held))
-        return found
-
-    def _log_bytes(self) -> int:
-        return self._writer.total_bytes() if self._writer is not None else 0
-
-    def _flush_group(self, table: TableState, group: int) -> bool:
-        """Flush what is committed of one group; False if there is nothing."""
-        with self._flush_lock:
-            with self._commit_lock:
-                blocks, erasures = table.view.memory_of(group).committed(self.sequencer.committed)
-                table.flushing[group] = frozenset(map(id, blocks))
-            try:
-                if table.is_dropped or not (blocks or erasures):
-                    return False
-                work = FlushWork(table, group, blocks, erasures)
-                metadata = self._save_flush(work)
-                if metadata is None:
-                    return False
-                with self._commit_lock:
-                    table.use_metadata(metadata, self.server)
-                    before = table.memory_bytes
-                    memory = table.view.memory_of(group).without(blocks, erasures)
-                    table.view = replace(table.view, memory={**table.view.memory, group: memory})
-                    if not table.is_dropped:
-                        self._memory_bytes += table.memory_bytes - before
-                    self._flush_failure = None
-                    self._flushes += 1
-                    self._room.notify_all()
-            finally:
-                with self._commit_lock:
-                    table.flushing.pop(group, None)
-        self._release_log()
-        return True
-
-    def _save_flush(self, work: FlushWork) -> TableMetadata | None:
-        try:
-            info = write_fragment(work, self.files, self._new_id)
-        except OSError as error:
-            raise StoreError(
-                f"cannot write a fragment of {work.table.name!r}: {error}; free space and retry"
-            ) from error
-        try:
-            return self.metadata.commit(work.table.id, [flush_change(work, info)])
-        except UnknownTable:
-            return None
-        except RequirementFailed as error:
-            if error.code != "already_flushed":
-                raise
-            # An earlier attempt whose outcome was not known did land. What was written since then is not part of it.
-            landed = self.metadata.refresh(work.table.id)
-            change = flush_change(work, info, landed)
-            return self.metadata.commit(work.table.id, [change]) if change.tablets else landed
-
-    def _release_log(self) -> None:
-        """Remove the log segments whose every record is in a fragment that METADATA names."""
-        if self._writer is None:
-            return
-        with self._commit_lock:
-            held = [m.txn_min for t in self._tables.values() for m in t.view.memory.values()]
-            needed = min((txn for txn in held if txn is not None), default=self.sequencer.committed + 1)
-            needed = min(needed, self.sequencer.committed + 1)
-        try:
-            self._keep_replies(needed)
-            self._writer.delete_segments(needed)
-        except (OSError, EblaError) as error:
-            _log.warning("log segments could not be removed, trying again after the next flush: %s", error)
-
-    def _keep_replies(self, needed: int) -> None:
-        """Log the replies again that stand only below `needed`, where the log is about to go."""
-        segments = self._writer.segments() if self._writer is not None else []
-        if not self._replies or not segments or segments[0].txn_max >= needed:
-            return
-        log = self._writable_log()
-        with self._commit_lock:
-            old = [
-                Reply(client, sequence, txn)
-                for client, (sequence, txn) in self._replies.items()
-                if self._replies_logged.get(client, txn) < needed
-            ]
-            if not old:
-                return
-            txn = self.txn_clock.next()
-            self.sequencer.allocate(txn)
-            log.push(Commit(txn, REPLY_BYTES * len(old), older_replies=tuple(old)), attended=True)
-            self._replies_logged.update((reply.client, txn) for reply in old)
-        log.wait(txn)
-
-    def _fold_wanted(self) -> None:
-        for table in self.tables():
-            while table.fold_wanted:
-                group = table.fold_wanted.pop()
-                self._fold(table, group)
-
-    def _fold(self, table: TableState, group: int) -> None:
-        with self._commit_lock:
-            blocks, _ = table.view.memory_of(group).committed(self.sequencer.committed)
-            busy = table.flushing.get(group, frozenset())
-            chosen = choose_fold([block for block in blocks if id(block) not in busy])
-        if not chosen:
-            return
-        folded = combine(chosen, is_cells=table.view.schema.group_by_id[group].is_cells)
-        with self._commit_lock:
-            busy = table.flushing.get(group, frozenset())
-            if any(id(block) in busy for block in chosen):
-                return
-            before = table.memory_bytes
-            memory = table.view.memory_of(group).replace(chosen, folded)
-            table.view = replace(table.view, memory={**table.view.memory, group: memory})
-            if not table.is_dropped:
-                self._memory_bytes += table.memory_bytes - before
-            self._folds += 1
+        self._flusher.wish_fold(table, group)
 
     # --- reading ---
 
@@ -640,11 +446,11 @@ class TabletStore:
             "writable": self.is_writable,
             "txn_committed": self.sequencer.committed,
             "txn_stable": self.sequencer.stable,
-            "memory_bytes": self._memory_bytes,
+            "memory_bytes": self._tables.memory_bytes,
             "queued_bytes": self._commit_log.queued_bytes if self._commit_log is not None else 0,
-            "log_bytes": self._log_bytes(),
-            "log_segments": len(self._writer.segments()) if self._writer is not None else 0,
-            "flushes": self._flushes,
-            "folds": self._folds,
+            "log_bytes": self._flusher.log_bytes(),
+            "log_segments": self._flusher.log_segments(),
+            "flushes": self._flusher.flushes,
+            "folds": self._flusher.folds,
             "block_cache": self.cache.stats(),
         }

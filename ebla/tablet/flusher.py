@@ -1,0 +1,234 @@
+"""The flusher: keeps memory and log small, in the background and when asked.
+
+    flush     what is committed of a table group -> a new fragment -> METADATA -> memory and log let go
+    fold      many small blocks in memory -> few, when a reader had to look into all of them
+    release   log segments of which every record is in a fragment that METADATA names
+
+One flush at a time. Writes go on meanwhile: what a flush takes is fixed when it begins. If it fails, the records stay
+where they were, in memory and in the log, and it is tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+
+from ebla.errors import EblaError, StoreError, UnknownTable
+from ebla.metadata.changes import RequirementFailed
+from ebla.metadata.table_metadata import TableMetadata
+from ebla.metadata.transaction import MetadataServer
+from ebla.settings import Settings
+from ebla.storage.files import Files
+from ebla.storage.log_writer import LogWriter
+from ebla.storage.memory import choose_fold, combine
+from ebla.tablet.open_tables import OpenTables
+from ebla.tablet.sequencer import Sequencer
+from ebla.tablet.serialize import Candidate, FlushWork, choose, flush_change, write_fragment
+from ebla.tablet.table_state import TableState
+
+IDLE_SECONDS = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Flusher:
+    """Flushes and folds the memory of open tables. Lock order: the flush lock, then the commit lock."""
+
+    def __init__(
+        self,
+        tables: OpenTables,
+        sequencer: Sequencer,
+        metadata: MetadataServer,
+        files: Files,
+        settings: Settings,
+        server: str,
+        new_id: Callable[[], str],
+    ) -> None:
+        # Set once.
+        self._tables = tables
+        self._sequencer = sequencer
+        self._metadata = metadata
+        self._files = files
+        self._settings = settings
+        self._server = server
+        self._new_id = new_id
+        self._flush_lock = threading.Lock()
+        self._work = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ebla-flush", daemon=True)
+        # Set by `start`.
+        self._writer: LogWriter | None = None
+        self._before_release: Callable[[int], None] = lambda txn: None
+        # Written by this object alone, read by others.
+        self.failure: EblaError | None = None
+        self.flushes = 0
+        self.folds = 0
+        self._stopping = False
+
+    def start(self, writer: LogWriter, before_release: Callable[[int], None]) -> None:
+        """Begin to work in the background. `before_release(txn)` runs before log below `txn` is removed."""
+        self._writer = writer
+        self._before_release = before_release
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the flush under way, if any, and begin no other by itself."""
+        self._stopping = True
+        self._work.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def wake(self) -> None:
+        """Say that there may be something to flush."""
+        self._work.set()
+
+    def wish_fold(self, table: TableState, group: int) -> None:
+        """Ask for a group's many small blocks to be folded."""
+        if self._writer is not None:
+            table.fold_wanted.add(group)
+            self._work.set()
+
+    def log_bytes(self) -> int:
+        """Return the size of the log."""
+        return self._writer.total_bytes() if self._writer is not None else 0
+
+    def log_segments(self) -> int:
+        """Return the number of segments of the log."""
+        return len(self._writer.segments()) if self._writer is not None else 0
+
+    def _run(self) -> None:
+        while True:
+            self._work.wait(IDLE_SECONDS)
+            self._work.clear()
+            if self._stopping:
+                return
+            try:
+                self._fold_wanted()
+                while not self._stopping and self._flush_next():
+                    pass
+            except EblaError as error:
+                self._failed(error)
+            except Exception as error:
+                _log.exception("flushing failed")
+                self._failed(StoreError(f"flushing failed: {error!r}"))
+
+    def _failed(self, error: EblaError) -> None:
+        with self._tables.lock:
+            self.failure = error
+            self._tables.room.notify_all()
+
+    # --- flush ---
+
+    def flush_table(self, table: TableState) -> None:
+        """Flush everything that is committed in a table."""
+        for group in table.view.schema.groups:
+            self.flush_group(table, group.id)
+
+    def flush_down_to(self, bytes_left: int) -> None:
+        """Flush the largest table groups until at most this much is left in memory, as far as that is possible."""
+        with contextlib.suppress(OSError, EblaError):  # what is not flushed is in the log
+            while self._tables.memory_bytes > bytes_left:
+                held = max(self._candidates(), key=lambda candidate: candidate.memory_bytes, default=None)
+                table = None if held is None or not held.memory_bytes else self._tables.find(held.table)
+                if held is None or table is None or not self.flush_group(table, held.group):
+                    return
+
+    def _flush_next(self) -> bool:
+        candidate = choose(self._candidates(), self._settings, self.log_bytes())
+        table = None if candidate is None else self._tables.find(candidate.table)
+        return candidate is not None and table is not None and self.flush_group(table, candidate.group)
+
+    def _candidates(self) -> list[Candidate]:
+        segments = self._writer.segments() if self._writer is not None else []
+        found = []
+        for table in self._tables.all():
+            for group, memory in table.view.memory.items():
+                oldest = memory.txn_min
+                held = 0 if oldest is None else sum(s.bytes for s in segments if s.txn_max >= oldest)
+                found.append(Candidate(table.id, group, memory.bytes, held))
+        return found
+
+    def flush_group(self, table: TableState, group: int) -> bool:
+        """Flush what is committed of one group; False if there is nothing."""
+        with self._flush_lock:
+            with self._tables.lock:
+                blocks, erasures = table.view.memory_of(group).committed(self._sequencer.committed)
+                table.flushing[group] = frozenset(map(id, blocks))
+            try:
+                if table.is_dropped or not (blocks or erasures):
+                    return False
+                metadata = self._save(FlushWork(table, group, blocks, erasures))
+                if metadata is None:
+                    return False
+                with self._tables.lock:
+                    table.use_metadata(metadata, self._server)
+                    self._tables.set_memory(table, group, table.view.memory_of(group).without(blocks, erasures))
+                    self.failure = None
+                    self.flushes += 1
+                    self._tables.room.notify_all()
+            finally:
+                with self._tables.lock:
+                    table.flushing.pop(group, None)
+        self._release_log()
+        return True
+
+    def _save(self, work: FlushWork) -> TableMetadata | None:
+        """Write the fragment and make METADATA name it; None if the table was dropped meanwhile."""
+        try:
+            info = write_fragment(work, self._files, self._new_id)
+        except OSError as error:
+            raise StoreError(
+                f"cannot write a fragment of {work.table.name!r}: {error}; free space and retry"
+            ) from error
+        try:
+            return self._metadata.commit(work.table.id, [flush_change(work, info)])
+        except UnknownTable:
+            return None
+        except RequirementFailed as error:
+            if error.code != "already_flushed":
+                raise
+            # An earlier attempt whose outcome was not known did land. What was written since then is not part of it.
+            landed = self._metadata.refresh(work.table.id)
+            change = flush_change(work, info, landed)
+            return self._metadata.commit(work.table.id, [change]) if change.tablets else landed
+
+    def _release_log(self) -> None:
+        """Remove the log segments of which every record is in a fragment that METADATA names."""
+        if self._writer is None:
+            return
+        with self._tables.lock:
+            needed = self._sequencer.committed + 1
+            oldest = self._tables.oldest_txn()
+            if oldest is not None:
+                needed = min(needed, oldest)
+        segments = self._writer.segments()
+        if not segments or segments[0].txn_max >= needed:
+            return
+        try:
+            self._before_release(needed)
+            self._writer.delete_segments(needed)
+        except (OSError, EblaError) as error:
+            _log.warning("log segments could not be removed, trying again after the next flush: %s", error)
+
+    # --- fold ---
+
+    def _fold_wanted(self) -> None:
+        for table in self._tables.all():
+            while table.fold_wanted:
+                self._fold(table, table.fold_wanted.pop())
+
+    def _fold(self, table: TableState, group: int) -> None:
+        with self._tables.lock:
+            blocks, _ = table.view.memory_of(group).committed(self._sequencer.committed)
+            busy = table.flushing.get(group, frozenset())
+            chosen = choose_fold([block for block in blocks if id(block) not in busy])
+        if not chosen:
+            return
+        folded = combine(chosen, is_cells=table.view.schema.group_by_id[group].is_cells)
+        with self._tables.lock:
+            busy = table.flushing.get(group, frozenset())
+            if any(id(block) in busy for block in chosen):
+                return
+            self._tables.set_memory(table, group, table.view.memory_of(group).replace(chosen, folded))
+            self.folds += 1

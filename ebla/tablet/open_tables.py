@@ -1,0 +1,85 @@
+"""The open tables of a store, the memory that they hold together, and the lock under which commits change them.
+
+The **commit lock** orders everything that changes what readers see: commits, folds, flushes, newer METADATA. Whoever
+holds it does no I/O. Writers that must wait because memory is full wait for `room`, which belongs to the same lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from ebla.errors import UnknownTable
+from ebla.storage.memory import Memory
+from ebla.tablet.table_state import TableState
+
+
+class OpenTables:
+    """Tables by name and by id. Methods that say so are called with the lock held; the others take it."""
+
+    def __init__(self) -> None:
+        # Set once.
+        self.lock = threading.Lock()
+        self.room = threading.Condition(self.lock)
+        # Guarded by the lock.
+        self.memory_bytes = 0
+        self._by_id: dict[str, TableState] = {}
+        self._by_name: dict[str, TableState] = {}
+
+    def add(self, table: TableState) -> None:
+        """Begin to serve a table."""
+        with self.lock:
+            self._by_id[table.id] = table
+            self._by_name[table.name] = table
+
+    def remove(self, name: str) -> None:
+        """Stop serving a table that was dropped; its memory is let go."""
+        with self.lock:
+            table = self._by_name.pop(name)
+            del self._by_id[table.id]
+            table.is_dropped = True
+            self.memory_bytes -= table.memory_bytes
+            self.room.notify_all()
+
+    def named(self, name: str) -> TableState:
+        """Return a table; `UnknownTable` if there is none of that name."""
+        table = self._by_name.get(name)
+        if table is None:
+            names = sorted(self._by_name)
+            listed = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") if names else "no tables yet"
+            raise UnknownTable(f"there is no table {name!r}: the store has {listed}")
+        return table
+
+    def find(self, table_id: str) -> TableState | None:
+        """Return a table by its id, or None if it is not open (any more)."""
+        return self._by_id.get(table_id)
+
+    def all(self) -> list[TableState]:
+        """Return all tables, by name."""
+        with self.lock:
+            return [self._by_name[name] for name in sorted(self._by_name)]
+
+    def count_memory(self) -> None:
+        """Add up what all tables hold, as after a replay."""
+        with self.lock:
+            self.memory_bytes = sum(table.memory_bytes for table in self._by_id.values())
+
+    def oldest_txn(self) -> int | None:
+        """Return the oldest txn that is only in memory, None if there is none. The lock is held."""
+        held = [memory.txn_min for table in self._by_id.values() for memory in table.view.memory.values()]
+        return min((txn for txn in held if txn is not None), default=None)
+
+    @contextmanager
+    def counted(self, table: TableState) -> Iterator[None]:
+        """Keep count of what a change does to a table's memory. The lock is held."""
+        before = table.memory_bytes
+        yield
+        if not table.is_dropped:
+            self.memory_bytes += table.memory_bytes - before
+
+    def set_memory(self, table: TableState, group: int, memory: Memory) -> None:
+        """Replace the memory of one group. The lock is held."""
+        with self.counted(table):
+            table.view = replace(table.view, memory={**table.view.memory, group: memory})
