@@ -139,6 +139,8 @@ def sort_rows(rows: pa.Array, skip: int = 0) -> tuple[Indices, Mask]:
 
     `skip` leading bytes must be the same in all rows. Cheapest where `rows` is a few sorted runs end to end.
     """
+    if len(rows) < 2:
+        return np.arange(len(rows)), np.zeros(len(rows), dtype=np.bool_)
     words = key_words(rows, skip)
     order: Indices = np.argsort(words, kind="stable")
     words = words[order]

@@ -35,12 +35,34 @@ SET = "_set"
 VALUE = "value"
 
 TIMESTAMP_MAX = (1 << 63) - 1
+# By the id of the type: comparing types themselves costs more than the rest of what it is for.
+_TEXT = frozenset(kind.id for kind in (pa.binary(), pa.string()))
+_FIXED_BYTES = {
+    kind.id: width
+    for kind, width in ((pa.int64(), 8), (pa.float64(), 8), (pa.int32(), 4), (pa.float32(), 4), (pa.bool_(), 1))
+}
 NOT_VALUES = frozenset((ROW, FAMILY, QUALIFIER, TIMESTAMP, TXN, ERASED, SET))
 
 
 def value_names(records: pa.RecordBatch | pa.Table) -> list[str]:
     """Return the names of the value columns of `records`."""
     return [name for name in records.schema.names if name not in NOT_VALUES]
+
+
+def size_bytes(records: pa.RecordBatch) -> int:
+    """Return about how many bytes the records take. Arrow's own count is exact, and slow for short batches."""
+    total = 0
+    rows = records.num_rows
+    for column in records.columns:
+        kind = column.type.id
+        if kind in _TEXT and rows:
+            offsets = np.frombuffer(column.buffers()[1], np.int32, rows + 1, 4 * column.offset)
+            total += int(offsets[rows]) - int(offsets[0]) + 4 * rows
+        elif kind in _FIXED_BYTES:
+            total += rows * _FIXED_BYTES[kind]
+        else:
+            total += column.nbytes
+    return total
 
 
 class Run:
@@ -107,7 +129,7 @@ class Block:
         txn_max: int | None = None,
         unique: bool = False,
         indexes: Mapping[str, int] | None = None,
-        size_bytes: int | None = None,
+        bytes_known: int | None = None,
     ) -> None:
         assert records.num_rows, "a block holds at least one record"
         self.records = records
@@ -127,7 +149,7 @@ class Block:
         self.has_partial = SET in names
         self.unique = unique
         self.indexes: Mapping[str, int] = indexes or {}
-        self.bytes: int = (records.nbytes if size_bytes is None else size_bytes) + 16 * records.num_rows
+        self.bytes: int = (records.nbytes if bytes_known is None else bytes_known) + 16 * records.num_rows
         self._columns: dict[str, pa.Array] | None = None
         self._skip = 0
         self._words: Words | None = None

@@ -35,6 +35,7 @@ from ebla.storage.records import (
     TXN,
     VALUE,
     Run,
+    size_bytes,
 )
 
 SET_NOTHING = ""
@@ -61,7 +62,7 @@ class GroupRecords:
         cls, records: pa.RecordBatch, *, unique: bool = True, stamps_at_commit: bool = False, is_copy: bool = False
     ) -> GroupRecords:
         """Measure the records and describe their schema, once. The buffers of a copy hold nothing else."""
-        size = records.get_total_buffer_size() if is_copy else records.nbytes
+        size = records.get_total_buffer_size() if is_copy else size_bytes(records)
         return cls(records, _schema_bytes(records.schema), int(size), unique, stamps_at_commit)
 
     def stamped(self, microseconds: int) -> pa.RecordBatch:

@@ -31,6 +31,8 @@ class RecentRows:
 
     def slots_of(self, rows: pa.Array, salt: int) -> Indices:
         """Return the slot of every row; `salt` tells the rows of one table from those of another."""
+        if len(rows) == 1:
+            return np.array([self.slot_of(rows[0].as_py(), salt)])
         hashes = key_hashes(rows) ^ np.uint64(salt)
         slots: Indices = (hashes & self._mask).astype(np.int64)
         return slots

@@ -273,7 +273,7 @@ class TabletStore:
             self.sequencer.add_future_dependencies(txn, 1)
             self._saves.submit(self._take_log, table, first_touched, txn)
         log.push(commit, attended=wait != "none")
-        if self._tables.memory_bytes >= self.settings.flush_bytes:
+        if self._tables.memory_bytes >= self.settings.flush_bytes or table.fold_wanted:
             self._flusher.wake()
 
     def _throttle(self, log: CommitLog) -> None:

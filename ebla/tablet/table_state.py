@@ -23,7 +23,7 @@ from ebla.storage.memory import MemoryErasure
 from ebla.storage.order import lower_bound
 from ebla.storage.records import Block
 from ebla.tablet.admission import Admission, Mutation
-from ebla.tablet.commit_log import Combined, Commit, StagedBlock
+from ebla.tablet.commit_log import SMALL_BLOCK_ROWS, Combined, Commit, StagedBlock
 from ebla.tablet.projection import Projection
 from ebla.tablet.reader import Reader
 from ebla.tablet.recent_rows import RecentRows
@@ -31,6 +31,8 @@ from ebla.tablet.row_cache import RowCache
 from ebla.tablet.view import TableView
 
 PROJECTIONS_MAX = 256
+# So many blocks may gather in a group before small ones are folded, even if nobody reads.
+BLOCKS_UNFOLDED_MAX = 64
 
 
 class TableState:
@@ -94,11 +96,13 @@ class TableState:
             records = part.stamped(microseconds_of(txn))
             cuts = divide(records.column("_row"), metadata)
             own = {tablet.id: index_of(tablet) for tablet, _, _ in cuts}
-            block = Block(records, txn=txn, unique=part.unique, indexes=own, size_bytes=part.size_bytes)
+            block = Block(records, txn=txn, unique=part.unique, indexes=own, bytes_known=part.size_bytes)
             slices = tuple(Slice(t.id, t.epoch, own[t.id], begin, end) for t, begin, end in cuts)
             group = metadata.schema.group_by_id[group_id]
             staged.append(StagedBlock(self.id, group, metadata.schema.version, block, part.schema_bytes, slices))
             memory[group_id] = self.view.memory_of(group_id).with_block(block)
+            if len(block) <= SMALL_BLOCK_ROWS and len(memory[group_id].blocks) >= BLOCKS_UNFOLDED_MAX:
+                self.fold_wanted.add(group_id)
         erasures: list[ErasureHeader] = []
         for key_range in mutation.ranges:
             tablets = metadata.overlapping(key_range)
