@@ -220,7 +220,7 @@ def test_a_damaged_stream_is_refused_or_means_what_it_says(tmp_path: Path) -> No
     whole = stream_of(table)
     with ebla.open(tmp_path / "s", settings=LIMITS) as db:
         users = db.create_table("users", SCHEMA)
-        for _ in range(400):
+        for _ in range(200):
             damaged = bytearray(whole)
             for _ in range(dice.choice([1, 1, 3])):
                 damaged[dice.randrange(len(damaged))] ^= 1 << dice.randrange(8)

@@ -39,11 +39,11 @@ def rounds(path: Path, count: int, threads: int, seed: int) -> None:
 
 
 def test_nothing_acknowledged_is_lost_by_killing_a_writer(tmp_path: Path) -> None:
-    rounds(tmp_path / "store", count=3, threads=1, seed=1)
+    rounds(tmp_path / "store", count=2, threads=1, seed=1)
 
 
 def test_nothing_acknowledged_is_lost_by_killing_many_writers_at_once(tmp_path: Path) -> None:
-    rounds(tmp_path / "store", count=4, threads=4, seed=2)
+    rounds(tmp_path / "store", count=3, threads=4, seed=2)
 
 
 @pytest.mark.soak

@@ -44,7 +44,7 @@ def listing(path: Path) -> dict[str, str]:
 def test_a_reader_sees_all_that_was_acknowledged_and_the_writer_goes_on(path: Path) -> None:
     held = Held(THREADS)
     with writer(path, [3, 0]) as process:
-        for _ in range(6):
+        for _ in range(4):
             process.read_lines(60)
             process.drain()
             synced = list(process.synced)
