@@ -1,12 +1,13 @@
 """Time, and the transaction numbers made of it.
 
-A txn is a hybrid logical clock: the microsecond of the commit, and a counter for commits in the same microsecond.
+A txn is a hybrid logical clock: the microsecond of the commit, and a counter for what shares a microsecond.
 
     63                                10 9        0
     |  microseconds since 1970, UTC     | counter |      txn = microseconds << 10 | counter
 
 `TxnClock` hands them out. It follows physical time, and goes on counting where physical time stands still or goes
-back. Before it gives out a number it makes sure that a bound at or above that number is on disk, a few seconds' worth
+back. Every commit has a microsecond to itself, for that is what the versions of its cells are named by; the counter
+tells apart the layers of one bulk commit. Before it gives out a number it makes sure that a bound at or above that number is on disk, a few seconds' worth
 at once; a restart begins above the bound, whatever the machine's clock says then.
 
     restart      last                  bound on disk
@@ -27,6 +28,7 @@ from ebla.errors import ClockSkew
 
 __all__ = [
     "COUNTER_BITS",
+    "TXNS_PER_MICROSECOND",
     "Clock",
     "ManualClock",
     "SystemClock",
@@ -36,7 +38,8 @@ __all__ = [
 ]
 
 COUNTER_BITS = 10
-_COUNTER_MASK = (1 << COUNTER_BITS) - 1
+TXNS_PER_MICROSECOND = 1 << COUNTER_BITS
+_COUNTER_MASK = TXNS_PER_MICROSECOND - 1
 
 
 class Clock(Protocol):
@@ -149,13 +152,19 @@ class TxnClock:
         return self._last
 
     def next(self) -> int:
-        """Return a txn greater than every one given out or observed before, here or before a restart."""
+        """Return a txn of a later microsecond than every one given out or observed before, also before a restart."""
+        return self.next_block(1)
+
+    def next_block(self, count: int) -> int:
+        """Return the first of `count` consecutive txns, all of one microsecond, as `next` would."""
+        assert 1 <= count <= TXNS_PER_MICROSECOND, "the txns of a block share a microsecond"
         with self._lock:
-            txn = max(self._microseconds() << COUNTER_BITS, self._last + 1)
-            if txn > self._bound:
-                self._extend(txn)
-            self._last = txn
-            return txn
+            first = max(self._microseconds(), microseconds_of(self._last) + 1) << COUNTER_BITS
+            last = first + count - 1
+            if last > self._bound:
+                self._extend(last)
+            self._last = last
+            return first
 
     def observe(self, txn: int) -> None:
         """Make every later txn greater than `txn`, a number that came in a message or that somebody reads at.

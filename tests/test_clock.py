@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebla.clock import ManualClock, SystemClock, TxnClock, microseconds_of, txn_at
+from ebla.clock import TXNS_PER_MICROSECOND, ManualClock, SystemClock, TxnClock, microseconds_of, txn_at
 from ebla.errors import ClockSkew
 
 
@@ -37,16 +37,20 @@ def test_a_txn_carries_its_microsecond() -> None:
     assert microseconds_of(txns.next()) == 3_500_000
 
 
-def test_commits_of_one_microsecond_are_counted() -> None:
+def test_every_commit_has_a_microsecond_to_itself_while_the_clock_stands_still() -> None:
     clock = ManualClock(5)
     txns = started(clock, Disk())
-    assert [txns.next() for _ in range(3)] == [5 << 10, (5 << 10) + 1, (5 << 10) + 2]
+    assert [txns.next() for _ in range(3)] == [5 << 10, 6 << 10, 7 << 10]
 
 
-def test_more_commits_than_the_counter_holds_run_into_the_next_microsecond() -> None:
-    txns = started(ManualClock(5), Disk())
-    numbers = [txns.next() for _ in range(3_000)]
-    assert numbers == list(range(5 << 10, (5 << 10) + 3_000))
+def test_a_block_of_txns_lies_in_one_microsecond_that_nothing_shares() -> None:
+    clock, disk = ManualClock(5), Disk()
+    txns = started(clock, disk, reserve_seconds=0.0)
+    assert txns.next() == 5 << 10
+    first = txns.next_block(TXNS_PER_MICROSECOND)
+    assert first == 6 << 10
+    assert txns.last == txn_at(6) == disk.bound
+    assert txns.next() == 7 << 10
 
 
 def test_txn_at_is_the_last_of_its_microsecond() -> None:
@@ -59,8 +63,8 @@ def test_a_clock_set_back_does_not_take_txns_back() -> None:
     txns = started(clock, Disk())
     before = txns.next()
     clock.set_microseconds(1)
-    assert txns.next() == before + 1
-    assert txns.last == before + 1
+    assert txns.next() == before + (1 << 10)
+    assert txns.last == before + (1 << 10)
 
 
 def test_a_restart_begins_above_the_persisted_bound() -> None:
@@ -134,7 +138,7 @@ def test_an_own_txn_is_observed_even_after_the_clock_was_set_far_back() -> None:
     first = txns.next()
     clock.set_microseconds(1)
     txns.observe(first)
-    assert txns.next() == first + 1
+    assert txns.next() == first + (1 << 10)
 
 
 def test_an_observed_txn_is_not_given_out_after_a_restart() -> None:

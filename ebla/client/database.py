@@ -15,7 +15,7 @@ from ebla.client.table import Table
 from ebla.clock import Clock, SystemClock
 from ebla.coordination.service import CoordinationService
 from ebla.coordination.sqlite import SqliteCoordination
-from ebla.errors import Closed, MissingFile, ReadOnly, RequestError, SchemaError, StoreNotFound
+from ebla.errors import Closed, MissingFile, ReadOnly, RequestError, SchemaError, StoreError, StoreNotFound
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import initial_metadata
 from ebla.schema import Schema, check_table_name
@@ -57,8 +57,14 @@ def open(  # noqa: A001 - ebla.open reads best
     clock = SystemClock()
     lock = None
     if not read_only:
-        root.mkdir(parents=True, exist_ok=True)
-        lock = files.lock(LOCK_FILE)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            lock = files.lock(LOCK_FILE)
+        except OSError as error:
+            raise StoreError(
+                f"the store at {root} cannot be opened for writing: {error.strerror}: choose another place, mend the "
+                "cause, or open it read-only"
+            ) from error
     coordination: CoordinationService | None = None
     try:
         coordination = SqliteCoordination(root / COORDINATION_FILE, clock, read_only=read_only)
@@ -167,8 +173,7 @@ class Database:
             raise RequestError("a split cannot be empty: it would cut off nothing")
         table_id = new_id()
         initial = initial_metadata(table_id, numbered, [new_id() for _ in range(len(rows) + 1)], rows)
-        metadata = self._store.metadata.create_table(name, table_id, initial)
-        return Table(self._store, self._store.add_table(name, metadata))
+        return Table(self._store, self._store.create_table(name, initial))
 
     def table(self, name: str) -> Table:
         """Return the table of that name; `UnknownTable` if there is none."""
@@ -183,9 +188,7 @@ class Database:
     def drop_table(self, name: str) -> None:
         """Drop a table. The name is free at once."""
         self._check_writable()
-        self._store.table(name)
-        self._store.metadata.drop_table(name)
-        self._store.remove_table(name)
+        self._store.drop_table(name)
 
     # --- time ---
 

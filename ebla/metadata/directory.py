@@ -186,6 +186,29 @@ class TableDirectory:
             raise OutcomeUnknown(f"it is not known whether the table {name!r} was dropped: look again") from unknown
         raise Unavailable(f"others kept changing table {name!r}: nothing was changed, try again")
 
+    def settle(self, table_id: str, name: str) -> bool:
+        """After an unknown outcome: tell whether the table is there, and let nothing under way change that any more.
+
+        Its node gets a new version, or, if it has none, is made with the table as dropped. So whatever the unknown
+        request expects to find is gone.
+        """
+        tombstone = TableConfig(name, "deleted", "", ())
+        for attempt in range(self._attempts_max):
+            self._pause(attempt)
+            try:
+                found = self._read(table_id)
+                if found is None:
+                    self._coordination.create(config_path(table_id), encode_config(tombstone))
+                    return False
+                config, node = found
+                if config.state == "deleted":
+                    return False
+                self._coordination.compare_and_set(config_path(table_id), node.value, node.version)
+            except (CoordinationConflict, OutcomeUnknown):
+                continue
+            return True
+        raise Unavailable(f"it cannot be told yet whether the table {name!r} is there: try again")
+
     def _pause(self, attempt: int) -> None:
         if attempt:
             self._clock.sleep(self._pause_seconds)

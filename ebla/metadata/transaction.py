@@ -270,6 +270,11 @@ class MetadataServer:
             self._queues.pop(table_id, None)
         return table_id
 
+    def settle(self, name: str, table_id: str) -> bool:
+        """After a creation or drop of unknown outcome: tell whether the table is there, for good."""
+        self._forget(table_id)  # what is known of its version will be old news
+        return self.directory.settle(table_id, name)
+
 
 def _apply_each(
     metadata: TableMetadata, requests: list[_CommitRequest]

@@ -26,6 +26,7 @@ from ebla.errors import (
     ReadOnly,
     RequestError,
     StoreError,
+    Unavailable,
     UnknownTable,
 )
 from ebla.metadata.changes import TabletAt, TakeLog
@@ -41,6 +42,7 @@ from ebla.storage.order import Indices
 from ebla.storage.records import Block
 from ebla.tablet.admission import Mutation
 from ebla.tablet.commit_log import Combined, Commit, CommitLog
+from ebla.tablet.doubts import Doubts
 from ebla.tablet.flusher import IDLE_SECONDS, Flusher
 from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.recent_rows import RecentRows
@@ -88,6 +90,7 @@ class TabletStore:
         self._clock = clock
         self._saves = ThreadPoolExecutor(1, thread_name_prefix="ebla-metadata")
         self._tables = OpenTables()
+        self._doubts = Doubts(self._tables, metadata, self.add_table)
         self._commit_lock = self._tables.lock
         self._flusher = Flusher(self._tables, self.sequencer, metadata, files, settings, server, new_id)
         # Set by `start`.
@@ -106,17 +109,24 @@ class TabletStore:
         self._tables.add(table)
         return table
 
-    def remove_table(self, name: str) -> None:
-        """Stop serving a table that was dropped; its memory is let go."""
-        self._tables.remove(name)
+    def create_table(self, name: str, initial: TableMetadata) -> TableState:
+        """Create a table and open it."""
+        return self._doubts.create(name, initial)
+
+    def drop_table(self, name: str) -> None:
+        """Drop a table and stop serving it; its memory is let go."""
+        self._doubts.drop(name)
         self._flusher.wake()
 
     def table(self, name: str) -> TableState:
         """Return an open table by name."""
+        self._doubts.settle(name)
         return self._tables.named(name)
 
     def tables(self) -> list[TableState]:
         """Return all open tables, by name."""
+        with contextlib.suppress(Unavailable):  # what is in doubt stays so
+            self._doubts.settle()
         return self._tables.all()
 
     # --- life ---
@@ -194,6 +204,8 @@ class TabletStore:
         client's id and a sequence number: a repeated request is answered with the txn of the first.
         """
         log = self._writable_log()
+        if table.is_in_doubt:
+            self._doubts.settle(table.name)
         if mutation.is_empty:
             return self.sequencer.committed
         slots = self.recent.slots_of(mutation.rows, table.salt)

@@ -54,6 +54,7 @@ class TableState:
         # Replaced as a whole, under the commit lock; read without it.
         self.view = TableView(metadata, {})
         self.is_dropped = False
+        self.is_in_doubt = False  # its drop had an unknown outcome: see doubts.py
         # Guarded by the commit lock.
         self.flushing: dict[int, frozenset[int]] = {}
         self.last_range_erasure = 0

@@ -110,6 +110,14 @@ class TestDatabase:
                 ebla.open(tmp_path / "nowhere", **given)
         assert not (tmp_path / "nowhere").exists()
 
+    def test_a_place_that_cannot_hold_a_store_is_a_typed_error(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("in the way")
+        with pytest.raises(ebla.StoreError, match="Not a directory"):
+            ebla.open(tmp_path / "file" / "data")
+        (tmp_path / "data" / "LOCK").mkdir(parents=True)
+        with pytest.raises(ebla.StoreError, match="Is a directory"):
+            ebla.open(tmp_path / "data")
+
     def test_a_table_can_be_cut_into_tablets_at_once(self, db: ebla.Database) -> None:
         table = db.create_table("t", USERS, splits=[("g",), ("p", DAY)])
         assert [(t["first"], t["last"]) for t in table.tablets()][1][1] == ("p", DAY)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from ebla.coordination.memory import Fault
-from ebla.errors import OutcomeUnknown, Unavailable
+from ebla.errors import OutcomeUnknown, TableExists, Unavailable, UnknownTable
 from ebla.settings import Settings
 from tests.crash.journal import Expectations
 from tests.crash.machine import Machine, bounded, contents_of
@@ -206,4 +206,74 @@ def test_a_flush_that_landed_unknown_does_not_take_later_commits_with_it(later: 
     db = machine.open()
     assert contents_of(db) == expected
     assert db.stats()["memory_bytes"] == 0
+    db.close()
+
+
+def away_after(fate: Fault) -> Callable[[str, tuple[str, ...]], Fault | None]:
+    """Return faults for which the first multi meets `fate`, and nothing gets through after that."""
+    met: list[str] = []
+
+    def faults(name: str, paths: tuple[str, ...]) -> Fault | None:
+        if name == "multi" and not met:
+            met.append(name)
+            return fate
+        return Fault.FAIL_BEFORE if met else None
+
+    return faults
+
+
+@pytest.mark.parametrize("fate", [Fault.LOSE_REPLY, Fault.DELAY, Fault.LOSE_REQUEST])
+def test_nothing_written_after_a_drop_of_unknown_outcome_is_lost(fate: Fault) -> None:
+    machine = started()
+    assert machine.db is not None
+    table = machine.db.table("mixed")
+    machine.faults = away_after(fate)
+    with pytest.raises(OutcomeUnknown):
+        bounded(lambda: machine.db.drop_table("mixed"))
+    with pytest.raises(Unavailable):  # as long as nobody can tell
+        bounded(lambda: table.put({"user": "ada", "age": 2}))
+    machine.faults = None
+    was_dropped = fate is Fault.LOSE_REPLY
+    if was_dropped:
+        with pytest.raises(UnknownTable):
+            table.put({"user": "ada", "age": 2})
+        assert machine.db.tables() == []
+    else:
+        table.put({"user": "ada", "age": 2})
+        machine.nodes.deliver()  # too late to land
+        table.put({"user": "bob", "age": 3})
+        table.flush()
+        table.put({"user": "cy", "age": 4})
+    machine.db.close()
+    db = machine.open()
+    assert db.tables() == ([] if was_dropped else ["mixed"])
+    if not was_dropped:
+        assert [row["age"] for row in db.table("mixed").scan()] == [2, 3, 4]
+    db.close()
+
+
+@pytest.mark.parametrize("fate", [Fault.LOSE_REPLY, Fault.DELAY, Fault.LOSE_REQUEST])
+def test_a_creation_of_unknown_outcome_is_settled_before_the_next_use(fate: Fault) -> None:
+    machine = started()
+    assert machine.db is not None
+    machine.faults = away_after(fate)
+    with pytest.raises(OutcomeUnknown):
+        bounded(lambda: machine.db.create_table("plain", PLAIN))
+    assert machine.db.tables() == ["mixed"]
+    machine.faults = None
+    was_created = fate is Fault.LOSE_REPLY
+    if was_created:
+        assert machine.db.tables() == ["mixed", "plain"]
+        machine.db.table("plain").put({"row": b"a"})
+        with pytest.raises(TableExists):
+            machine.db.create_table("plain", PLAIN)
+    else:
+        with pytest.raises(UnknownTable):
+            machine.db.table("plain")
+        machine.nodes.deliver()  # too late to land
+        assert machine.db.tables() == ["mixed"]
+        machine.db.create_table("plain", PLAIN).put({"row": b"a"})
+    machine.db.close()
+    db = machine.open()
+    assert [row["row"] for row in db.table("plain").scan()] == [b"a"]
     db.close()

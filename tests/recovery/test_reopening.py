@@ -301,3 +301,16 @@ def test_replies_are_remembered_when_what_they_answer_was_flushed_and_its_log_de
     with ebla.open(tmp_path / "s", settings=settings) as db:
         assert apply(db, {"k": "a", "n": 1}, ("client", 7)) == first
         assert [v.value for v in next(iter(db.table("t").scan(versions=9)))["n"]] == [1]
+
+
+def test_versions_written_right_after_a_crash_keep_their_own_timestamps(tmp_path: Path) -> None:
+    schema = ebla.Schema(key={"k": "string"}, groups=[ebla.Group("c", families=["f"])])
+    db = ebla.open(tmp_path)
+    db.create_table("t", schema).put({"k": "a", "f:x": b"0"})
+    db._crash()
+    with ebla.open(tmp_path) as db:
+        table = db.table("t")
+        for number in (1, 2, 3):
+            table.put({"k": "a", "f:x": b"%d" % number})
+        (row,) = table.scan(versions=9)
+        assert [version.value for version in row["f:x"]] == [b"3", b"2", b"1", b"0"]

@@ -1,0 +1,78 @@
+"""Tables that may or may not be there: their creation or their drop had an unknown outcome.
+
+    create, unknown   not served; the table may be there, or appear later
+    drop, unknown     still served; but what is written to it may be gone with it, or go later
+
+Nothing is written to a table in doubt, for an acknowledged write could vanish. Before the next use the doubt is
+settled: METADATA is asked, in a way that stops the unknown request from landing later, and the answer is acted upon.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from ebla.errors import OutcomeUnknown
+from ebla.metadata.table_metadata import TableMetadata
+from ebla.metadata.transaction import MetadataServer
+from ebla.tablet.open_tables import OpenTables
+from ebla.tablet.table_state import TableState
+
+
+class Doubts:
+    """Creates and drops tables, and settles what became of them where that was not known at once."""
+
+    def __init__(
+        self, tables: OpenTables, metadata: MetadataServer, add_table: Callable[[str, TableMetadata], TableState]
+    ) -> None:
+        # Set once.
+        self._tables = tables
+        self._metadata = metadata
+        self._add_table = add_table
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._in_doubt: dict[str, str] = {}  # the name of every such table, by id
+
+    def create(self, name: str, initial: TableMetadata) -> TableState:
+        """Create a table and begin to serve it."""
+        self.settle(name)
+        try:
+            metadata = self._metadata.create_table(name, initial.table_id, initial)
+        except OutcomeUnknown:
+            with self._lock:
+                self._in_doubt[initial.table_id] = name
+            raise
+        return self._add_table(name, metadata)
+
+    def drop(self, name: str) -> None:
+        """Drop a table and stop serving it."""
+        self.settle(name)
+        table = self._tables.named(name)
+        try:
+            self._metadata.drop_table(name)
+        except OutcomeUnknown:
+            with self._lock:
+                table.is_in_doubt = True
+                self._in_doubt[table.id] = name
+            raise
+        self._tables.remove(name)
+
+    def settle(self, name: str | None = None) -> None:
+        """Find out about the table of that name, or about all, and act accordingly; `Unavailable` if that fails."""
+        if not self._in_doubt:
+            return
+        with self._lock:
+            for table_id, known_as in list(self._in_doubt.items()):
+                if name is None or name == known_as:
+                    self._settle(known_as, table_id)
+                    del self._in_doubt[table_id]
+
+    def _settle(self, name: str, table_id: str) -> None:
+        is_there = self._metadata.settle(name, table_id)
+        served = self._tables.find(table_id)
+        if is_there and served is None:
+            self._add_table(name, self._metadata.refresh(table_id))
+        elif is_there and served is not None:
+            served.is_in_doubt = False
+        elif served is not None:
+            self._tables.remove(name)
