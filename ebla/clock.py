@@ -7,8 +7,9 @@ A txn is a hybrid logical clock: the microsecond of the commit, and a counter fo
 
 `TxnClock` hands them out. It follows physical time, and goes on counting where physical time stands still or goes
 back. Every commit has a microsecond to itself, for that is what the versions of its cells are named by; the counter
-tells apart the layers of one bulk commit. Before it gives out a number it makes sure that a bound at or above that number is on disk, a few seconds' worth
-at once; a restart begins above the bound, whatever the machine's clock says then.
+tells apart the layers of one bulk commit. Before the clock gives out a number it makes sure that a bound at or above
+that number is on disk, a few seconds' worth at once; a restart begins above the bound, whatever the machine's clock
+says then.
 
     restart      last                  bound on disk
     ----|--------|---------------------|-------------->     numbers up to `bound` may be given without touching the disk
