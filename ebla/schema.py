@@ -25,7 +25,7 @@ TypeLike: TypeAlias = "str | pa.DataType"
 
 WILDCARD = "*"
 COMPRESSIONS = ("none", "lz4", "snappy", "zstd")
-BLOCK_BYTES_DEFAULT = 512 * 1024
+BLOCK_BYTES_DEFAULT = 256 * 1024
 NAME_BYTES_MAX = 255
 RESERVED_CELL_NAMES = ("family", "qualifier", "value", "timestamp")
 

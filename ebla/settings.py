@@ -32,6 +32,13 @@ class Settings:
     flush_weight_memory: float = 1.0
     flush_weight_log: float = 0.25
 
+    background_compaction: bool = True
+    # Compaction merges fragments from so many on that lie on each other, and whatever their sizes from `max` on.
+    compact_runs_min: int = 5
+    compact_runs_max: int = 10
+    # A compaction or a bulk load begins a new file when one has this size.
+    fragment_bytes_max: int = 128 * MIB
+
     log_segment_bytes: int = 32 * MIB
     log_bytes_max: int = 256 * MIB
 
@@ -48,6 +55,10 @@ class Settings:
     scan_threads: int = 2
     scanner_expiry_seconds: float = 300.0
     scanners_max: int = 1_000
+
+    # Fragments that no table names any more are removed when they have been seen so in two rounds, this far apart.
+    garbage_age_seconds: float = 900.0
+    garbage_round_seconds: float = 60.0
 
     # Time.
     history_seconds: float = 900.0

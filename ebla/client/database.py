@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from ebla.client.snapshot import Snapshot
-from ebla.client.table import Table
+from ebla.client.table import AsOf, Table
 from ebla.clock import Clock, SystemClock
 from ebla.coordination.service import CoordinationService
 from ebla.coordination.sqlite import SqliteCoordination
@@ -21,6 +21,10 @@ from ebla.metadata.table_metadata import initial_metadata
 from ebla.schema import Schema, check_table_name
 from ebla.settings import Settings
 from ebla.storage.files import FileLock, Files, LocalFiles
+from ebla.tablet.bulk import BulkCommit, BulkResult
+from ebla.tablet.bulk_jobs import JobIntent, begin_job, end_job
+from ebla.tablet.bulk_mail import Mailbox
+from ebla.tablet.garbage import GarbageReport
 from ebla.tablet.opening import open_store
 from ebla.tablet.store import TabletStore
 
@@ -28,6 +32,8 @@ COORDINATION_FILE = "coordination.sqlite"
 LOCK_FILE = "LOCK"
 STORE_DIRECTORIES = ("metadata", "fragments", "log")
 TABLETS_MAX = 10_000
+# The files of a bulk job are left alone for so long if its process dies.
+JOB_EXPIRES_SECONDS = 86_400.0
 
 
 def open(  # noqa: A001 - ebla.open reads best
@@ -86,12 +92,20 @@ class Database:
     """An open store. Close it, or use it as a context manager. Safe to use from several threads."""
 
     def __init__(
-        self, path: Path, store: TabletStore, coordination: CoordinationService, lock: FileLock | None
+        self,
+        path: Path,
+        store: TabletStore,
+        coordination: CoordinationService,
+        lock: FileLock | None,
+        mailbox: Mailbox | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.path = path
         self._store = store
         self._coordination = coordination
         self._lock = lock
+        self._mailbox = mailbox
+        self._clock = clock or SystemClock()
         self._closed = False
 
     @classmethod
@@ -115,7 +129,16 @@ class Database:
             new_id=new_id,
             read_only=read_only,
         )
-        return cls(path, store, coordination, lock)
+        if read_only:
+            return cls(path, store, coordination, lock, clock=clock)
+        mailbox = Mailbox(coordination, files, clock, store.commit_bulk)
+        try:
+            mailbox.open()
+        except BaseException:
+            mailbox.close()
+            store.close()
+            raise
+        return cls(path, store, coordination, lock, mailbox, clock)
 
     def __repr__(self) -> str:
         return f"<ebla.Database {str(self.path)!r}>"
@@ -137,6 +160,8 @@ class Database:
             return
         self._closed = True
         try:
+            if self._mailbox is not None:
+                self._mailbox.close()
             self._store.close()
         finally:
             self._coordination.close()
@@ -146,6 +171,8 @@ class Database:
     def _crash(self) -> None:
         """Let go of everything without writing, as a crash would. For tests."""
         self._closed = True
+        if self._mailbox is not None:
+            self._mailbox.close()
         self._store.abandon()
         self._coordination.close()
         if self._lock is not None:
@@ -190,6 +217,52 @@ class Database:
         self._check_writable()
         self._store.drop_table(name)
 
+    # --- bulk jobs ---
+
+    def commit_bulk(self, commit: BulkCommit) -> BulkResult:
+        """Make the files that a bulk job wrote part of their table, all of them or none; a job is applied once."""
+        self._check_writable()
+        return self._store.commit_bulk(commit)
+
+    def begin_job(self, job: str, table: str, expires_seconds: float = JOB_EXPIRES_SECONDS) -> JobIntent:
+        """Say that a bulk job is about to write files for a table; they are left alone until it ends or expires."""
+        self._check_writable()
+        table_id = self._store.table(table).id
+        return begin_job(self._coordination, self._clock, job, table_id, expires_seconds)
+
+    def end_job(self, job: str, keep: Collection[str] = ()) -> list[str]:
+        """End a job whose commit has a known outcome, or never began; return the files removed.
+
+        These are the files of the job that nobody names; those to `keep`, which the commit named, stay in any case.
+        """
+        self._check_writable()
+        return end_job(self._coordination, self._store.metadata, self._store.files, job, keep)
+
+    # --- Spark ---
+
+    def spark(
+        self,
+        name: str,
+        *,
+        columns: Sequence[str] | None = None,
+        start: object = None,
+        stop: object = None,
+        prefix: object = None,
+        as_of: AsOf | None = None,
+        spark: Any = None,
+    ) -> Any:
+        """Return a table as a Spark DataFrame: the rows that ``table(name).scan`` with the same arguments gives.
+
+        It is one snapshot, chosen now, however often and however late it is evaluated. `spark` is the SparkSession to
+        use; by default the running one, or a new one on this machine. Needs the extra ``ebla[spark]``.
+        """
+        self._check_open()
+        import ebla.pipeline as pipeline  # Spark is for those who use it
+
+        return pipeline.scan(
+            self, name, columns=columns, start=start, stop=stop, prefix=prefix, as_of=as_of, spark=spark
+        )
+
     # --- time ---
 
     def sync(self, txn: int | None = None) -> int:
@@ -197,10 +270,43 @@ class Database:
         self._check_open()
         return self._store.sync(txn)
 
-    def snapshot(self) -> Snapshot:
-        """Return the whole database as it is now."""
+    def snapshot(self, name: str | None = None) -> Snapshot:
+        """Return the whole database as it is now, and keep what that shows for as long as it is held.
+
+        With a name it is kept until somebody releases it, also after this process has ended; the same name then gives
+        the same snapshot again.
+        """
         self._check_open()
-        return Snapshot(self._store.read_txn(), lambda name, txn: Table(self._store, self._store.table(name), txn))
+        pins = self._store.pins
+        if name is None:
+            txn = self._store.hold_newest()
+            return Snapshot(txn, self._table_at, lambda: pins.let_go(txn))
+        pin = pins.find(name)
+        if pin is None:
+            self._check_writable()
+            txn = self._store.hold_newest()
+            try:
+                pin = pins.pin(name, txn)
+            finally:
+                pins.let_go(txn)
+        return Snapshot(pin.txn, self._table_at, lambda: pins.release(pin.name), pin.name)
+
+    def snapshots(self) -> dict[str, int]:
+        """Return the snapshots that are held by name, with their txns."""
+        self._check_open()
+        return {pin.name: pin.txn for pin in self._store.pins.all()}
+
+    def _table_at(self, name: str, txn: int) -> Table:
+        return Table(self._store, self._store.table(name), txn)
+
+    def gc(self, *, dry_run: bool = True) -> GarbageReport:
+        """Look for files that no table names any more; without `dry_run`, remove what has been so for long enough.
+
+        This happens by itself from time to time. A file goes when two rounds, `garbage_age_seconds` apart, have found
+        it unused.
+        """
+        self._check_writable()
+        return self._store.garbage.collect(dry_run=dry_run)
 
     def stats(self) -> dict[str, Any]:
         """Return sizes and counters of the store and of every table."""

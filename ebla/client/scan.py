@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from ebla.errors import RequestError
 from ebla.tablet.projection import Projection, spread
 
 DICT_ROWS = 1_024
@@ -40,7 +41,8 @@ class Scan:
         self._tables = tables
         self._projection = projection
         self._batch_rows = batch_rows
-        self._last_key = resumed_after
+        # The key of the last row that was given out, or a batch of that row, of which it is made when asked for.
+        self._last: tuple[Any, ...] | pa.RecordBatch | None = resumed_after
         self.txn = txn
 
     @property
@@ -51,14 +53,17 @@ class Scan:
     @property
     def position(self) -> Position:
         """Where to go on later with `resume`: after the last batch or row that was given out."""
-        return Position(self.txn, self._last_key)
+        if isinstance(self._last, pa.RecordBatch):
+            row = _dicts(self._last)[0]
+            self._last = tuple(row[name] for name in self._projection.schema.key_names)
+        return Position(self.txn, self._last)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield Arrow record batches of bounded size, in key order."""
         names = self._projection.schema.key_names
         for table in self._tables(False):
             for batch in table.to_batches(max_chunksize=self._batch_rows):
-                self._last_key = tuple(batch.column(name)[-1].as_py() for name in names)
+                self._last = batch.slice(batch.num_rows - 1).select(names)
                 yield batch
 
     def to_arrow(self) -> pa.Table:
@@ -83,6 +88,22 @@ class Scan:
         names = self._projection.schema.key_names
         for table in self._tables(False):
             for batch in table.to_batches(max_chunksize=DICT_ROWS):
-                for row in batch.to_pylist():
-                    self._last_key = tuple(row[name] for name in names)
+                for row in _dicts(batch):
+                    self._last = tuple(row[name] for name in names)
                     yield spread(row, self._projection)
+
+
+def _dicts(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    try:
+        rows: list[dict[str, Any]] = batch.to_pylist()
+    except OverflowError as reason:
+        raise beyond_python(reason) from None
+    return rows
+
+
+def beyond_python(reason: OverflowError) -> RequestError:
+    """Return the error for rows that Arrow can hold and Python cannot: dates after the year 9999, and their like."""
+    return RequestError(
+        f"a date, time or duration is beyond what Python has ({reason}): read it as Arrow, by get_many, "
+        "scan(...).to_arrow() or to_batches()"
+    )

@@ -11,21 +11,43 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """All tables at one txn. What is read through it never changes; nothing can be written through it."""
+    """All tables at one txn. What is read through it never changes; nothing can be written through it.
 
-    def __init__(self, txn: int, table_at: Callable[[str, int], Table]) -> None:
+    As long as it is held, everything it shows is kept, however long ago it was. One without a name is held until it is
+    closed, or its process ends; one with a name until `release`, by any process.
+    """
+
+    def __init__(
+        self,
+        txn: int,
+        table_at: Callable[[str, int], Table],
+        let_go: Callable[[], None],
+        name: str | None = None,
+    ) -> None:
         self.txn = txn
+        self.name = name
         self._table_at = table_at
+        self._let_go = let_go
+        self._is_held = True
 
     def __repr__(self) -> str:
-        return f"<ebla.Snapshot at txn {self.txn}>"
+        called = "" if self.name is None else f" {self.name!r}"
+        return f"<ebla.Snapshot{called} at txn {self.txn}>"
 
     def table(self, name: str) -> Table:
         """Return a table as it was at the snapshot."""
         return self._table_at(name, self.txn)
 
     def close(self) -> None:
-        """Let the snapshot go."""
+        """Let go of a snapshot without a name. One with a name stays: it ends with `release`."""
+        if self.name is None:
+            self.release()
+
+    def release(self) -> None:
+        """Say that nobody needs the snapshot any more. Doing it twice is fine."""
+        if self._is_held:
+            self._is_held = False
+            self._let_go()
 
     def __enter__(self) -> Self:
         return self

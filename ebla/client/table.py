@@ -14,16 +14,17 @@ import pyarrow.compute as pc
 
 from ebla.client.replacing import last_of_each_key
 from ebla.client.rows import to_cells_batch, to_put_batch
-from ebla.client.scan import Position, Scan
+from ebla.client.scan import Position, Scan, beyond_python
 from ebla.client.snapshot import Snapshot
 from ebla.clock import microseconds_of, txn_at
 from ebla.errors import Conflict, ReadOnly, RequestError
 from ebla.ranges import ALL, KeyRange, successor
 from ebla.schema import TableSchema, Target
-from ebla.storage.order import sort_rows
+from ebla.storage.order import is_strictly_sorted, sort_rows
 from ebla.tablet.admission import Mutation, erase_range
 from ebla.tablet.projection import Projection, spread
 from ebla.tablet.reader import ReadPoint
+from ebla.tablet.row_admission import RowMutation
 from ebla.tablet.scanner import Scanner, ScanRequest
 from ebla.tablet.store import TabletStore, Wait
 from ebla.tablet.table_state import TableState
@@ -101,13 +102,19 @@ class Table:
         schema = self.schema
         if replace:
             rows = last_of_each_key(rows, schema, self._state.codec, self._store.settings.batch_bytes_max)
-        batch = to_put_batch(rows, schema, **self._limits)
-        mutation = self._state.admission.put(batch, replace=replace)
+        mutation = self._admit(rows, replace)
         if not if_absent:
             return self._apply(mutation, if_unchanged_since, wait)
         return self._retried(lambda: self._put_absent(mutation, if_unchanged_since, wait))
 
-    def _put_absent(self, mutation: Mutation, since: int | None, wait: Wait) -> int | None:
+    def _admit(self, rows: object, replace: bool = False) -> Mutation | RowMutation:
+        if type(rows) is dict and not replace:
+            mutation = self._state.row_admission.put(rows)
+            if mutation is not None:
+                return mutation
+        return self._state.admission.put(to_put_batch(rows, self.schema, **self._limits), replace=replace)
+
+    def _put_absent(self, mutation: Mutation | RowMutation, since: int | None, wait: Wait) -> int | None:
         read_at = self._store.read_txn(uncommitted=True, at_once=self._expires)
         found = self._read_rows(mutation.rows, self._state.projection([]), read_at)
         if found.num_rows:
@@ -234,15 +241,14 @@ class Table:
             changes = change(self._read_one(row, projection, read_at))
             if changes is None:
                 return read_at
-            batch = to_put_batch({**changes, **named}, self.schema, **self._limits)
-            return self._try_apply(self._state.admission.put(batch), read_at, wait)
+            return self._try_apply(self._admit({**changes, **named}), read_at, wait)
 
         return self._retried(attempt)
 
-    def _apply(self, mutation: Mutation, since: int | None, wait: Wait) -> int:
+    def _apply(self, mutation: Mutation | RowMutation, since: int | None, wait: Wait) -> int:
         return self._store.apply(self._state, mutation, unchanged_since=since, wait=wait)
 
-    def _try_apply(self, mutation: Mutation, read_at: int, wait: Wait) -> int | None:
+    def _try_apply(self, mutation: Mutation | RowMutation, read_at: int, wait: Wait) -> int | None:
         """Apply if nothing changed since the read; None if something did."""
         try:
             return self._apply(mutation, read_at, wait)
@@ -297,17 +303,20 @@ class Table:
     def _read_one(self, encoded: bytes, projection: Projection, txn: int) -> Row | None:
         view = self._state.view
         point = ReadPoint(txn, projection)
-        if projection.plain:
-            values = self._state.reader.get(view, encoded, point)
-            if values is None:
-                return None
-            row = Row(zip(self._key_names, self._state.codec.decode(encoded), strict=True))
-            row.update(values)
-        else:
-            found = self._state.reader.read_row(view, view.metadata.tablet_for(encoded), encoded, point)
-            if found is None:
-                return None
-            row = Row(spread(found.to_pylist()[0], projection))
+        try:
+            if projection.plain:
+                values = self._state.reader.get(view, encoded, point)
+                if values is None:
+                    return None
+                row = Row(zip(self._key_names, self._state.codec.decode(encoded), strict=True))
+                row.update(values)
+            else:
+                found = self._state.reader.read_row(view, view.metadata.tablet_for(encoded), encoded, point)
+                if found is None:
+                    return None
+                row = Row(spread(found.to_pylist()[0], projection))
+        except OverflowError as reason:
+            raise beyond_python(reason) from None
         row.txn = txn
         return row
 
@@ -315,16 +324,17 @@ class Table:
         """Return rows in the order asked, one for each key, with a column ``_found``; a missing row is all null."""
         asked = self._state.codec.encode_many(keys)
         projection = self._state.projection(columns)
-        order, repeats = sort_rows(asked)
-        is_sorted = not repeats.any() and bool((order[1:] > order[:-1]).all())
-        rows = asked if is_sorted else asked.take(pa.array(order[~repeats]))
+        rows, back = asked, None
+        if not is_strictly_sorted(asked):
+            order, repeats = sort_rows(asked)
+            rows = asked.take(pa.array(order[~repeats]))
+            back = np.empty(len(order), dtype=np.int64)
+            back[order] = np.cumsum(~repeats) - 1
         found = self._read_rows(rows, projection, self._txn(as_of, False))
         if found.num_rows == len(rows):
-            if not is_sorted:
-                back = np.empty(len(order), dtype=np.int64)
-                back[order] = np.cumsum(~repeats) - 1
-                found = found.take(pa.array(back))
-            return found.append_column(FOUND, pa.array(np.ones(len(order), dtype=np.bool_)))
+            if back is not None:
+                found = found.combine_chunks().take(pa.array(back))
+            return found.append_column(FOUND, pa.repeat(True, len(asked)))
         there = self._state.codec.encode_arrays([_one(found.column(name)) for name in self.key_names])
         places = pc.index_in(asked, value_set=there)
         answer = found.take(places)
@@ -407,6 +417,14 @@ class Table:
         self._check_writable("durable")
         self._store.flush(self._state)
 
+    def compact(self) -> None:
+        """Merge all fragments of the table, leaving out what no snapshot within its history can see.
+
+        This happens by itself where it pays; by hand it is for after large changes, and for tests.
+        """
+        self._check_writable("durable")
+        self._store.compact(self._state)
+
     def tablets(self) -> list[dict[str, Any]]:
         """Describe the tablets of the table: id, key range, fragments and sizes."""
         decode = self._state.codec
@@ -454,7 +472,11 @@ class Table:
         }
 
     def files(self) -> list[str]:
-        """Return the fragment files of the table, relative to the store: ordinary Parquet, for any reader."""
+        """Return the fragment files of the table, relative to the store: ordinary Parquet, for any reader.
+
+        What is only in the log is not in them (see `flush`). Others lie beside them for a while: files that were merged
+        into these.
+        """
         return sorted(set(self._state.view.metadata.files()))
 
 

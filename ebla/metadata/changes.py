@@ -9,8 +9,9 @@ touch each other commute, and one that lost a race is tried again on what the wi
     TakeLog         the tablets' writes go to this server's log from now on
     Flush           one group of some tablets is now in these fragments, up to these log indexes
     AddFragments    fragments that came past the log (bulk load)
+    ReplaceFragments  some fragments of a tablet group become others, without what nobody can see any more (compaction)
     RangeErase      a range erasure that came past the log (bulk overwrite)
-    RecordJob       a bulk job is applied once: refused if it is on record
+    RecordJob       a bulk job is applied once, at this txn: refused if it is on record
     RequireSchema   changes nothing; refuses if the schema has another version
 
 Applying a list of changes is all or nothing. Invariants: `flushed` never goes down; a stale epoch changes nothing.
@@ -36,6 +37,7 @@ __all__ = [
     "NewFragment",
     "RangeErase",
     "RecordJob",
+    "ReplaceFragments",
     "RequireSchema",
     "RequirementFailed",
     "TabletAt",
@@ -114,6 +116,21 @@ class AddFragments(msgspec.Struct, frozen=True, array_like=True, tag="add_fragme
     tablets: tuple[TabletAt, ...]
 
 
+class ReplaceFragments(msgspec.Struct, frozen=True, array_like=True, tag="replace_fragments"):
+    """Fragments of one group of one tablet were merged: exactly these go, and those take their place.
+
+    `erasures` are range erasures that hide nothing any more. `floor_txn` is the horizon of the merge if it left
+    something out, else 0: what readers below it would need may be gone.
+    """
+
+    tablet: TabletAt
+    group: int
+    removed: tuple[FragmentRef, ...]
+    added: tuple[FragmentRef, ...]
+    erasures: tuple[RangeErasure, ...]
+    floor_txn: int
+
+
 class RangeErase(msgspec.Struct, frozen=True, array_like=True, tag="range_erase"):
     """A range erasure in all groups; `tablets` are all that the range overlaps, with their epochs."""
 
@@ -122,9 +139,10 @@ class RangeErase(msgspec.Struct, frozen=True, array_like=True, tag="range_erase"
 
 
 class RecordJob(msgspec.Struct, frozen=True, array_like=True, tag="record_job"):
-    """Remember that a bulk job was applied; refused if it was already."""
+    """Remember that a bulk job was applied at `txn`; refused if it was already."""
 
     job: str
+    txn: int
 
 
 class RequireSchema(msgspec.Struct, frozen=True, array_like=True, tag="require_schema"):
@@ -133,7 +151,7 @@ class RequireSchema(msgspec.Struct, frozen=True, array_like=True, tag="require_s
     version: int
 
 
-Change: TypeAlias = TakeLog | Flush | AddFragments | RangeErase | RecordJob | RequireSchema
+Change: TypeAlias = TakeLog | Flush | AddFragments | ReplaceFragments | RangeErase | RecordJob | RequireSchema
 
 
 def apply(metadata: TableMetadata, changes: Sequence[Change], new_txnid: str) -> TableMetadata:
@@ -156,12 +174,14 @@ def _update(metadata: TableMetadata, change: Change) -> TableMetadata:
             return metadata.with_tablets(_flush(metadata, change))
         case AddFragments():
             return metadata.with_tablets(_add_fragments(metadata, change))
+        case ReplaceFragments():
+            return metadata.with_tablets([_replace_fragments(metadata, change)])
         case RangeErase():
             return metadata.with_tablets(_range_erase(metadata, change))
         case RecordJob():
-            if change.job in metadata.jobs:
+            if metadata.job_txn(change.job) is not None:
                 raise RequirementFailed("job_done", f"the job {change.job} was applied already")
-            return metadata.with_jobs((*metadata.jobs, change.job)[-JOBS_MAX:])
+            return metadata.with_jobs((*metadata.jobs, (change.job, change.txn))[-JOBS_MAX:])
         case RequireSchema():
             if metadata.schema.version != change.version:
                 reason = f"the schema has version {metadata.schema.version}, not {change.version}"
@@ -224,6 +244,26 @@ def _add_fragments(metadata: TableMetadata, change: AddFragments) -> list[Tablet
         tablet = _led(metadata, at)
         changed.append(tablet.with_group(_with_fragments(tablet.group(change.group), received[at.tablet])))
     return changed
+
+
+def _replace_fragments(metadata: TableMetadata, change: ReplaceFragments) -> TabletMetadata:
+    tablet = _led(metadata, change.tablet)
+    if change.group not in metadata.schema.group_by_id:
+        raise RequirementFailed("unknown_group", f"the table has no group {change.group} (any more)")
+    state = tablet.group(change.group)
+    gone = {fragment.file: fragment for fragment in change.removed}
+    kept = tuple(fragment for fragment in state.fragments if gone.get(fragment.file) != fragment)
+    if len(kept) + len(gone) != len(state.fragments):
+        raise RequirementFailed("fragments_changed", f"tablet {tablet.id} no longer has all fragments that were merged")
+    left = tuple(erasure for erasure in state.erasures if erasure not in change.erasures)
+    if len(left) + len(change.erasures) != len(state.erasures):
+        raise RequirementFailed(
+            "erasures_changed", f"tablet {tablet.id} no longer has the range erasures to be dropped"
+        )
+    state = msgspec.structs.replace(
+        state, fragments=kept, erasures=left, floor_txn=max(state.floor_txn, change.floor_txn)
+    )
+    return tablet.with_group(_with_fragments(state, change.added))
 
 
 def _range_erase(metadata: TableMetadata, change: RangeErase) -> list[TabletMetadata]:

@@ -141,7 +141,7 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
     sequence: int  # how many transactions have led here, this one included
     schema: TableSchema
     tablets: tuple[TabletMetadata, ...]
-    jobs: tuple[str, ...] = ()  # the latest bulk jobs that were applied, oldest first
+    jobs: tuple[tuple[str, int], ...] = ()  # the latest bulk jobs that were applied and their txns, oldest first
 
     def tablet_for(self, row: bytes) -> TabletMetadata:
         """Return the tablet that `row` belongs to."""
@@ -168,6 +168,15 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
             for state in tablet.groups:
                 for fragment in state.fragments:
                     yield fragment.file
+
+    def job_txn(self, job: str) -> int | None:
+        """Return the txn at which a bulk job was applied; None if it is not on record."""
+        return next((txn for done, txn in reversed(self.jobs) if done == job), None)
+
+    @property
+    def newest_job_txn(self) -> int:
+        """The txn of the newest bulk job, 0 if there was none."""
+        return self.jobs[-1][1] if self.jobs else 0
 
     @property
     def checksum(self) -> int:
@@ -211,7 +220,7 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
         table.__dict__.update(self.__dict__)
         return table
 
-    def with_jobs(self, jobs: tuple[str, ...]) -> TableMetadata:
+    def with_jobs(self, jobs: tuple[tuple[str, int], ...]) -> TableMetadata:
         """Return the same table with another record of bulk jobs."""
         table = msgspec.structs.replace(self, jobs=jobs)
         table.__dict__.update(self.__dict__)

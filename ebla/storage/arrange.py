@@ -50,8 +50,18 @@ class ArrangedCells(Arranged):
     identity: Indices
 
 
+def newest_runs_first(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs by their newest txn, descending.
+
+    Records of one row then mostly lie newest first already, and a stable sort by row leaves them so.
+    """
+    if len(runs) < 2:
+        return list(runs)
+    return sorted(runs, key=lambda run: run.txn if run.txn is not None else int(run.txns().max()), reverse=True)
+
+
 def arrange_rows(runs: Sequence[Run]) -> Arranged:
-    """Arrange runs of a columns group: by row, newest txn first."""
+    """Arrange runs of a columns group: by row, newest txn first. Quickest where the newest run comes first."""
     parts = [_need(run, ROW) for run in runs]
     rows = concat(parts)
     txns = np.concatenate([run.txns() for run in runs])
@@ -96,6 +106,19 @@ def changes(values: Indices) -> Mask:
 def concat(arrays: Sequence[pa.Array]) -> pa.Array:
     """Return the arrays end to end as one."""
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def end_to_end(runs: Sequence[Run], name: str, kind: pa.DataType) -> pa.Array:
+    """Return one column of all runs as one array, copied once at most; nulls where a run does not have it."""
+    parts: list[pa.Array] = []
+    for run in runs:
+        at = run.records.schema.get_field_index(name)
+        if at < 0:
+            parts.append(pa.nulls(len(run), kind))
+            continue
+        column = run.records.column(at)
+        parts.extend(column.chunks if isinstance(column, pa.ChunkedArray) else [column])
+    return concat(parts)
 
 
 def erased_mask(runs: Sequence[Run]) -> Mask | None:

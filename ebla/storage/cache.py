@@ -29,6 +29,17 @@ class BlockCache:
         self._hits = 0
         self._misses = 0
 
+    @property
+    def bytes_max(self) -> int:
+        """How many bytes it may hold."""
+        return self._bytes_max
+
+    def peek(self, key: Hashable) -> Any | None:
+        """Return what is cached under `key`, or None, without counting it as used."""
+        with self._lock:
+            priority = self._priority.get(key)
+            return None if priority is None else self._classes[priority][key][0]
+
     def get(self, key: Hashable) -> Any | None:
         """Return what is cached under `key`, or None."""
         with self._lock:

@@ -27,12 +27,11 @@ from ebla.storage.files import Files
 from ebla.storage.fragment_format import FIELD_ID, FOOTER_KEY, FORMAT_VERSION, Footer, Tail
 from ebla.storage.order import Words, common_prefix_length, key_words, lower_bound, upper_bound
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
+from ebla.storage.stretch import Stretches, neighbours_at, places_of
 
 # From so many keys on, an index of all rows of a file is made for a look-up of many; not for files larger than this.
 INDEX_KEYS_MIN = 32
 INDEX_ROWS_MAX = 4_000_000
-# Fewer rows than this are sliced out of a block one by one, which is then quicker than to take them.
-TAKE_ROWS_MIN = 16
 
 _OWN = (FAMILY, QUALIFIER, TIMESTAMP, TXN, ERASED, SET)
 
@@ -71,7 +70,9 @@ class Fragment:
         self._row_column = next(
             i for i in range(self._metadata.num_columns) if self._metadata.schema.column(i).name == self._physical[ROW]
         )
-        self._block_ends = np.cumsum(self.footer.block_rows)
+        self._block_names = [name for name in self._physical if not name.startswith("key:")]
+        block_bytes = self._metadata.row_group(0).total_byte_size
+        self._stretches = Stretches(file, cache, self.footer.block_rows, block_bytes, self._decode, self._of_block)
         # Guarded by _lock.
         self._idle: list[pq.ParquetFile] = [reader]
 
@@ -173,21 +174,21 @@ class Fragment:
 
     def block(self, number: int, priority: int = ON_DEMAND) -> Block:
         """Return a block with all its columns, decoded, from the cache or the file."""
-        key = (self.file, number)
-        cached = self._cache.get(key)
-        if cached is None:
-            cached = self._decode(number)
-            self._cache.put(key, cached, cached.bytes, priority)
-        assert isinstance(cached, Block)
-        return cached
+        return self._stretches.block(number, priority)
 
-    def _decode(self, number: int) -> Block:
-        table = self.read_blocks(number, number + 1, [n for n in self.names if not n.startswith("key:")])
-        records = table.combine_chunks().to_batches()[0]
+    def _decode(self, begin: int, end: int) -> pa.RecordBatch:
+        return self.read_blocks(begin, end, self._block_names).combine_chunks().to_batches()[0]
+
+    def _of_block(self, records: pa.RecordBatch, bytes_known: int | None = None) -> Block:
         footer = self.footer
-        if self._txn is not None:
-            return Block(records, txn=self._txn, unique=footer.unique)
-        return Block(records, txn_min=footer.txn_min, txn_max=footer.txn_max, unique=footer.unique)
+        return Block(
+            records,
+            txn=self._txn,
+            txn_min=footer.txn_min,
+            txn_max=footer.txn_max,
+            unique=footer.unique,
+            bytes_known=bytes_known,
+        )
 
     def find(self, row: bytes, hashed: Callable[[], int]) -> list[tuple[Block, int, int]]:
         """Return the places of the records of one row. `hashed` gives the row's bloom hash, if it is asked for."""
@@ -196,7 +197,7 @@ class Fragment:
         begin = max(0, bisect_left(starts, row) - 1)
         found = []
         for number in range(begin, end):
-            block = self._cache.get((self.file, number))
+            block = self._stretches.cached_block(number)
             if block is None:
                 if not self.may_contain(number, hashed()):
                     continue
@@ -206,14 +207,20 @@ class Fragment:
                 found.append((block, low, high))
         return found
 
-    def find_many(self, rows: pa.Array) -> list[Run]:
-        """Return the records of many rows, which are sorted and each once."""
-        begin = lower_bound(rows, self.footer.first)
-        end = upper_bound(rows, self.footer.last, begin)
+    def find_many(self, rows: pa.Array, names: Sequence[str] | None = None) -> list[Run]:
+        """Return the records of many rows, which are sorted and each once; of the columns, `names` or all."""
+        begin, end = 0, len(rows)
+        if not end:
+            return []
+        if rows[0].as_py() < self.footer.first:
+            begin = lower_bound(rows, self.footer.first)
+        if rows[-1].as_py() > self.footer.last:
+            end = upper_bound(rows, self.footer.last, begin)
         if begin >= end:
             return []
+        columns = None if names is None else [name for name in names if name in self.names]
         if self.footer.unique and end - begin >= INDEX_KEYS_MIN and self._metadata.num_rows <= INDEX_ROWS_MAX:
-            return self._find_by_index(rows.slice(begin, end - begin))
+            return self._find_by_index(rows if end - begin == len(rows) else rows.slice(begin, end - begin), columns)
         keys: list[bytes] = rows.to_pylist()
         starts = self.footer.block_first
         runs = []
@@ -226,40 +233,31 @@ class Fragment:
             for block in range(low, number + 1):
                 run = self._find_in_block(block, rows, keys, begin, stop)
                 if run is not None:
-                    runs.append(run)
+                    runs.append(run if columns is None else Run(run.records.select(columns), run.txn))
             begin = stop
         return runs
 
-    def _find_by_index(self, rows: pa.Array) -> list[Run]:
+    def _find_by_index(self, rows: pa.Array, columns: Sequence[str] | None) -> list[Run]:
         """Find many rows at once in an index of all rows of the file, for files with one record per row."""
         skip = common_prefix_length(self.footer.first, self.footer.last)
         words = self._row_index(skip)
         asked = key_words(rows, skip)
-        begin = words.searchsorted(asked)
-        count = words.searchsorted(asked, "right") - begin
-        # Rows that share their word with others are rare: all of them are fetched, and those not asked for left out.
-        which = np.repeat(np.arange(len(asked)), count)
-        places = begin[which] + (np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count))
-        if not len(places):
-            return []
-        numbers = np.searchsorted(self._block_ends, places, side="right")
-        cuts = np.flatnonzero(np.diff(numbers)) + 1
-        found = []
-        for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(places)], strict=True):
-            number = int(numbers[low])
-            records = self.block(number).records
-            within = places[low:high] - (self._block_ends[number] - self.footer.block_rows[number])
-            first, length = int(within[0]), high - low
-            if int(within[-1]) - first + 1 == length:
-                found.append(records.slice(first, length))
-            elif length < TAKE_ROWS_MIN:
-                found += [records.slice(place, 1) for place in within.tolist()]
-            else:
-                found.append(records.take(pa.array(within)))
-        records = found[0] if len(found) == 1 else pa.concat_batches(found)
-        same = pc.equal(records.column(ROW), rows.take(pa.array(which)))
-        if not pc.all(same).as_py():
-            records = records.filter(same)
+        wanted = columns if columns is None or ROW in columns else [ROW, *columns]
+        begin = neighbours_at(words, asked)
+        if begin is not None:
+            sought = rows
+            records = self._stretches.slice(begin, begin + len(rows), wanted, ON_DEMAND)
+        else:
+            which, places = places_of(words, asked)
+            if not len(places):
+                return []
+            sought = rows if which is None else rows.take(pa.array(which))
+            records = self._stretches.take(places, wanted, ON_DEMAND)
+        if not records.column(ROW).equals(sought):
+            # Some rows share their word, and others than those asked for came along.
+            records = records.filter(pc.equal(records.column(ROW), sought))
+        if wanted != columns:
+            records = records.select(columns)
         return [Run(records, self._txn)] if records.num_rows else []
 
     def _row_index(self, skip: int) -> Words:
@@ -273,7 +271,7 @@ class Fragment:
         return found
 
     def _find_in_block(self, number: int, rows: pa.Array, keys: Sequence[bytes], begin: int, end: int) -> Run | None:
-        block = self._cache.get((self.file, number))
+        block = self._stretches.cached_block(number)
         if block is None:
             if not any(self.may_contain(number, key_hash(key)) for key in keys[begin:end]):
                 return None

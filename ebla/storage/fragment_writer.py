@@ -16,19 +16,22 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ebla.keys import KeyCodec
-from ebla.storage.files import Files, parent_of
+from ebla.storage.files import Files, WritableFile, parent_of
 from ebla.storage.fragment_format import FOOTER_KEY, FORMAT_VERSION, Footer, FragmentInfo, FragmentLayout, Tail
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN
 
 BLOCK_ROWS_MAX = 1 << 20
 BLOOM_FALSE_POSITIVES = 0.01
 SAMPLE_ROWS = 2_000
+# Parquet writes page by page; the file gets so many bytes at once.
+WRITE_BYTES = 1024 * 1024
 
 
 class FragmentWriter:
     """Writes one fragment. Records come in order through `write`; `finish` makes the file durable.
 
-    Left without `finish`, the file is closed and removed as far as that is possible.
+    Left without `finish`, the file is closed and removed as far as that is possible. `unique` may be lowered as long as
+    the file is not finished.
     """
 
     def __init__(
@@ -39,10 +42,10 @@ class FragmentWriter:
         self._table = table
         self._layout = layout
         self._codec = codec
-        self._unique = unique
+        self.unique = unique
         self._columns = layout.columns()
         self._schema = pa.schema([f for _, f in self._columns])
-        self._sink = files.create(path)
+        self._sink = _GatheringSink(files.create(path))
         self._writer: pq.ParquetWriter | None = None
         self._block_rows = 0
         self._pending: pa.Table | None = None
@@ -61,8 +64,16 @@ class FragmentWriter:
         if not self._is_durable:
             self.abandon()
 
+    @property
+    def bytes_written(self) -> int:
+        """The size of the file so far; what is not enough for a block is not in it yet."""
+        return self._sink.tell()
+
     def write(self, records: pa.RecordBatch | pa.Table) -> None:
-        """Add records that sort after all that were written before."""
+        """Add records that sort after all that were written before.
+
+        They may have key columns (``key:0``, ``key:1``, ...) in their exact types: then they are not decoded.
+        """
         if not records.num_rows:
             return
         table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
@@ -91,7 +102,7 @@ class FragmentWriter:
         self._writer.add_key_value_metadata({FOOTER_KEY: msgspec.json.encode(self._footer()).decode()})
         self._writer.close()
         size = self._sink.tell()
-        self._sink.sync()
+        self._sink.make_durable()
         self._sink.close()
         tail = self._tail(size)
         self._files.sync_directory(parent_of(self._path))
@@ -104,7 +115,7 @@ class FragmentWriter:
             self._last,
             txn_min,
             txn_max,
-            self._unique,
+            self.unique,
             self._layout.has_erased,
             self._layout.has_set,
             tail,
@@ -141,7 +152,7 @@ class FragmentWriter:
             last=self._last,
             txn_min=self._txn_min,
             txn_max=self._txn_max,
-            unique=self._unique,
+            unique=self.unique,
             has_erasures=layout.has_erased,
             has_partial=layout.has_set,
             columns={by_id[i].name: i for i in layout.value_ids},
@@ -207,13 +218,53 @@ class FragmentWriter:
             self._txn_max = high if self._txn_max is None else max(high, self._txn_max)
         if self._layout.group.is_cells:
             self._families.update(f for f in pc.unique(block.column(FAMILY)).to_pylist() if f is not None)
-        keys = [] if self._layout.schema.has_simple_key else self._codec.decode_arrays(rows)
+        has_keys = self._layout.schema.has_simple_key or "key:0" in block.schema.names
+        keys = [] if has_keys else self._codec.decode_arrays(rows)
         arrays = []
         for internal, field in self._columns:
             if internal == ROW:
-                arrays.append(rows.cast(field.type))
-            elif internal.startswith("key:"):
+                arrays.append(rows if rows.type == field.type else rows.cast(field.type))
+            elif internal.startswith("key:") and not has_keys:
                 arrays.append(keys[int(internal[4:])])
             else:
                 arrays.append(block.column(internal))
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema), row_group_size=len(rows))
+
+
+class _GatheringSink:
+    """A new file for `pa.PythonFile` that is written in few large pieces instead of many small ones."""
+
+    def __init__(self, file: WritableFile) -> None:
+        self._file = file
+        self._parts: list[bytes] = []
+        self._bytes = 0
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def write(self, data: bytes) -> int:
+        self._parts.append(data)
+        self._bytes += len(data)
+        if self._bytes >= WRITE_BYTES:
+            self._write()
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing, as the file itself does: only `make_durable` matters."""
+
+    def tell(self) -> int:
+        return self._file.tell() + self._bytes
+
+    def make_durable(self) -> None:
+        self._write()
+        self._file.sync()
+
+    def close(self) -> None:
+        """Close the file; what was not made durable is lost."""
+        self._file.close()
+
+    def _write(self) -> None:
+        parts, self._parts, self._bytes = self._parts, [], 0
+        if parts:
+            self._file.write_parts(parts)

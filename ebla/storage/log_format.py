@@ -249,6 +249,8 @@ class LogBlock(msgspec.Struct, frozen=True):
 
     `schema` is ``records.schema.serialize()`` as bytes; the caller keeps it, since making it costs more than writing a
     row does. `txn` is the largest txn of the records, and the txn of all of them if they have no ``_txn`` column.
+    A block of one row may bring its records as `body`, serialized already and without a ``_txn`` column; `records` is
+    None then.
     """
 
     table: str
@@ -259,16 +261,17 @@ class LogBlock(msgspec.Struct, frozen=True):
     slices: tuple[Slice, ...]
     schema: bytes
     records: Any  # pa.RecordBatch
+    body: bytes | None = None
 
     @property
     def rows(self) -> int:
         """The number of records."""
-        return int(self.records.num_rows)
+        return 1 if self.body is not None else int(self.records.num_rows)
 
     @property
     def has_txn_column(self) -> bool:
         """Whether the records carry their own txns."""
-        return bool(self.records.schema.get_field_index("_txn") >= 0)
+        return self.body is None and bool(self.records.schema.get_field_index("_txn") >= 0)
 
 
 class LogEntry(msgspec.Struct, frozen=True):
@@ -325,11 +328,8 @@ def encode_entry(entry: LogEntry) -> list[BytesLike]:
     headers = []
     offset = 0
     for block in entry.blocks:
-        records = block.records
-        if not records.schema.equals(_read_schema(block.schema)):
-            raise ValueError("the schema given with a log block is not that of its records")
-        body = records.serialize()
-        length = body.size
+        body = _body_of(block)
+        length = len(body)
         assert length % ALIGNMENT_BYTES == 0, "Arrow pads its messages"
         headers.append(
             BlockHeader(
@@ -339,7 +339,7 @@ def encode_entry(entry: LogEntry) -> list[BytesLike]:
                 block.txn,
                 block.txn_min,
                 block.has_txn_column,
-                records.num_rows,
+                block.rows,
                 block.slices,
                 block.schema,
                 offset,
@@ -351,6 +351,14 @@ def encode_entry(entry: LogEntry) -> list[BytesLike]:
     preamble = _encode_preamble(EntryPreamble(entry.txn_max, tuple(headers), entry.erasures, entry.replies))
     used = _LENGTH.size + len(preamble)
     return [b"".join((_LENGTH.pack(len(preamble)), preamble, bytes(-used % ALIGNMENT_BYTES))), *bodies]
+
+
+def _body_of(block: LogBlock) -> Any:
+    if block.body is not None:
+        return block.body
+    if not block.records.schema.equals(_read_schema(block.schema)):
+        raise ValueError("the schema given with a log block is not that of its records")
+    return block.records.serialize()
 
 
 def decode_entry(payload: Any) -> LogEntry:

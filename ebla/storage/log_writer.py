@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from ebla.errors import LogFailed
 from ebla.storage.files import Files, WritableFile
@@ -107,23 +107,32 @@ class LogWriter:
         """
         self._check_open()
         payload = encode_entry(entry)
-        with self._failing():
+        try:
             segment = self._current
             if segment is None or segment.bytes >= self._segment_bytes:
                 segment = self._roll()
             length = self._write(segment, EntryKind.COMMIT, payload)
-        if not segment.txn_max:
-            segment.txn_min = entry.txn_min
-        segment.txn_min = min(segment.txn_min, entry.txn_min)
+        except OSError as error:
+            raise self._failed(error) from error
+        except BaseException as error:
+            self._failure = error  # an interrupt, too, leaves an entry half written
+            raise
+        txn_min = entry.txn_min
+        segment.txn_min = min(segment.txn_min, txn_min) if segment.txn_max else txn_min
         segment.txn_max = max(segment.txn_max, entry.txn_max)
         return length
 
     def sync(self) -> None:
         """Make every appended entry durable. Raises `LogFailed`; then nothing since the last sync is known to be."""
         self._check_open()
-        with self._failing():
+        try:
             if self._current is not None:
                 self._sync(self._current)
+        except OSError as error:
+            raise self._failed(error) from error
+        except BaseException as error:
+            self._failure = error  # an interrupt, too, leaves an entry half written
+            raise
 
     def close(self) -> None:
         """Sync, mark the end of the log as clean, and close it. After a failure only the file is closed."""
@@ -218,17 +227,10 @@ class LogWriter:
         if self._closed:
             raise ValueError("the log is closed")
 
-    @contextlib.contextmanager
-    def _failing(self) -> Iterator[None]:
-        """End the writer on any error inside, whatever it is: an interrupt, too, leaves an entry half written."""
-        try:
-            yield
-        except OSError as error:
-            self._failure = error
-            raise _log_failed(error, self._directory) from error
-        except BaseException as error:
-            self._failure = error
-            raise
+    def _failed(self, error: OSError) -> LogFailed:
+        """End the writer; return what to raise."""
+        self._failure = error
+        return _log_failed(error, self._directory)
 
 
 def _size_of_segment(files: Files, path: str) -> int | None:

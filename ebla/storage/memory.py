@@ -31,6 +31,7 @@ from ebla.storage.records import (
     Run,
     value_names,
 )
+from ebla.storage.row_block import RowBlock, RowPlan, combine_rows
 
 FOLD_BLOCKS_MIN = 8
 ERASURE_BYTES = 256
@@ -46,13 +47,42 @@ class MemoryErasure:
     indexes: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
 class Memory:
-    """The unflushed records and range erasures of one group of one table. Blocks stand in commit order."""
+    """The unflushed records and range erasures of one group of one table. Blocks stand in commit order.
 
-    blocks: tuple[Block, ...] = ()
-    erasures: tuple[MemoryErasure, ...] = ()
-    bytes: int = 0
+    To add a block must not cost more the more there are. So a value and those that come after it share one list, of
+    which each has the first `count` blocks; only who adds to a value that has successors already copies the list.
+    """
+
+    __slots__ = ("_blocks", "_shared", "bytes", "count", "erasures")
+
+    def __init__(
+        self,
+        blocks: Sequence[Block] = (),
+        erasures: tuple[MemoryErasure, ...] = (),
+        bytes: int = 0,
+    ) -> None:
+        # Set once, but for `_blocks`, which is made when somebody asks for it.
+        self._shared = list(blocks)
+        self._blocks: tuple[Block, ...] | None = tuple(blocks)
+        self.count = len(blocks)
+        self.erasures = erasures
+        self.bytes = bytes
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Memory):
+            return NotImplemented
+        return (self.blocks, self.erasures, self.bytes) == (other.blocks, other.erasures, other.bytes)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks."""
+        blocks = self._blocks
+        if blocks is None:
+            blocks = self._blocks = tuple(self._shared[: self.count])
+        return blocks
 
     @property
     def txn_min(self) -> int | None:
@@ -61,8 +91,17 @@ class Memory:
         return min(txns, default=None)
 
     def with_block(self, block: Block) -> Memory:
-        """Add a block."""
-        return Memory((*self.blocks, block), self.erasures, self.bytes + block.bytes)
+        """Add a block. One thread at a time does that to a memory and its successors."""
+        longer = Memory.__new__(Memory)
+        # The empty memory lives for ever, and must not keep what comes after it.
+        is_last = self.count > 0 and len(self._shared) == self.count
+        longer._shared = self._shared if is_last else self._shared[: self.count]
+        longer._shared.append(block)
+        longer._blocks = None
+        longer.count = self.count + 1
+        longer.erasures = self.erasures
+        longer.bytes = self.bytes + block.bytes
+        return longer
 
     def with_erasure(self, erasure: MemoryErasure) -> Memory:
         """Add a range erasure."""
@@ -120,6 +159,10 @@ def choose_fold(blocks: Sequence[Block]) -> list[Block]:
 
 def combine(blocks: Sequence[Block], *, is_cells: bool) -> Block:
     """Return one block with all records of `blocks`. No version is dropped."""
+    fewer = _rows_combined(blocks)
+    if len(fewer) == 1 < len(blocks):
+        return fewer[0]
+    blocks = fewer
     runs = [Run(block.records, block.txn) for block in blocks]
     arranged = arrange_cells(runs) if is_cells else arrange_rows(runs)
     take = pa.array(arranged.order)
@@ -129,7 +172,7 @@ def combine(blocks: Sequence[Block], *, is_cells: bool) -> Block:
             columns[name] = arranged.columns[name].take(take)
         unique = int(arranged.identity[-1]) + 1 == len(arranged.order)
     else:
-        columns.update(_combined_values(runs, take))
+        columns.update(combined_values(runs, take))
         unique = not bool(arranged.repeats.any())
     txns = arranged.txns[arranged.order]
     columns[TXN] = pa.array(txns)
@@ -149,8 +192,26 @@ def combine(blocks: Sequence[Block], *, is_cells: bool) -> Block:
     )
 
 
-def _combined_values(runs: Sequence[Run], take: pa.Array) -> dict[str, pa.Array]:
+def _rows_combined(blocks: Sequence[Block]) -> Sequence[Block]:
+    """Return the blocks with those of single rows combined, which is cheap, as far as they have the same columns."""
+    single: dict[RowPlan, list[RowBlock]] = {}
+    for block in blocks:
+        if isinstance(block, RowBlock):
+            single.setdefault(block.plan, []).append(block)
+    if not single:
+        return blocks
+    larger = [block for block in blocks if not isinstance(block, RowBlock)]
+    return [*larger, *(of[0] if len(of) == 1 else combine_rows(of) for of in single.values())]
+
+
+def combined_values(runs: Sequence[Run], take: pa.Array) -> dict[str, pa.Array]:
     """Return the value columns of all runs, and `_set` where some records do not set all of them."""
+    alike = _all_alike(runs)
+    if alike is not None:
+        names = sorted(value_names(alike), key=int)
+        if SET in alike.schema.names:
+            names.append(SET)
+        return {name: alike.column(name).take(take) for name in names}
     types: dict[str, pa.DataType] = {}
     for run in runs:
         for name in value_names(run.records):
@@ -165,6 +226,15 @@ def _combined_values(runs: Sequence[Run], take: pa.Array) -> dict[str, pa.Array]
         filled = [s if s is not None else pa.nulls(len(r), pa.string()) for s, r in zip(sets, runs, strict=True)]
         combined[SET] = concat(filled).take(take)
     return combined
+
+
+def _all_alike(runs: Sequence[Run]) -> pa.RecordBatch | None:
+    """Return the records of all runs end to end if they have the same columns, which is quick; else None."""
+    batches = [run.records for run in runs]
+    schema = batches[0].schema
+    if all(isinstance(batch, pa.RecordBatch) and batch.schema.equals(schema) for batch in batches):
+        return pa.concat_batches(batches)
+    return None
 
 
 def _explicit_set(run: Run, all_names: Collection[str]) -> pa.Array | None:

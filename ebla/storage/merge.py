@@ -28,8 +28,9 @@ from ebla.storage.arrange import (
     arrange_cells,
     arrange_rows,
     changes,
-    concat,
+    end_to_end,
     erased_mask,
+    newest_runs_first,
 )
 from ebla.storage.order import Indices, Mask, lower_bound
 from ebla.storage.records import FAMILY, QUALIFIER, SET, TIMESTAMP, TIMESTAMP_MAX, VALUE, Run
@@ -100,7 +101,7 @@ def version_type(value: pa.DataType) -> pa.DataType:
 
 def merge_columns(runs: Sequence[Run], types: Mapping[int, pa.DataType], rules: Rules) -> MergedColumns:
     """Merge runs of a columns group. `types` names the columns wanted, by field id, with their types."""
-    runs = _visible_runs(runs, rules)
+    runs = newest_runs_first(_visible_runs(runs, rules))
     if not runs:
         return _no_columns(types, rules)
     arranged = arrange_rows(runs)
@@ -115,9 +116,9 @@ def merge_columns(runs: Sequence[Run], types: Mapping[int, pa.DataType], rules: 
     chooser = _Chooser(runs, arranged, visible, exists)
     columns = {}
     for field_id, kind in types.items():
-        values = [run.column(str(field_id)) for run in runs]
-        whole = concat([v if v is not None else pa.nulls(len(r), kind) for v, r in zip(values, runs, strict=True)])
-        present = tuple(value is not None for value in values)
+        name = str(field_id)
+        whole = end_to_end(runs, name, kind)
+        present = tuple(name in run.records.schema.names for run in runs)
         if rules.versions == 1:
             columns[field_id] = _take(whole, chooser.newest(field_id, present))
         else:
@@ -137,18 +138,21 @@ class _Chooser:
     def __init__(self, runs: Sequence[Run], arranged: Arranged, visible: Mask | None, exists: Mask | None) -> None:
         self._runs = runs
         self._order = arranged.order
+        self._repeats = arranged.repeats
         self._groups = arranged.row_of
         self._visible = visible
         self._count = int(arranged.row_of[-1]) + 1
         self._exists = exists
-        self._patterns = _set_patterns(runs)
+        self._patterns = set_patterns(runs)
         self._known: dict[object, Indices] = {}
 
     def newest(self, field_id: int, present: tuple[bool, ...]) -> Indices:
         """Return, for every row that exists, the record that sets the column, or -1."""
         key = present if self._patterns is None else (field_id, present)
         found = self._known.get(key)
-        if found is None:
+        if found is None and self._visible is None and self._patterns is None and all(present):
+            found = self._known[key] = self._order[~self._repeats]
+        elif found is None:
             places = self._places(field_id, present)
             groups = self._groups[places]
             leads = np.ones(len(places), dtype=np.bool_)
@@ -193,7 +197,7 @@ class _Chooser:
         return named[codes]
 
 
-def _set_patterns(runs: Sequence[Run]) -> list[tuple[Indices, list[frozenset[int]]] | None] | None:
+def set_patterns(runs: Sequence[Run]) -> list[tuple[Indices, list[frozenset[int]]] | None] | None:
     """Return, per run, which of a few lists of field ids each record sets (the last: all); None if all set all."""
     columns = [run.column(SET) for run in runs]
     if all(column is None for column in columns):
@@ -214,7 +218,7 @@ def _versions(
     whole: pa.Array, kind: pa.DataType, txns: Txns, chosen: tuple[Indices, Indices, int], rules: Rules
 ) -> pa.Array:
     indices, groups, count = chosen
-    keep = _kept_versions(groups, txns[indices] >> 10, rules, repeated=txns[indices])
+    keep = kept_versions(groups, txns[indices] >> 10, rules, repeated=txns[indices])
     indices, groups = indices[keep], groups[keep]
     offsets = np.zeros(count + 1, dtype=np.int32)
     np.cumsum(np.bincount(groups, minlength=count), out=offsets[1:])
@@ -240,10 +244,10 @@ def merge_cells(runs: Sequence[Run], rules: Rules) -> MergedCells:
     erased = erased_mask(runs)
     if erased is not None:
         visible &= ~erased[order]
-        visible &= ~_hidden_cells(cells, erased[order])
-    _hide_ranges(visible, cells, rules)
+        visible &= ~hidden_cells(cells, erased[order])
+    hide_ranges(visible, cells, rules)
     places = np.flatnonzero(visible)
-    keep = _kept_versions(cells.identity[places], stamps[places], rules, repeated=stamps[places])
+    keep = kept_versions(cells.identity[places], stamps[places], rules, repeated=stamps[places])
     places = places[keep]
     chosen = order[places]
     numbers, leads = np.unique(row_of[places], return_index=True)
@@ -268,7 +272,7 @@ def _no_cells() -> MergedCells:
     return MergedCells(empty, np.zeros(0, dtype=np.int64), text, text, numbers, numbers, empty)
 
 
-def _hidden_cells(cells: ArrangedCells, erased: Mask) -> Mask:
+def hidden_cells(cells: ArrangedCells, erased: Mask) -> Mask:
     """Tell which cells are under an erasure of their cell, family or row with a greater txn and no older timestamp."""
     families, qualifiers, stamps = cells.families, cells.qualifiers, cells.stamps
     txns = cells.txns[cells.order]
@@ -302,7 +306,7 @@ def _take(values: pa.Array, indices: Indices) -> pa.Array:
     missing = indices < 0
     if missing.any():
         return values.take(pa.array(indices, mask=missing))
-    return values.take(pa.array(indices))
+    return pc.take(values, pa.array(indices), boundscheck=False)
 
 
 def _visible_runs(runs: Sequence[Run], rules: Rules) -> list[Run]:
@@ -336,11 +340,11 @@ def _visible(runs: Sequence[Run], arranged: Arranged, rules: Rules) -> Mask | No
         visible = (total - before[arranged.row_of]) == 0
     if rules.expires_alone and rules.expired_before is not None:
         visible &= (arranged.txns[order] >> 10) >= rules.expired_before
-    _hide_ranges(visible, arranged, rules)
+    hide_ranges(visible, arranged, rules)
     return None if visible.all() else visible
 
 
-def _hide_ranges(visible: Mask, arranged: Arranged, rules: Rules) -> None:
+def hide_ranges(visible: Mask, arranged: Arranged, rules: Rules) -> None:
     """Hide what range erasures cover; the order is by row, so each erasure covers one stretch of it."""
     if not rules.erasures:
         return
@@ -354,7 +358,7 @@ def _hide_ranges(visible: Mask, arranged: Arranged, rules: Rules) -> None:
         visible[begin:end] &= txns[begin:end] >= erasure.txn
 
 
-def _kept_versions(identity: Indices, times: Txns, rules: Rules, *, repeated: Txns) -> Mask:
+def kept_versions(identity: Indices, times: Txns, rules: Rules, *, repeated: Txns) -> Mask:
     """Tell which versions a reader gets, of versions that stand newest first per identity.
 
     A version with the same mark in `repeated` as the one before it (the same timestamp, or the same txn met in two

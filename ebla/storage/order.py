@@ -26,6 +26,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 # KEEP[n] keeps the first n bytes of a word and clears what follows them.
 _KEEP = np.array([0] + [((1 << (8 * n)) - 1) << (64 - 8 * n) for n in range(1, 9)], dtype=np.uint64)
 _WORD = (1 << 64) - 1
+_BIG_ENDIAN = np.dtype(">u8")
 _MIX_FIRST = np.uint64(0x9E3779B97F4A7C15)
 _MIX_SECOND = np.uint64(0xC2B2AE3D27D4EB4F)
 _MIX_THIRD = np.uint64(0x165667B19E3779F9)
@@ -60,7 +61,10 @@ def _as_matrix(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> n
 
 
 def _words_in(matrix: npt.NDArray[np.uint8], begin: int) -> Words:
-    return np.ascontiguousarray(matrix[:, begin : begin + 8]).view(">u8").ravel().astype(np.uint64)
+    # A view of one unaligned word per row: many times as fast as copying a column of eight bytes first.
+    count, width = matrix.shape
+    words: Words = np.ndarray((count,), _BIG_ENDIAN, matrix.data, begin, (width,)).astype(np.uint64)
+    return words
 
 
 def _words_at(begin: npt.NDArray[np.int64], end: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> Words:
@@ -142,11 +146,16 @@ def sort_rows(rows: pa.Array, skip: int = 0) -> tuple[Indices, Mask]:
     if len(rows) < 2:
         return np.arange(len(rows)), np.zeros(len(rows), dtype=np.bool_)
     words = key_words(rows, skip)
+    if bool((words[1:] > words[:-1]).all()):
+        return np.arange(len(rows)), np.zeros(len(rows), dtype=np.bool_)
     order: Indices = np.argsort(words, kind="stable")
     words = words[order]
     repeats = np.zeros(len(order), dtype=np.bool_)
     tied = words[1:] == words[:-1]
     if not tied.any():
+        return order, repeats
+    if _all_same(rows, order, np.flatnonzero(tied), skip + 8):
+        repeats[1:] = tied
         return order, repeats
     in_tie = np.zeros(len(order), dtype=np.bool_)
     in_tie[1:] = tied
@@ -161,6 +170,19 @@ def sort_rows(rows: pa.Array, skip: int = 0) -> tuple[Indices, Mask]:
         same = _equal_neighbours(candidates.take(pa.array(by_row)))
     repeats[places[1:]] = same
     return order, repeats
+
+
+def _all_same(rows: pa.Array, order: Indices, tied: Indices, seen: int) -> bool:
+    """Tell whether every row at a `tied` place of the order equals the next one, `seen` bytes of them being equal.
+
+    Looks only at rows of one length of which no more than a word is left; False for others, though they may be equal.
+    """
+    offsets, data = offsets_and_data(rows)
+    matrix = _as_matrix(offsets, data)
+    if matrix is None or matrix.shape[1] > seen + 8:
+        return False
+    ends = _words_in(matrix, matrix.shape[1] - 8)
+    return bool((ends[order[tied]] == ends[order[tied + 1]]).all())
 
 
 def _equal_neighbours(rows: pa.Array) -> Mask:
@@ -192,15 +214,13 @@ def is_strictly_sorted(rows: pa.Array) -> bool:
 
 def newest_first(order: Indices, repeats: Mask, txns: npt.NDArray[np.int64]) -> Indices:
     """Return `order` with the entries of each repeated row arranged by descending txn."""
-    if not repeats.any():
-        return order
-    ordered = txns[order]
-    if not (repeats[1:] & (ordered[1:] > ordered[:-1])).any():
+    repeated = np.flatnonzero(repeats)
+    if not len(repeated) or not (txns[order[repeated]] > txns[order[repeated - 1]]).any():
         return order
     several = repeats.copy()
     several[:-1] |= repeats[1:]
     places = np.flatnonzero(several)
     groups = np.cumsum(~repeats)[places]
     arranged = order.copy()
-    arranged[places] = order[places][np.lexsort((-ordered[places], groups))]
+    arranged[places] = order[places][np.lexsort((-txns[order[places]], groups))]
     return arranged

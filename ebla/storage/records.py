@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,13 @@ def size_bytes(records: pa.RecordBatch) -> int:
         else:
             total += column.nbytes
     return total
+
+
+@lru_cache(maxsize=1024)
+def schema_bytes(schema: pa.Schema) -> bytes:
+    """Return a schema as the bytes that the log keeps of it. Making them costs more than writing a row does."""
+    serialized: bytes = schema.serialize().to_pybytes()
+    return serialized
 
 
 class Run:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,7 @@ from ebla.storage.records import (
     TXN,
     VALUE,
     Run,
+    schema_bytes,
     size_bytes,
 )
 
@@ -42,6 +43,8 @@ SET_NOTHING = ""
 TIMESTAMP_GIVEN = "timestamp"
 # Stands for "the commit's own time" while records are sorted; later than any time a user gives.
 AT_COMMIT = TIMESTAMP_MAX - 1
+NO_ROWS = pa.array([], pa.binary())
+PLANS_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class GroupRecords:
     ) -> GroupRecords:
         """Measure the records and describe their schema, once. The buffers of a copy hold nothing else."""
         size = records.get_total_buffer_size() if is_copy else size_bytes(records)
-        return cls(records, _schema_bytes(records.schema), int(size), unique, stamps_at_commit)
+        return cls(records, schema_bytes(records.schema), int(size), unique, stamps_at_commit)
 
     def stamped(self, microseconds: int) -> pa.RecordBatch:
         """Return the records with the commit's time filled in, sorted as they then must be."""
@@ -97,6 +100,24 @@ class Mutation:
         return not self.groups and not self.ranges
 
 
+class _Share(NamedTuple):
+    """The value columns [begin, end) of a plan, which are one group's."""
+
+    group: int
+    begin: int
+    end: int
+    schema: pa.Schema
+    schema_bytes: bytes
+
+
+class _Plan(NamedTuple):
+    """What columns of certain names become: rows and then the columns at `places`, divided among groups."""
+
+    places: tuple[int, ...]
+    schema: pa.Schema
+    shares: tuple[_Share, ...]
+
+
 class Admission:
     """Turns requests for one table, at one schema version, into mutations."""
 
@@ -105,15 +126,22 @@ class Admission:
         self._codec = codec
         self._columns_groups = [group for group in schema.groups if not group.is_cells]
         self._cells_groups = [group for group in schema.groups if group.is_cells]
+        # Any thread adds to it; the same twice does no harm.
+        self._plans: dict[tuple[str, ...], _Plan] = {}
 
     # --- puts ---
 
     def put(self, batch: PutBatch, *, replace: bool = False) -> Mutation:
         """Admit rows; with `replace`, what a row does not give is erased."""
         parts: dict[int, GroupRecords] = {}
-        rows = pa.array([], pa.binary())
+        rows = NO_ROWS
         if batch.columns is not None and batch.columns.num_rows:
-            rows = self._put_columns(batch.columns, self._encode(batch.columns), parts, replace)
+            rows = self._encode(batch.columns)
+            names = tuple(batch.columns.schema.names)
+            if replace or SET in names:
+                rows = self._put_columns(batch.columns, rows, parts, replace)
+            else:
+                rows = self._put_plain(batch.columns, rows, parts, names)
         if batch.cells is not None and batch.cells.num_rows:
             rows = _distinct_rows([rows, self._put_cells(batch.cells, parts)])
         if replace:
@@ -123,6 +151,47 @@ class Admission:
     def _encode(self, batch: pa.RecordBatch) -> pa.Array:
         return self._codec.encode_arrays([batch.column(name) for name in self._schema.key_names])
 
+    def _put_plain(
+        self, batch: pa.RecordBatch, rows: pa.Array, parts: dict[int, GroupRecords], names: tuple[str, ...]
+    ) -> pa.Array:
+        """Admit rows that all set all columns of the batch: the usual case, in as few steps as possible."""
+        plan = self._plans.get(names) or self._remember_plan(names)
+        order, repeats = sort_rows(rows)
+        if repeats.any():
+            order = _last_of_each(order, repeats)
+        records = pa.RecordBatch.from_arrays([rows, *map(batch.column, plan.places)], schema=plan.schema)
+        is_copy = not _in_place(order, len(rows))
+        if is_copy:
+            records = records.take(pa.array(order))
+            rows = records.column(0)
+        for group, begin, end, schema, described in plan.shares:
+            if len(plan.shares) == 1:
+                own = records
+            else:
+                own = pa.RecordBatch.from_arrays([rows, *map(records.column, range(begin, end))], schema=schema)
+            size = own.get_total_buffer_size() if is_copy else size_bytes(own)
+            parts[group] = GroupRecords(own, described, size)
+        return rows
+
+    def _remember_plan(self, names: tuple[str, ...]) -> _Plan:
+        places: list[int] = []
+        fields = [pa.field(ROW, pa.binary())]
+        shares = []
+        for group in self._columns_groups:
+            begin = len(fields)
+            for column in sorted(group.columns, key=lambda column: column.id):
+                if column.name in names:
+                    places.append(names.index(column.name))
+                    fields.append(pa.field(str(column.id), column.type))
+            if len(fields) > begin:
+                schema = pa.schema([fields[0], *fields[begin:]])
+                shares.append(_Share(group.id, begin, len(fields), schema, schema_bytes(schema)))
+        plan = _Plan(tuple(places), pa.schema(fields), tuple(shares))
+        if len(self._plans) >= PLANS_MAX:
+            self._plans.clear()
+        self._plans[names] = plan
+        return plan
+
     def _put_columns(
         self, batch: pa.RecordBatch, rows: pa.Array, parts: dict[int, GroupRecords], replace: bool
     ) -> pa.Array:
@@ -130,10 +199,7 @@ class Admission:
         sets = batch.column(SET) if SET in batch.schema.names else None
         some_repeat = bool(repeats.any())
         if some_repeat and (replace or sets is None):
-            # All entries set the same columns, so the last entry of a row stands for all; the sort is stable.
-            last = np.ones(len(order), dtype=np.bool_)
-            last[:-1] = ~repeats[1:]
-            order, some_repeat = order[last], False
+            order, some_repeat = _last_of_each(order, repeats), False
         take = None if _in_place(order, len(rows)) else pa.array(order)
         ordered = batch
         if take is not None:
@@ -217,7 +283,7 @@ class Admission:
                     both = _concat_batches([part.records, marks])
                     parts[group.id] = _cells_part(_distinct_cells(both)[0], part.unique)
                 continue
-            given = part.records.column(ROW) if part is not None else pa.array([], pa.binary())
+            given = part.records.column(ROW) if part is not None else NO_ROWS
             missing = rows.filter(pc.invert(pc.is_in(rows, value_set=given)))
             if len(missing):
                 marks = _batch({ROW: missing, ERASED: pa.array(np.ones(len(missing), dtype=np.bool_))})
@@ -256,7 +322,7 @@ class Admission:
 
 def erase_range(key_range: KeyRange) -> Mutation:
     """Admit the erasure of all rows in a range."""
-    return Mutation(pa.array([], pa.binary()), {}, () if key_range.is_empty else (key_range,))
+    return Mutation(NO_ROWS, {}, () if key_range.is_empty else (key_range,))
 
 
 # --- building records ----------------------------------------------------------------------------
@@ -266,14 +332,15 @@ def _batch(columns: dict[str, pa.Array]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-@lru_cache(maxsize=1024)
-def _schema_bytes(schema: pa.Schema) -> bytes:
-    serialized: bytes = schema.serialize().to_pybytes()
-    return serialized
-
-
 def _in_place(order: Indices, count: int) -> bool:
-    return len(order) == count and bool((order[1:] > order[:-1]).all())
+    return len(order) == count and not order[:1].any() and bool((order[1:] > order[:-1]).all())
+
+
+def _last_of_each(order: Indices, repeats: Mask) -> Indices:
+    """Return the place of the last entry of each row, which stands for all where all set the same columns."""
+    last = np.ones(len(order), dtype=np.bool_)
+    last[:-1] = ~repeats[1:]
+    return order[last]  # the sort is stable
 
 
 def _share_of_group(sets: pa.Array, given: tuple[int, ...], *, takes_bare_rows: bool) -> tuple[Mask, pa.Array | None]:

@@ -3,8 +3,9 @@
     apply ---> queue ---> drain: one log entry ---> write ---> sync ---> committed ---> waiters wake
 
 Whoever waits for a commit and finds nobody draining drains himself, for all that are queued: a single writer pays for
-no change of thread, and many writers share one sync. A background thread drains what nobody waits for. Small blocks of
-one table group that are queued together are combined into one, for the log and for memory alike.
+no change of thread, and many writers share one sync. Everybody else waits for a lock of his own, so that only those are
+woken whose commit is in the log, and one more: the next to drain. A background thread drains what nobody waits for.
+Small blocks of one table group that are queued together are combined into one, for the log and for memory alike.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from ebla.schema import GroupSchema
 from ebla.storage.log_format import ErasureHeader, LogBlock, LogEntry, Reply, Slice
 from ebla.storage.log_writer import LogWriter
 from ebla.storage.memory import combine
-from ebla.storage.records import Block
+from ebla.storage.records import Block, schema_bytes
+from ebla.storage.row_block import RowBlock
 from ebla.tablet.sequencer import Sequencer
 
 # Blocks of at most this many records are combined with their neighbours in the queue.
@@ -59,6 +61,23 @@ class Combined:
     new: StagedBlock
 
 
+class _Waiting:
+    """Somebody who waits for a commit to be in the log, or for his turn to drain."""
+
+    __slots__ = ("_lock", "txn")
+
+    def __init__(self, txn: int) -> None:
+        self.txn = txn
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wait(self) -> None:
+        self._lock.acquire()
+
+    def wake(self) -> None:
+        self._lock.release()
+
+
 @dataclass(slots=True)
 class _Gathering:
     blocks: list[StagedBlock] = field(default_factory=list)
@@ -81,10 +100,12 @@ class CommitLog:
         self._sequencer = sequencer
         self._slices_of = slices_of
         self._on_durable = on_durable
-        self._state = threading.Condition(threading.Lock())
+        self._state = threading.Lock()
+        self._worker_wakes = threading.Condition(self._state)
         # Guarded by _state.
         self._queue: deque[Commit] = deque()
         self._queued_bytes = 0
+        self._waiting: list[_Waiting] = []
         self._draining = False
         self._unattended = False
         self._unattended_txn = 0  # the newest commit that nobody waits for
@@ -97,6 +118,11 @@ class CommitLog:
     def queued_bytes(self) -> int:
         """The size of what is queued and not yet in the log."""
         return self._queued_bytes
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether somebody is writing what is queued."""
+        return self._draining
 
     @property
     def failure(self) -> EblaError | None:
@@ -115,27 +141,39 @@ class CommitLog:
             if not attended:
                 self._unattended = True
                 self._unattended_txn = commit.txn
-                self._state.notify_all()
+                self._worker_wakes.notify()
 
     def wait(self, txn: int) -> None:
         """Return once `txn` is in the log, writing it there if nobody else is at it."""
-        while self._sequencer.committed < txn:
+        try:
+            while self._sequencer.committed < txn:
+                waiting: _Waiting | None = None
+                with self._state:
+                    if self._sequencer.committed >= txn:
+                        return
+                    if self._failure is not None:
+                        raise self._failure
+                    if self._draining:
+                        waiting = _Waiting(txn)
+                        self._waiting.append(waiting)
+                    else:
+                        self._draining = True
+                if waiting is not None:
+                    waiting.wait()
+                else:
+                    self._drain_once()
+        except BaseException:
+            # An interrupt may hit the one who was woken to drain: somebody else has to.
             with self._state:
-                while self._draining and self._sequencer.committed < txn and self._failure is None:
-                    self._state.wait()
-                if self._sequencer.committed >= txn:
-                    return
-                if self._failure is not None:
-                    raise self._failure
-                self._draining = True
-            self._drain_once()
+                self._wake()
+            raise
 
     def close(self) -> None:
         """Write what is queued, stop, and close the log. Raises its failure if that cost commits nobody waits for."""
         with self._state:
             self._closed = True
             self._unattended = True
-            self._state.notify_all()
+            self._wake()
         self._worker.join()
         self._writer.close()
         if self._failure is not None and self._unattended_txn > self._sequencer.committed:
@@ -147,14 +185,14 @@ class CommitLog:
             self._closed = True
             self._queue.clear()
             self._failure = self._failure or Closed("the store was abandoned")
-            self._state.notify_all()
+            self._wake()
         self._worker.join()
 
     def _run(self) -> None:
         while True:
             with self._state:
                 while not (self._unattended and not self._draining) and self._failure is None:
-                    self._state.wait()
+                    self._worker_wakes.wait()
                 if self._failure is not None:
                     return
                 if not self._queue:
@@ -186,7 +224,21 @@ class CommitLog:
             with self._state:
                 self._draining = False
                 self._queued_bytes -= size
-                self._state.notify_all()
+                self._wake()
+
+    def _wake(self) -> None:
+        """Wake everybody whose wait is over, and if nobody drains, one who will. The lock is held."""
+        if self._waiting:
+            committed = self._sequencer.committed
+            is_over = [self._failure is not None or waiting.txn <= committed for waiting in self._waiting]
+            woken = [waiting for waiting, over in zip(self._waiting, is_over, strict=True) if over]
+            self._waiting = [waiting for waiting, over in zip(self._waiting, is_over, strict=True) if not over]
+            if self._waiting and not self._draining:
+                woken.insert(0, self._waiting.pop(0))
+            for waiting in woken:
+                waiting.wake()
+        if self._unattended or self._failure is not None:
+            self._worker_wakes.notify()
 
     def fail(self, error: BaseException) -> None:
         """Write nothing more: everybody who waits, and who comes later, gets the error."""
@@ -197,24 +249,12 @@ class CommitLog:
         with self._state:
             self._failure = self._failure or error
             self._queue.clear()
-            self._state.notify_all()
+            self._wake()
         self._sequencer.fail(error)
 
     def _write(self, commits: Sequence[Commit]) -> None:
         gathering = self._gather(commits)
-        blocks = tuple(
-            LogBlock(
-                staged.table,
-                staged.group.id,
-                staged.schema_version,
-                staged.block.txn_max,
-                staged.block.txn_min,
-                staged.slices,
-                staged.schema_bytes,
-                staged.block.records,
-            )
-            for staged in gathering.blocks
-        )
+        blocks = tuple([_log_block(staged) for staged in gathering.blocks])
         erasures = tuple(erasure for commit in commits for erasure in commit.erasures)
         replies = [commit.reply for commit in commits if commit.reply is not None]
         replies += [reply for commit in commits for reply in commit.older_replies]
@@ -247,6 +287,22 @@ class CommitLog:
     def _combine(self, several: Sequence[StagedBlock]) -> StagedBlock:
         first = several[0]
         block = combine([staged.block for staged in several], is_cells=first.group.is_cells)
-        schema_bytes = block.records.schema.serialize().to_pybytes()
         slices = self._slices_of(first.table, block)
-        return StagedBlock(first.table, first.group, first.schema_version, block, schema_bytes, slices)
+        described = schema_bytes(block.records.schema)
+        return StagedBlock(first.table, first.group, first.schema_version, block, described, slices)
+
+
+def _log_block(staged: StagedBlock) -> LogBlock:
+    block = staged.block
+    body = block.message if isinstance(block, RowBlock) else None
+    return LogBlock(
+        staged.table,
+        staged.group.id,
+        staged.schema_version,
+        block.txn_max,
+        block.txn_min,
+        staged.slices,
+        staged.schema_bytes,
+        block.records if body is None else None,
+        body,
+    )

@@ -21,8 +21,10 @@ from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.settings import Settings
 from ebla.storage.files import Files
+from ebla.storage.fragment_format import FragmentInfo
 from ebla.storage.log_writer import LogWriter
 from ebla.storage.memory import choose_fold, combine
+from ebla.tablet.garbage import Nursery
 from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.serialize import Candidate, FlushWork, choose, flush_change, write_fragment
@@ -44,7 +46,7 @@ class Flusher:
         files: Files,
         settings: Settings,
         server: str,
-        new_id: Callable[[], str],
+        nursery: Nursery,
     ) -> None:
         # Set once.
         self._tables = tables
@@ -53,23 +55,28 @@ class Flusher:
         self._files = files
         self._settings = settings
         self._server = server
-        self._new_id = new_id
+        self._nursery = nursery
         self._flush_lock = threading.Lock()
         self._work = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ebla-flush", daemon=True)
         # Set by `start`.
         self._writer: LogWriter | None = None
         self._before_release: Callable[[int], None] = lambda txn: None
+        self._on_flushed: Callable[[], None] = lambda: None
         # Written by this object alone, read by others.
         self.failure: EblaError | None = None
         self.flushes = 0
         self.folds = 0
         self._stopping = False
 
-    def start(self, writer: LogWriter, before_release: Callable[[int], None]) -> None:
-        """Begin to work in the background. `before_release(txn)` runs before log below `txn` is removed."""
+    def start(self, writer: LogWriter, before_release: Callable[[int], None], on_flushed: Callable[[], None]) -> None:
+        """Begin to work in the background.
+
+        `before_release(txn)` runs before log below `txn` is removed, `on_flushed()` after each flush.
+        """
         self._writer = writer
         self._before_release = before_release
+        self._on_flushed = on_flushed
         self._thread.start()
 
     def stop(self) -> None:
@@ -171,16 +178,26 @@ class Flusher:
                 with self._tables.lock:
                     table.flushing.pop(group, None)
         self._release_log()
+        self._on_flushed()
         return True
 
     def _save(self, work: FlushWork) -> TableMetadata | None:
         """Write the fragment and make METADATA name it; None if the table was dropped meanwhile."""
         try:
-            info = write_fragment(work, self._files, self._new_id)
+            info = write_fragment(work, self._files, self._nursery.new_path)
         except OSError as error:
             raise StoreError(
                 f"cannot write a fragment of {work.table.name!r}: {error}; free space and retry"
             ) from error
+        try:
+            metadata = self._name(work, info)
+        except RequirementFailed:
+            self._nursery.grown([] if info is None else [info.file])
+            raise
+        self._nursery.grown([] if info is None else [info.file])
+        return metadata
+
+    def _name(self, work: FlushWork, info: FragmentInfo | None) -> TableMetadata | None:
         try:
             return self._metadata.commit(work.table.id, [flush_change(work, info)])
         except UnknownTable:

@@ -1,10 +1,13 @@
 """Opening a store: who it is, what METADATA says, what the log still holds.
 
     for writing   lock -> identity -> clock -> tables -> replay the log -> cut its torn tail -> new segment -> workers
-    read-only     log first, METADATA second: what a flush moves meanwhile is then seen in one of the two, or in both
+    read-only     METADATA for the newest bulk commit -> the log -> METADATA again, which is what is used
 
 A read-only open takes no lock and changes nothing. It sees everything that was durable when it began, at one txn; what
-METADATA already says beyond that txn is left out by reading at it.
+METADATA already says beyond that txn is left out by reading at it. METADATA is read after the log, so that what a flush
+moves meanwhile is seen in one of the two, or in both. And it is read before the log, because bulk commits are in
+METADATA alone: all that came before the newest of them was in the log when METADATA got it, so the log that is read
+after it has that, or a fragment does.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from ebla.clock import Clock, TxnClock
 from ebla.coordination.service import CoordinationConflict, CoordinationService, NodeExists
 from ebla.errors import Corruption, FormatTooNew, OutcomeUnknown, StoreError, StoreNotFound, Unavailable, UnknownTable
 from ebla.metadata.store import MetadataStore
+from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.settings import Settings
 from ebla.storage.cache import BlockCache
@@ -62,7 +66,7 @@ def open_store(
     )
     try:
         if read_only:
-            return _open_for_reading(files, metadata, clock, settings, identity, new_id)
+            return _open_for_reading(files, coordination, metadata, clock, settings, identity, new_id)
         return _open_for_writing(files, coordination, metadata, clock, settings, identity, new_id)
     except OSError as error:
         raise StoreError(f"the store cannot be opened: {error}: mend the cause, then open it again") from error
@@ -101,7 +105,7 @@ def _open_for_writing(
     txn_clock = TxnClock(
         clock, bound.txn, bound.reserve, settings.clock_reserve_seconds, settings.clock_skew_seconds_max
     )
-    store = _new_store(files, metadata, clock, settings, identity, new_id, txn_clock)
+    store = _new_store(files, coordination, metadata, clock, settings, identity, new_id, txn_clock)
     for name, table_id in metadata.list_tables():
         store.add_table(name, metadata.read(table_id))
     directory = f"log/{identity.server}"
@@ -122,9 +126,10 @@ def _open_for_writing(
 
     for found in recovery:
         replay(found.entry, tables, replayed, grown)
-    if replayed.txn_max > bound.txn:
+    newest = max([replayed.txn_max, *(table.view.metadata.newest_job_txn for table in tables.values())])
+    if newest > bound.txn:
         # New commits would get smaller txns than what is there already, and be hidden by it.
-        reason = f"it allows txns up to {bound.txn}, and the log has {replayed.txn_max}: restore the newer one"
+        reason = f"it allows txns up to {bound.txn}, and the store has {newest}: restore the newer one"
         raise Corruption(f"clocks/{identity.server} in the coordination service", reason)
     truncate_torn_tail(files, recovery)
     writer = LogWriter(
@@ -137,6 +142,7 @@ def _open_for_writing(
 
 def _open_for_reading(
     files: Files,
+    coordination: CoordinationService,
     metadata: MetadataServer,
     clock: Clock,
     settings: Settings,
@@ -144,24 +150,25 @@ def _open_for_reading(
     new_id: Callable[[], str],
 ) -> TabletStore:
     for _ in range(READ_ATTEMPTS_MAX):
-        entries = _read_log(files, identity.server)
-        if entries is None:
-            continue
         try:
-            tables = [(name, metadata.refresh(table_id)) for name, table_id in metadata.list_tables()]
+            before = _read_tables(metadata)
+            entries = _read_log(files, identity.server)
+            tables = _read_tables(metadata)
         except UnknownTable:
             continue  # dropped since the list was read
-        if not entries:
-            # All is in fragments, unless something was written since the log was read.
-            entries = _read_log(files, identity.server)
-            if entries is None or entries:
+        if entries is None:
+            continue
+        bulk = max((table.newest_job_txn for _, table in before), default=0)
+        if entries:
+            snapshot = max(bulk, *(entry.txn_max for entry in entries))
+            if any(table.newest_job_txn > snapshot for _, table in tables):
+                continue  # newer than the log that was read
+        else:
+            # All was in fragments, if these are the fragments that there were at that moment.
+            if [(name, table.txnid) for name, table in before] != [(name, table.txnid) for name, table in tables]:
                 continue
-        flushed = [
-            ref.txn_max for _, table in tables for t in table.tablets for state in t.groups for ref in state.fragments
-        ]
-        flushed += [e.txn for _, table in tables for t in table.tablets for state in t.groups for e in state.erasures]
-        snapshot = max((entry.txn_max for entry in entries), default=max(flushed, default=0))
-        store = _new_store(files, metadata, clock, settings, identity, new_id, TxnClock(clock, snapshot))
+            snapshot = max((_newest_txn(table) for _, table in tables), default=0)
+        store = _new_store(files, coordination, metadata, clock, settings, identity, new_id, TxnClock(clock, snapshot))
         states = {}
         for name, table in tables:
             state = store.add_table(name, table)
@@ -174,6 +181,18 @@ def _open_for_reading(
     raise Unavailable("the store is being written too fast to find a moment to read it: try again")
 
 
+def _read_tables(metadata: MetadataServer) -> list[tuple[str, TableMetadata]]:
+    return [(name, metadata.refresh(table_id)) for name, table_id in metadata.list_tables()]
+
+
+def _newest_txn(table: TableMetadata) -> int:
+    """Return the newest txn of anything that METADATA knows of a table."""
+    states = [state for tablet in table.tablets for state in tablet.groups]
+    txns = [fragment.txn_max for state in states for fragment in state.fragments]
+    txns += [erasure.txn for state in states for erasure in state.erasures]
+    return max([table.newest_job_txn, *txns])
+
+
 def _read_log(files: Files, server: str) -> list[LogEntry] | None:
     """Return all entries of the log, or None if a segment vanished while it was read."""
     try:
@@ -184,6 +203,7 @@ def _read_log(files: Files, server: str) -> list[LogEntry] | None:
 
 def _new_store(
     files: Files,
+    coordination: CoordinationService,
     metadata: MetadataServer,
     clock: Clock,
     settings: Settings,
@@ -200,6 +220,7 @@ def _new_store(
         new_id=new_id,
         txn_clock=txn_clock,
         cache=BlockCache(settings.block_cache_bytes),
+        coordination=coordination,
     )
 
 

@@ -108,6 +108,16 @@ class Projection:
         return tuple(output.name for output in self.outputs)
 
     @cached_property
+    def field_names(self) -> tuple[str, ...]:
+        """The field ids of the columns of the answer, as the names that they have in records."""
+        return tuple(str(output.field_id) for output in self.outputs)
+
+    @cached_property
+    def key_fields(self) -> tuple[str, ...]:
+        """The names that the columns of the key have in records; none for a key that is its own row."""
+        return () if self.schema.has_simple_key else tuple(f"key:{column.id}" for column in self.schema.key)
+
+    @cached_property
     def by_group(self) -> tuple[tuple[int, tuple[tuple[str, str], ...]], ...]:
         """For every group that is read: the names of the typed columns wanted, with their field ids as text."""
         return tuple(

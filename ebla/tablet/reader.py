@@ -6,8 +6,10 @@ the run is the answer, and the merge is skipped. Everything else goes through th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +26,7 @@ from ebla.storage.merge import MergedCells, MergedColumns, Rules, merge_cells, m
 from ebla.storage.order import is_strictly_sorted, lower_bound, upper_bound
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
 from ebla.tablet.projection import Projection, join_rows
-from ebla.tablet.view import Sources, TableView
+from ebla.tablet.view import Sources, TableView, check_history
 
 # A read of at most this many blocks of a file goes through the cache; a longer one would only wash it out.
 CACHED_BLOCKS_MAX = 4
@@ -73,7 +75,7 @@ class Reader:
             is_clean = _is_clean(sources, rules)
             if is_clean and len(projection.groups) == 1:
                 return self._read_clean_rows(sources, share, projection)
-            runs = self._runs(sources, share, [ROW, TXN, ERASED, SET, *map(str, types)])
+            runs = self._runs(sources, share, map(str, types), stacked=_is_stacked(sources, rules))
             merged[group.id] = _as_it_is(runs, types) if is_clean else merge_columns(runs, types, rules)
         batch = self.assemble(projection, merged)
         return None if batch is None else pa.Table.from_batches([batch])
@@ -88,14 +90,20 @@ class Reader:
         placed = {group: (part, place) for (group, part), place in zip(merged.items(), places, strict=True)}
         return projection.assemble(self._codec.decode_arrays(rows), rows, placed)
 
-    def _runs(self, sources: Sources, share: KeyRange, names: Sequence[str]) -> list[Run]:
+    def _runs(self, sources: Sources, share: KeyRange, names: Iterable[str], *, stacked: bool = False) -> list[Run]:
+        """Return what the sources hold in `share`: the columns `names` and those that every merge needs.
+
+        Sources that are `stacked` are told apart by one txn each: that of every record is not read then.
+        """
+        wanted = [ROW, ERASED, SET, *names] if stacked else [ROW, TXN, ERASED, SET, *names]
         runs = []
         for block in sources.blocks:
             run = block.slice_range(share.first, share.last)
             if run is not None:
                 runs.append(run)
         for ref in sources.fragments:
-            runs += self._fragment_runs(ref, share, names)
+            found = self._fragment_runs(ref, share, wanted)
+            runs += [Run(run.records, ref.txn_max) for run in found] if stacked else found
         return runs
 
     def _fragment_runs(self, ref: FragmentRef, share: KeyRange, names: Sequence[str]) -> list[Run]:
@@ -109,31 +117,40 @@ class Reader:
 
     def _read_clean_rows(self, sources: Sources, share: KeyRange, projection: Projection) -> pa.Table | None:
         """Read a stretch that one run covers: its columns are the answer, in as many chunks as they come."""
-        names = [str(output.field_id) for output in projection.outputs]
-        keys = [] if projection.schema.has_simple_key else [f"key:{column.id}" for column in projection.schema.key]
-        tables = []
-        for run in self._runs(sources, share, [ROW, *keys, *names]):
-            records = run.records
-            held = set(records.schema.names)
-            if keys and held.issuperset(keys):
-                arrays = [records.column(key) for key in keys]
-            elif keys:
-                rows = run.column(ROW)
-                assert rows is not None
-                arrays = list(self._codec.decode_arrays(rows))
-            else:
-                arrays = [records.column(ROW).cast(projection.schema.key[0].type)]
-            for name, output in zip(names, projection.outputs, strict=True):
-                arrays.append(records.column(name) if name in held else pa.nulls(len(run), output.type))
-            tables.append(pa.Table.from_arrays(arrays, schema=projection.arrow_schema))
+        names = [ROW, *projection.key_fields, *projection.field_names]
+        runs = [run for block in sources.blocks if (run := block.slice_range(share.first, share.last)) is not None]
+        for ref in sources.fragments:
+            runs += self._fragment_runs(ref, share, names)
+        schema = projection.arrow_schema
+        tables = [pa.Table.from_arrays(self._clean_columns(run, projection), schema=schema) for run in runs]
         if not tables:
             return None
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
+    def _clean_columns(self, run: Run, projection: Projection) -> list[pa.Array | pa.ChunkedArray]:
+        """Return the columns of a clean run in the order of the answer, chunked as they are."""
+        records = run.records
+        held = records.schema.names
+        keys = projection.key_fields
+        arrays: list[pa.Array | pa.ChunkedArray]
+        if not keys:
+            key = records.column(ROW)
+            kind = projection.schema.key[0].type
+            arrays = [key if key.type == kind else key.cast(kind)]
+        elif set(keys).issubset(held):
+            arrays = [records.column(key) for key in keys]
+        else:
+            rows = run.column(ROW)
+            assert rows is not None
+            arrays = list(self._codec.decode_arrays(rows))
+        for name, output in zip(projection.field_names, projection.outputs, strict=True):
+            arrays.append(records.column(name) if name in held else pa.nulls(len(run), output.type))
+        return arrays
+
     def _read_cells(
         self, group: GroupSchema, sources: Sources, share: KeyRange, rules: Rules, projection: Projection
     ) -> MergedCells:
-        runs = self._runs(sources, share, [ROW, FAMILY, QUALIFIER, TIMESTAMP, TXN, ERASED, VALUE])
+        runs = self._runs(sources, share, [FAMILY, QUALIFIER, TIMESTAMP, VALUE])
         wanted = projection.wanted_cells(group)
         if wanted is not None:
             runs = [run for run in (_only_cells(run, wanted) for run in runs) if len(run)]
@@ -186,6 +203,8 @@ class Reader:
                 begin, end = block.find(row)
                 found += _with_txns(block, begin, end)
         state = tablet.group(group)
+        if as_of < state.floor_txn:
+            check_history(state, as_of)
         if memory.erasures or state.erasures:
             erased_at = view.erased_at(tablet, group, row, as_of)
         hashed: list[int] = []
@@ -221,39 +240,62 @@ class Reader:
 
     def read_rows(self, view: TableView, rows: pa.Array, point: ReadPoint) -> list[pa.RecordBatch]:
         """Return the visible ones of many rows, which are sorted and each once, as batches in order."""
-        batches = []
+        batches: list[pa.RecordBatch] = []
         begin = 0
         while begin < len(rows):
             tablet = view.metadata.tablet_for(rows[begin].as_py())
-            end = len(rows) if tablet.last is None else lower_bound(rows, tablet.last, begin)
-            batch = self._rows_of_tablet(view, tablet, rows.slice(begin, end - begin), point)
-            if batch is not None:
-                batches.append(batch)
+            end = len(rows)
+            if tablet.last is not None and rows[-1].as_py() >= tablet.last:
+                end = lower_bound(rows, tablet.last, begin)
+            share = rows if end - begin == len(rows) else rows.slice(begin, end - begin)
+            batches += self._rows_of_tablet(view, tablet, share, point)
             begin = end
         return batches
 
     def _rows_of_tablet(
         self, view: TableView, tablet: TabletMetadata, rows: pa.Array, point: ReadPoint
-    ) -> pa.RecordBatch | None:
+    ) -> Iterable[pa.RecordBatch]:
         share = KeyRange(rows[0].as_py(), successor(rows[-1].as_py()))
         projection = point.projection
         merged: dict[int, MergedColumns | MergedCells] = {}
         for group in projection.groups:
             sources = view.sources(tablet, group.id, share, point.as_of)
-            runs = [run for block in sources.blocks for run in _find_in_memory(block, rows)]
-            for ref in sources.fragments:
-                runs += self.fragment(ref).find_many(rows)
             rules = rules_for(group, point.as_of, sources, projection.versions)
             if group.is_cells:
+                runs = self._find_many(sources, rows)
                 wanted = projection.wanted_cells(group)
                 if wanted is not None:
                     runs = [run for run in (_only_cells(run, wanted) for run in runs) if len(run)]
                 merged[group.id] = merge_cells(runs, rules)
-            elif len(runs) == 1 and _is_clean_run(runs[0], rules):
-                merged[group.id] = _as_it_is(runs, projection.types[group.id])
+                continue
+            types = projection.types[group.id]
+            names = [ROW, ERASED, SET, *map(str, types)]
+            if _is_clean(sources, rules):
+                runs = self._find_many(sources, rows, names)
+                if len(projection.groups) == 1:
+                    schema = projection.arrow_schema
+                    columns = (self._clean_columns(run, projection) for run in runs)
+                    return [pa.RecordBatch.from_arrays(arrays, schema=schema) for arrays in columns]
+                merged[group.id] = _as_it_is(runs, types)
+                continue
+            stacked = _is_stacked(sources, rules)
+            runs = self._find_many(sources, rows, names if stacked else [TXN, *names], stacked=stacked)
+            if len(runs) == 1 and _is_clean_run(runs[0], rules):
+                merged[group.id] = _as_it_is(runs, types)
             else:
-                merged[group.id] = merge_columns(runs, projection.types[group.id], rules)
-        return self.assemble(projection, merged)
+                merged[group.id] = merge_columns(runs, types, rules)
+        batch = self.assemble(projection, merged)
+        return [] if batch is None else [batch]
+
+    def _find_many(
+        self, sources: Sources, rows: pa.Array, names: Sequence[str] | None = None, *, stacked: bool = False
+    ) -> list[Run]:
+        """Return the records of many rows from all sources; see `_runs` for `stacked`."""
+        runs = [run for block in sources.blocks for run in _find_in_memory(block, rows)]
+        for ref in sources.fragments:
+            found = self.fragment(ref).find_many(rows, names)
+            runs += [Run(run.records, ref.txn_max) for run in found] if stacked else found
+        return runs
 
     def latest_txn(self, view: TableView, tablet: TabletMetadata, row: bytes) -> int:
         """Return the newest txn that touched a row in any group, erasures included; 0 if none did."""
@@ -327,6 +369,18 @@ def _is_clean(sources: Sources, rules: Rules) -> bool:
         return False
     known: list[Block | FragmentRef] = [*sources.blocks, *sources.fragments]
     return all(s.unique and not s.has_erasures and s.txn_max <= rules.as_of for s in known)
+
+
+def _is_stacked(sources: Sources, rules: Rules) -> bool:
+    """Tell whether each source is wholly older or newer than any other, and no rule asks for the txn of a record.
+
+    As the records of a row stand newest first in each of them, one txn for each source gives the order of all.
+    """
+    if rules.versions != 1 or rules.erasures or rules.expires_alone:
+        return False
+    known: list[Block | FragmentRef] = [*sources.blocks, *sources.fragments]
+    known.sort(key=attrgetter("txn_min"))
+    return all(s.txn_max <= rules.as_of for s in known) and all(a.txn_max < b.txn_min for a, b in pairwise(known))
 
 
 def _is_clean_run(run: Run, rules: Rules) -> bool:

@@ -18,6 +18,9 @@ import pyarrow as pa
 
 from ebla.storage.order import Indices, key_hash_of, key_hashes
 
+_NONE = np.zeros(0, dtype=np.int64)
+_FIRST = np.zeros(1, dtype=np.int64)
+
 
 class RecentRows:
     """Newest txns of rows, by slot. Guarded by the lock of its owner, except for reads of single slots."""
@@ -26,16 +29,21 @@ class RecentRows:
         """`floor_txn` is the newest txn at the start: whether a row changed before it is not known here."""
         assert slots & (slots - 1) == 0, "the number of slots is a power of two"
         self._mask = np.uint64(slots - 1)
+        self._mask_number = slots - 1
         self._txns: npt.NDArray[np.int64] = np.full(slots, floor_txn, dtype=np.int64)
         self._watched: npt.NDArray[np.bool_] = np.zeros(slots, dtype=np.bool_)
 
     def slots_of(self, rows: pa.Array, salt: int) -> Indices:
         """Return the slot of every row; `salt` tells the rows of one table from those of another."""
         if len(rows) == 1:
-            return np.array([self.slot_of(rows[0].as_py(), salt)])
+            return self.slots_of_one(rows[0].as_py(), salt)
         hashes = key_hashes(rows) ^ np.uint64(salt)
         slots: Indices = (hashes & self._mask).astype(np.int64)
         return slots
+
+    def slots_of_one(self, row: bytes, salt: int) -> Indices:
+        """Return what `slots_of` returns for a single row."""
+        return np.array([self.slot_of(row, salt)])
 
     def changed_after(self, slots: Indices, txn: int) -> npt.NDArray[np.bool_]:
         """Tell which rows may have changed after `txn`; those that are False certainly did not."""
@@ -44,9 +52,13 @@ class RecentRows:
 
     def change(self, slots: Indices, txn: int) -> npt.NDArray[np.int64]:
         """Note that these rows change at `txn`; return the places in `slots` of rows somebody watches."""
+        if len(slots) == 1:
+            slot = slots.item()
+            self._txns[slot] = txn
+            return _FIRST if self._watched[slot] else _NONE
         self._txns[slots] = txn
         watched = self._watched[slots]
-        return np.flatnonzero(watched) if watched.any() else np.zeros(0, dtype=np.int64)
+        return np.flatnonzero(watched) if watched.any() else _NONE
 
     def change_all(self, txn: int) -> None:
         """Note that any row may have changed at `txn`."""
@@ -54,7 +66,7 @@ class RecentRows:
 
     def slot_of(self, row: bytes, salt: int) -> int:
         """Return the slot of one row."""
-        return (key_hash_of(row) ^ salt) & int(self._mask)
+        return (key_hash_of(row) ^ salt) & self._mask_number
 
     def newest(self, slot: int) -> int:
         """Return the newest txn of any row in a slot."""

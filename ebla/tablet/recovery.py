@@ -30,11 +30,16 @@ class Replayed:
 def replay(
     entry: LogEntry, tables: Mapping[str, TableState], replayed: Replayed, grown: Callable[[TableState], None]
 ) -> None:
-    """Apply one log entry to the memory of its tables; `grown` is called for each table that got something."""
+    """Apply one log entry to the memory of its tables; `grown` is called for each table that got something.
+
+    It may flush the table. So all of the entry must be in memory first: what is flushed is recorded by the log index of
+    the newest commit in it, and an erasure in the middle of the entry has a smaller one.
+    """
     replayed.txn_max = max(replayed.txn_max, entry.txn_max)
     replayed.entries += 1
     for reply in entry.replies:
         replayed.replies[reply.client] = (reply.sequence, reply.txn)
+    changed: dict[str, TableState] = {}
     for logged in entry.blocks:
         table = tables.get(logged.table)
         if table is None or logged.group not in table.view.schema.group_by_id:
@@ -42,7 +47,7 @@ def replay(
         block = _unflushed(logged, table)
         if block is not None:
             table.restore(logged.group, block)
-            grown(table)
+            changed[table.id] = table
     for erasure in entry.erasures:
         table = tables.get(erasure.table)
         if table is None:
@@ -57,6 +62,9 @@ def replay(
             if indexes:
                 table.restore(group.id, None, MemoryErasure(erasure.first, erasure.last, erasure.txn, indexes))
         table.last_range_erasure = max(table.last_range_erasure, erasure.txn)
+        changed[table.id] = table
+    for table in changed.values():
+        grown(table)
 
 
 def _unflushed(logged: LogBlock, table: TableState) -> Block | None:

@@ -14,7 +14,7 @@ last row it gave.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -31,9 +31,9 @@ from ebla.tablet.reader import ReadPoint
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
 from ebla.tablet.view import Sources, TableView
+from ebla.tablet.windows import WINDOW_GROWTH, cut, even_window_rows
 
 FIRST_WINDOW_ROWS = 1_024
-WINDOW_GROWTH = 4
 WINDOW_BATCHES = 4
 INLINE_ROWS = 16_384
 MEMORY_STRIDE = 4_096
@@ -69,6 +69,14 @@ class Scanner:
 
         `whole` says that all of them will be taken: then there is no use in small windows at the start.
         """
+        as_of = self._request.as_of
+        if as_of is None:
+            yield from self._tables(whole)
+        else:
+            with self._store.pins.held(as_of):
+                yield from self._tables(whole)
+
+    def _tables(self, whole: bool) -> Iterator[pa.Table]:
         left = self._request.limit
         if left is not None and left <= 0:
             return
@@ -132,12 +140,16 @@ class Scanner:
             return
         view = self._table.view
         tablets = list(view.tablets_in(key_range))
-        size = self._store.settings.scan_batch_rows if whole else self._first_window()
+        size = self._first_window()
         for tablet, share in reversed(tablets) if self._request.reverse else tablets:
             marks = self._marks(view, tablet, share)
             largest = self._window_rows(view, tablet)
             if self._request.reverse:
                 yield from reversed(cut(share, marks, min(size, INLINE_ROWS), min(largest, INLINE_ROWS)))
+                continue
+            if whole:
+                even = even_window_rows(sum(rows for _, rows in marks), largest, self._store.settings.scan_threads)
+                yield from cut(share, marks, even, even)
                 continue
             windows = cut(share, marks, size, largest)
             size = min(largest, size * WINDOW_GROWTH ** len(windows))
@@ -182,20 +194,6 @@ class Scanner:
             fragment = self._table.reader.fragment(ref)
             begin, end = fragment.blocks_of(share.first, share.last)
             yield from zip(fragment.first_rows[begin:end], fragment.block_rows[begin:end], strict=True)
-
-
-def cut(share: KeyRange, marks: Sequence[tuple[bytes, int]], first: int, largest: int) -> list[tuple[KeyRange, int]]:
-    """Cut a range at some of the sorted `marks` into windows of about `first` records and then ever more."""
-    windows = []
-    begin, held, size = share.first, 0, min(first, largest)
-    for row, rows in marks:
-        if held >= size and begin < row and (share.last is None or row < share.last):
-            windows.append((KeyRange(begin, row), held))
-            begin, held = row, 0
-            size = min(largest, size * WINDOW_GROWTH)
-        held += rows
-    windows.append((KeyRange(begin, share.last), held))
-    return windows
 
 
 def with_columns_of(where: pc.Expression, projection: Projection) -> Projection:

@@ -66,7 +66,7 @@ class FlushWork:
     erasures: tuple[MemoryErasure, ...]
 
 
-def write_fragment(work: FlushWork, files: Files, new_id: Callable[[], str]) -> FragmentInfo | None:
+def write_fragment(work: FlushWork, files: Files, new_path: Callable[[str], str]) -> FragmentInfo | None:
     """Write the records of a flush to a new file; None if it is all erasures of ranges."""
     if not work.blocks:
         return None
@@ -75,8 +75,7 @@ def write_fragment(work: FlushWork, files: Files, new_id: Callable[[], str]) -> 
     group = schema.group_by_id[work.group]
     merged = combine(work.blocks, is_cells=group.is_cells)
     layout = FragmentLayout.of(schema, group, merged.records)
-    path = f"fragments/{table.id}/{new_id()}.parquet"
-    with FragmentWriter(files, path, table.id, layout, table.codec, unique=merged.unique) as writer:
+    with FragmentWriter(files, new_path(table.id), table.id, layout, table.codec, unique=merged.unique) as writer:
         writer.write(merged.records)
         return writer.finish()
 
@@ -102,21 +101,7 @@ def flush_change(work: FlushWork, info: FragmentInfo | None, landed: TableMetada
         holders.intersection_update(flushed)
     fragments: tuple[NewFragment, ...] = ()
     if info is not None:
-        reference = FragmentRef(
-            file=info.file,
-            rows=info.rows,
-            bytes=info.bytes,
-            first=info.first,
-            last=info.last,
-            txn_min=info.txn_min,
-            txn_max=info.txn_max,
-            schema_version=metadata.schema.version,
-            unique=info.unique,
-            has_erasures=info.has_erasures,
-            has_partial=info.has_partial,
-            tail_bytes=info.tail.size,
-            tail_crc=info.tail.crc,
-        )
+        reference = reference_to(info, metadata.schema.version)
         fragments = (NewFragment(reference, tuple(sorted(holders))),)
     tablets = []
     for tablet_id, index in sorted(flushed.items()):
@@ -129,6 +114,25 @@ def flush_change(work: FlushWork, info: FragmentInfo | None, landed: TableMetada
         )
         tablets.append(FlushedTablet(tablet.id, tablet.epoch, index, own))
     return Flush(work.group, fragments, tuple(tablets))
+
+
+def reference_to(info: FragmentInfo, schema_version: int) -> FragmentRef:
+    """Return the reference to a fragment that was just written."""
+    return FragmentRef(
+        file=info.file,
+        rows=info.rows,
+        bytes=info.bytes,
+        first=info.first,
+        last=info.last,
+        txn_min=info.txn_min,
+        txn_max=info.txn_max,
+        schema_version=schema_version,
+        unique=info.unique,
+        has_erasures=info.has_erasures,
+        has_partial=info.has_partial,
+        tail_bytes=info.tail.size,
+        tail_crc=info.tail.crc,
+    )
 
 
 def _flushed(metadata: TableMetadata, tablet_id: str, group: int) -> int:

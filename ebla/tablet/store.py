@@ -2,7 +2,8 @@
 
     apply     admit -> check conflicts -> throttle -> [commit lock: txn, memory, queue] -> log -> wait
     read      the newest committed txn, or the one asked for -> view -> reader
-    workers   log (commit_log.py), flush and fold (flusher.py), saves of METADATA that commits depend on (here)
+    workers   log (commit_log.py), flush and fold (flusher.py), compaction (compactor.py), and saves of METADATA that
+              commits depend on (here)
 
 Lock order: flush lock, commit lock, then the locks inside sequencer, commit log, caches and METADATA. The commit lock
 is held for microseconds and never over I/O, with one exception: reserving txn numbers, every few seconds.
@@ -18,6 +19,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from ebla.clock import COUNTER_BITS, Clock, TxnClock, txn_at
+from ebla.coordination.service import CoordinationService
 from ebla.errors import (
     Closed,
     Conflict,
@@ -41,12 +43,19 @@ from ebla.storage.log_writer import LogWriter
 from ebla.storage.order import Indices
 from ebla.storage.records import Block
 from ebla.tablet.admission import Mutation
+from ebla.tablet.bulk import BulkCommit, BulkResult
+from ebla.tablet.bulk_driver import BulkDriver
 from ebla.tablet.commit_log import Combined, Commit, CommitLog
+from ebla.tablet.compactor import Compactor
 from ebla.tablet.doubts import Doubts
 from ebla.tablet.flusher import IDLE_SECONDS, Flusher
+from ebla.tablet.garbage import Garbage, Nursery
+from ebla.tablet.gate import Gate
 from ebla.tablet.open_tables import OpenTables
+from ebla.tablet.pins import Pins
 from ebla.tablet.recent_rows import RecentRows
 from ebla.tablet.replies import Replies
+from ebla.tablet.row_admission import RowMutation
 from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.table_state import TableState
 
@@ -74,6 +83,7 @@ class TabletStore:
         new_id: Callable[[], str],
         txn_clock: TxnClock,
         cache: BlockCache,
+        coordination: CoordinationService,
     ) -> None:
         # Set once.
         self.files = files
@@ -82,6 +92,9 @@ class TabletStore:
         self.server = server
         self.txn_clock = txn_clock
         self.cache = cache
+        self.pins = Pins(coordination, clock)
+        self._nursery = Nursery(new_id)
+        self.garbage = Garbage(coordination, metadata, files, clock, self._nursery, settings.garbage_age_seconds)
         self.fragments = OpenFragments(files, cache, settings.open_files_max)
         self.recent = RecentRows(settings.recent_row_slots, txn_clock.last)
         self.sequencer = Sequencer(txn_clock.last)
@@ -92,7 +105,22 @@ class TabletStore:
         self._tables = OpenTables()
         self._doubts = Doubts(self._tables, metadata, self.add_table)
         self._commit_lock = self._tables.lock
-        self._flusher = Flusher(self._tables, self.sequencer, metadata, files, settings, server, new_id)
+        self._flusher = Flusher(self._tables, self.sequencer, metadata, files, settings, server, self._nursery)
+        self._compactor = Compactor(
+            self._tables, metadata, files, settings, server, clock, self._nursery, self._horizon, self._sweep
+        )
+        self._gate = Gate(self._commit_lock)
+        self._bulk = BulkDriver(
+            self._tables,
+            self._gate,
+            self.sequencer,
+            txn_clock,
+            metadata,
+            files,
+            clock,
+            server,
+            self._writable_log,
+        )
         # Set by `start`.
         self._commit_log: CommitLog | None = None
         # Guarded by _commit_lock.
@@ -144,7 +172,9 @@ class TabletStore:
     def start(self, writer: LogWriter) -> None:
         """Begin to accept writes, into `writer`."""
         self._commit_log = CommitLog(writer, self.sequencer, self._slices_of, self._on_durable)
-        self._flusher.start(writer, self._keep_replies)
+        self._flusher.start(writer, self._keep_replies, self._compactor.wake)
+        if self.settings.background_compaction:
+            self._compactor.start()
 
     @property
     def is_writable(self) -> bool:
@@ -158,6 +188,9 @@ class TabletStore:
                 return
             self._closing = True
             self._tables.room.notify_all()
+            if self._commit_log is not None:
+                with contextlib.suppress(EblaError):  # the log's failure, which close tells of itself
+                    self._gate.wait(self._commit_log)
         try:
             self._stop_writing()
         finally:
@@ -167,6 +200,7 @@ class TabletStore:
     def _stop_writing(self) -> None:
         if self._commit_log is None:
             return
+        self._compactor.stop()
         self._flusher.stop()
         failed = self._commit_log.failure is not None
         self._commit_log.close()
@@ -183,6 +217,7 @@ class TabletStore:
             self._tables.room.notify_all()
         if self._commit_log is not None:
             self._commit_log.abandon()
+            self._compactor.stop()
             self._flusher.stop()
         self.scan_pool.shutdown(cancel_futures=True)
         self._saves.shutdown()
@@ -192,7 +227,7 @@ class TabletStore:
     def apply(
         self,
         table: TableState,
-        mutation: Mutation,
+        mutation: Mutation | RowMutation,
         *,
         unchanged_since: int | None = None,
         wait: Wait = "durable",
@@ -208,11 +243,18 @@ class TabletStore:
             self._doubts.settle(table.name)
         if mutation.is_empty:
             return self.sequencer.committed
-        slots = self.recent.slots_of(mutation.rows, table.salt)
+        if isinstance(mutation, RowMutation):
+            slots = self.recent.slots_of_one(mutation.row, table.salt)
+        else:
+            slots = self.recent.slots_of(mutation.rows, table.salt)
         for _ in range(CONFLICT_CHECKS_MAX):
             self._throttle(log)
-            checked_at = self._check_unchanged(table, mutation.rows, slots, unchanged_since)
+            checked_at = None
+            if unchanged_since is not None:
+                checked_at = self._check_unchanged(table, mutation.rows, slots, unchanged_since)
             with self._commit_lock:
+                if self._gate.reserved is not None:
+                    self._gate.wait(log)
                 if self._closing:
                     raise Closed("the store was closed")
                 if table.is_dropped:
@@ -233,6 +275,15 @@ class TabletStore:
             self.sequencer.wait_stable(txn)
         return txn
 
+    def commit_bulk(self, commit: BulkCommit) -> BulkResult:
+        """Make the files of a bulk job part of their table, all of them or none; a job is applied once.
+
+        Raises `UnknownTable` if the table is gone, `Conflict` if its schema is another one, and `OutcomeUnknown` if it
+        cannot be told whether it was done: then the store takes no more writes until it is reopened.
+        """
+        self._doubts.settle()
+        return self._bulk.commit(commit)
+
     def _writable_log(self) -> CommitLog:
         if self._closing:
             raise Closed("the store was closed")
@@ -246,7 +297,7 @@ class TabletStore:
         self,
         log: CommitLog,
         table: TableState,
-        mutation: Mutation,
+        mutation: Mutation | RowMutation,
         slots: Indices,
         wait: Wait,
         request: tuple[str, int] | None,
@@ -267,15 +318,16 @@ class TabletStore:
         self,
         log: CommitLog,
         table: TableState,
-        mutation: Mutation,
+        mutation: Mutation | RowMutation,
         txn: int,
         slots: Indices,
         wait: Wait,
         request: tuple[str, int] | None,
     ) -> None:
         reply = None if request is None else self._replies.remember(request, txn)
-        with self._tables.counted(table):
-            commit, first_touched = table.stage(mutation, txn, reply)
+        before = table.memory_bytes
+        commit, first_touched = table.stage(mutation, txn, reply)
+        self._tables.memory_bytes += table.memory_bytes - before
         watched = self.recent.change(slots, txn)
         if len(watched):
             table.row_cache.drop(mutation.rows, watched)
@@ -314,10 +366,8 @@ class TabletStore:
         """Raise `Conflict` if one of these rows changed after `since`."""
         self._check_unchanged(table, rows, self.recent.slots_of(rows, table.salt), since)
 
-    def _check_unchanged(self, table: TableState, rows: pa.Array, slots: Indices, since: int | None) -> int | None:
+    def _check_unchanged(self, table: TableState, rows: pa.Array, slots: Indices, since: int) -> int:
         """Raise `Conflict` if a row changed after `since`; return up to which txn that is known."""
-        if since is None:
-            return None
         with self._commit_lock:  # not between the allocation of a txn and its records
             checked_at = self.sequencer.allocated
             view = table.view
@@ -326,11 +376,15 @@ class TabletStore:
             suspects[:] = True
         for place in suspects.nonzero()[0]:
             row = rows[int(place)].as_py()
-            latest = table.reader.latest_txn(view, view.metadata.tablet_for(row), row)
+            tablet = view.metadata.tablet_for(row)
+            # What an erasure left behind may be gone from below the floor: then nobody can say that nothing happened.
+            floor = max((state.floor_txn for state in tablet.groups), default=0)
+            latest = max(table.reader.latest_txn(view, tablet, row), floor)
             if latest > since:
                 key = table.codec.decode(row)
                 shown = key[0] if len(key) == 1 else key
-                raise Conflict(f"row {shown!r} of {table.name!r} changed at txn {latest}, after {since}: read it again")
+                told = f"may have changed until txn {latest}" if latest == floor else f"changed at txn {latest}"
+                raise Conflict(f"row {shown!r} of {table.name!r} {told}, after {since}: read it again")
         return max(since, checked_at)
 
     def _changed_since(self, table: TableState, slots: Indices, txn: int) -> bool:
@@ -384,10 +438,11 @@ class TabletStore:
     def _keep_replies(self, needed: int) -> None:
         """Log the replies again that stand only below `needed`, where the log is about to go."""
         with self._commit_lock:
-            old = self._replies.only_below(needed)
-            if not old:
+            if not self._replies.only_below(needed):
                 return
             log = self._writable_log()
+            self._gate.wait(log)
+            old = self._replies.only_below(needed)  # the lock was given up in between
             txn = self.txn_clock.next()
             self.sequencer.allocate(txn)
             log.push(Commit(txn, REPLY_BYTES * len(old), older_replies=tuple(old)), attended=True)
@@ -401,6 +456,24 @@ class TabletStore:
         log = self._writable_log()
         log.wait(self.sequencer.allocated)
         self._flusher.flush_table(table)
+
+    def compact(self, table: TableState) -> None:
+        """Flush a table and merge the fragments of each of its tablets and groups into one run."""
+        self.flush(table)
+        self._compactor.compact_table(table)
+
+    def _sweep(self) -> None:
+        self.garbage.collect(dry_run=False)
+
+    def _horizon(self, table: TableState, group: int) -> int:
+        """Return the txn below which nobody reads a group any more, and nothing of it is only in memory."""
+        history_microseconds = round(self.settings.history_seconds * 1_000_000)
+        with self._commit_lock:
+            unflushed = table.view.memory_of(group).txn_min
+            newest = self.sequencer.committed if unflushed is None else min(self.sequencer.committed, unflushed - 1)
+        horizon = min(newest, (self._clock.microseconds() - history_microseconds) << COUNTER_BITS)
+        pinned = self.pins.oldest()
+        return max(0, horizon if pinned is None else min(horizon, pinned))
 
     def wish_fold(self, table: TableState, group: int) -> None:
         """Ask for a group's many small blocks to be folded: a reader had to look into all of them."""
@@ -422,6 +495,7 @@ class TabletStore:
                     self.txn_clock.observe(as_of)
                     # Whoever got a smaller txn before that has its records in memory once the lock is free.
                     with self._commit_lock:
+                        self._gate.wait(self._commit_log, as_of)
                         return as_of
         if as_of is None:
             if not uncommitted:
@@ -433,6 +507,7 @@ class TabletStore:
                 return self._read_only_txn(as_of)
             self.txn_clock.observe(as_of)
             with self._commit_lock:
+                self._gate.wait(self._commit_log, as_of)
                 in_flight = min(as_of, self.sequencer.allocated)
             self._commit_log.wait(in_flight)
         return as_of
@@ -443,6 +518,15 @@ class TabletStore:
                 f"this read-only open sees the store as of txn {self._opened_at}: open it again for later"
             )
         return as_of
+
+    def hold_newest(self) -> int:
+        """Hold the newest commit for a reader, who lets go of it through `pins`; return its txn."""
+        while True:
+            txn = self.read_txn()
+            self.pins.hold(txn)
+            if txn >= self._compactor.horizon_max:
+                return txn
+            self.pins.let_go(txn)  # history has ended meanwhile, as it may if none is kept
 
     def sync(self, txn: int | None = None) -> int:
         """Wait until everything up to `txn` (default: everything so far) is stable; return the stable txn."""
@@ -464,5 +548,6 @@ class TabletStore:
             "log_segments": self._flusher.log_segments(),
             "flushes": self._flusher.flushes,
             "folds": self._flusher.folds,
+            "compactions": self._compactor.stats(),
             "block_cache": self.cache.stats(),
         }

@@ -22,11 +22,13 @@ from ebla.storage.log_format import ErasureHeader, Reply, Slice, TabletPosition
 from ebla.storage.memory import MemoryErasure
 from ebla.storage.order import lower_bound
 from ebla.storage.records import Block
+from ebla.storage.row_block import RowBlock
 from ebla.tablet.admission import Admission, Mutation
 from ebla.tablet.commit_log import SMALL_BLOCK_ROWS, Combined, Commit, StagedBlock
 from ebla.tablet.projection import Projection
 from ebla.tablet.reader import Reader
 from ebla.tablet.recent_rows import RecentRows
+from ebla.tablet.row_admission import RowAdmission, RowMutation
 from ebla.tablet.row_cache import RowCache
 from ebla.tablet.view import TableView
 
@@ -47,6 +49,9 @@ class TableState:
         self.salt = zlib.crc32(self.id.encode()) * 0x9E3779B1
         self.codec = KeyCodec(metadata.schema.key, settings.key_bytes_max)
         self.admission = Admission(metadata.schema, self.codec)
+        self.row_admission = RowAdmission(
+            metadata.schema, self.codec, settings.value_bytes_max, settings.batch_bytes_max
+        )
         self.reader = Reader(fragments, self.codec)
         self.row_cache = RowCache(recent, settings.row_cache_bytes)
         self.everything = Projection.of(metadata.schema)
@@ -79,9 +84,14 @@ class TableState:
 
     # --- writing, under the commit lock ---
 
-    def stage(self, mutation: Mutation, txn: int, reply: Reply | None = None) -> tuple[Commit, list[TabletMetadata]]:
+    def stage(
+        self, mutation: Mutation | RowMutation, txn: int, reply: Reply | None = None
+    ) -> tuple[Commit, list[TabletMetadata]]:
         """Add a mutation to memory at `txn`. Returns what goes to the log, and the tablets it is the first to touch."""
-        metadata = self.view.metadata
+        if isinstance(mutation, RowMutation):
+            return self._stage_row(mutation, txn, reply)
+        view = self.view
+        metadata = view.metadata
         touched: dict[str, TabletMetadata] = {}
         indexes: dict[str, int] = {}
 
@@ -91,7 +101,7 @@ class TableState:
                 touched[tablet.id] = tablet
             return indexes[tablet.id]
 
-        memory = dict(self.view.memory)
+        memory = dict(view.memory)
         staged: list[StagedBlock] = []
         for group_id, part in mutation.groups.items():
             records = part.stamped(microseconds_of(txn))
@@ -101,8 +111,8 @@ class TableState:
             slices = tuple(Slice(t.id, t.epoch, own[t.id], begin, end) for t, begin, end in cuts)
             group = metadata.schema.group_by_id[group_id]
             staged.append(StagedBlock(self.id, group, metadata.schema.version, block, part.schema_bytes, slices))
-            memory[group_id] = self.view.memory_of(group_id).with_block(block)
-            if len(block) <= SMALL_BLOCK_ROWS and len(memory[group_id].blocks) >= BLOCKS_UNFOLDED_MAX:
+            memory[group_id] = view.memory_of(group_id).with_block(block)
+            if len(block) <= SMALL_BLOCK_ROWS and memory[group_id].count >= BLOCKS_UNFOLDED_MAX:
                 self.fold_wanted.add(group_id)
         erasures: list[ErasureHeader] = []
         for key_range in mutation.ranges:
@@ -111,12 +121,31 @@ class TableState:
             erasures.append(ErasureHeader(self.id, key_range.first, key_range.last, txn, positions))
             erased = MemoryErasure(key_range.first, key_range.last, txn, {p.tablet: p.index for p in positions})
             for group in metadata.schema.groups:
-                memory[group.id] = memory.get(group.id, self.view.memory_of(group.id)).with_erasure(erased)
+                memory[group.id] = memory.get(group.id, view.memory_of(group.id)).with_erasure(erased)
             self.last_range_erasure = txn
-        self.view = replace(self.view, memory=memory)
+        self.view = TableView(metadata, memory)
         first_touched = [t for t in touched.values() if t.id not in self._log_taken]
         self._log_taken.update(t.id for t in first_touched)
         return Commit(txn, mutation.bytes, tuple(staged), tuple(erasures), reply), first_touched
+
+    def _stage_row(self, mutation: RowMutation, txn: int, reply: Reply | None) -> tuple[Commit, list[TabletMetadata]]:
+        metadata = self.view.metadata
+        tablet = metadata.tablets[0] if len(metadata.tablets) == 1 else metadata.tablet_for(mutation.row)
+        index = self._indexes[tablet.id] = self._indexes.get(tablet.id, 0) + 1
+        own = {tablet.id: index}
+        slices = (Slice(tablet.id, tablet.epoch, index, 0, 1),)
+        memory = dict(self.view.memory)
+        staged: list[StagedBlock] = []
+        for group, plan, values, size_bytes in mutation.parts:
+            block = RowBlock(plan, mutation.row, values, txn=txn, size_bytes=size_bytes, indexes=own)
+            staged.append(StagedBlock(self.id, group, metadata.schema.version, block, plan.schema_bytes, slices))
+            held = memory[group.id] = self.view.memory_of(group.id).with_block(block)
+            if held.count >= BLOCKS_UNFOLDED_MAX:
+                self.fold_wanted.add(group.id)
+        self.view = TableView(metadata, memory)
+        first_touched = [] if tablet.id in self._log_taken else [tablet]
+        self._log_taken.add(tablet.id)
+        return Commit(txn, mutation.bytes, tuple(staged), (), reply), first_touched
 
     def slices_of(self, block: Block) -> tuple[Slice, ...]:
         """Divide a combined block among the tablets again."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ebla.metadata.table_metadata import FragmentRef, TableMetadata, TabletMetadata
+from ebla.errors import HistoryGone
+from ebla.metadata.table_metadata import FragmentRef, GroupState, TableMetadata, TabletMetadata
 from ebla.ranges import KeyRange
 from ebla.schema import TableSchema
 from ebla.storage.memory import Memory
@@ -52,6 +53,7 @@ class TableView:
     def sources(self, tablet: TabletMetadata, group: int, share: KeyRange, as_of: int) -> Sources:
         """Return everything that may hold records of one group in `share` at `as_of` or before."""
         state = tablet.group(group)
+        check_history(state, as_of)
         memory = self.memory_of(group)
         blocks = tuple(b for b in memory.blocks if b.txn_min <= as_of and _touches(share, b.first, b.last))
         fragments = tuple(f for f in state.fragments if f.txn_min <= as_of and _touches(share, f.first, f.last))
@@ -75,6 +77,15 @@ class Sources:
 
     def __len__(self) -> int:
         return len(self.blocks) + len(self.fragments)
+
+
+def check_history(state: GroupState, as_of: int) -> None:
+    """Raise `HistoryGone` if a compaction has left out what a reader at `as_of` may need."""
+    if as_of < state.floor_txn:
+        raise HistoryGone(
+            f"txn {as_of} is too long ago: history reaches back to txn {state.floor_txn} there; read at a later one, "
+            "and keep more history (history_seconds) if you need it"
+        )
 
 
 def _touches(share: KeyRange, first: bytes, last: bytes) -> bool:

@@ -30,6 +30,7 @@ CALM = Settings(
     metadata_snapshot_every=3,
     open_files_max=4,
     scan_batch_rows=5,
+    background_compaction=False,  # or operations would come in another order each time
 )
 RESTLESS = replace(CALM, flush_bytes=2 * KIB, close_flush_bytes=0, log_bytes_max=8 * KIB, metadata_snapshot_every=2)
 
@@ -133,6 +134,10 @@ def flush(table: str) -> Step:
     return Step(f"flush {table}", "other", table, lambda db: db.table(table).flush(), is_synced=True)
 
 
+def compact(table: str) -> Step:
+    return Step(f"compact {table}", "other", table, lambda db: db.table(table).compact(), is_synced=True)
+
+
 def sync() -> Step:
     return Step("sync", "other", "", lambda db: db.sync())
 
@@ -180,6 +185,7 @@ def story() -> list[Step]:
         put("mixed", [{"user": "kurt", "age": 43}, {"user": "rosa", "view:a": b"7"}]),
         erase("mixed", "ada", ["click:home", "age"], "logged"),
         flush("mixed"),
+        compact("mixed"),
         put("plain", plain_rows(20, 60, 3)),
         erase_range("plain", b"0025", None),
         drop("plain"),
@@ -198,6 +204,6 @@ def story() -> list[Step]:
         flush("mixed"),
         erase("plain", b"0004"),
         put("mixed", {"user": "ada", "view:x": b"11"}, "none"),
-        flush("plain"),
+        compact("plain"),
         reopen(),
     ]

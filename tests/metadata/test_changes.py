@@ -52,7 +52,7 @@ def test_a_transaction_gets_its_id_and_the_next_number() -> None:
 def test_applying_leaves_the_base_as_it_was() -> None:
     metadata = table()
     before = msgspec.structs.asdict(metadata)
-    apply(metadata, [flush("f", {"a": 1}), RecordJob("j")], "x")
+    apply(metadata, [flush("f", {"a": 1}), RecordJob("j", 1)], "x")
     assert msgspec.structs.asdict(metadata) == before
 
 
@@ -153,7 +153,7 @@ def test_a_fragment_outside_its_tablet_breaks_the_invariants() -> None:
 def test_overwriting_a_table_is_one_list_of_changes() -> None:
     before = apply(table(), [flush("old", {"a": 3, "b": 1, "c": 1})], "x")
     overwrite = [
-        RecordJob("job"),
+        RecordJob("job", 1),
         RequireSchema(SCHEMA.version),
         RangeErase(EVERYTHING, ALL_AT_1),
         AddFragments(PROFILE, (NewFragment(fragment("new", txn=5), ("a", "b", "c")),), ALL_AT_1),
@@ -180,9 +180,12 @@ def test_a_range_erasure_names_all_tablets_it_overlaps_and_no_other() -> None:
 
 
 def test_the_record_of_jobs_is_bounded() -> None:
-    metadata = apply(table(), [RecordJob(f"j{number}") for number in range(JOBS_MAX + 5)], "x")
+    metadata = apply(table(), [RecordJob(f"j{number}", number) for number in range(JOBS_MAX + 5)], "x")
     assert len(metadata.jobs) == JOBS_MAX
-    assert metadata.jobs[-1] == f"j{JOBS_MAX + 4}"
+    assert metadata.jobs[-1] == (f"j{JOBS_MAX + 4}", JOBS_MAX + 4)
+    assert metadata.newest_job_txn == JOBS_MAX + 4
+    assert metadata.job_txn("j4") is None
+    assert metadata.job_txn("j5") == 5
 
 
 # --- any sequence --------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class History:
         return self
 
     def fork(self, base: TableMetadata, name: str, changes: list[Change] | None = None) -> TableMetadata:
-        changes = changes or [RecordJob(name)]
+        changes = changes or [RecordJob(name, 1)]
         value = apply(base, changes, name)
         self.store.save(base, value, changes)
         return value

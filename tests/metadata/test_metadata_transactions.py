@@ -149,7 +149,7 @@ def test_a_dropped_table_is_gone_and_its_name_is_free(world: World, server: Meta
         lambda: server.read(TABLE),
         lambda: server.drop_table("users"),
         lambda: other.refresh(TABLE),
-        lambda: server.commit(TABLE, [RecordJob("j")]),
+        lambda: server.commit(TABLE, [RecordJob("j", 1)]),
     ):
         with pytest.raises(UnknownTable):
             use()
@@ -166,7 +166,7 @@ def test_a_commit_to_a_table_that_somebody_else_dropped_is_refused(world: World,
     names = stored(world)
     world.server().drop_table("users")
     with pytest.raises(UnknownTable, match="dropped"):
-        server.commit(TABLE, [RecordJob("j")])
+        server.commit(TABLE, [RecordJob("j", 1)])
     assert stored(world) == names
 
 
@@ -176,7 +176,7 @@ def test_a_drop_goes_through_while_others_commit(world: World, server: MetadataS
 
     def meanwhile(name: str, paths: tuple[str, ...]) -> None:
         if name == "multi" and (number := next(commits, None)) is not None:
-            other.commit(TABLE, [RecordJob(f"j{number}")])
+            other.commit(TABLE, [RecordJob(f"j{number}", 1)])
 
     server.client.faults = meanwhile
     assert server.drop_table("users") == TABLE
@@ -207,21 +207,21 @@ def test_requirements_are_checked_again_after_a_lost_race(world: World, server: 
 
 def test_a_refusal_on_old_metadata_is_not_believed(world: World, server: MetadataServer) -> None:
     other = world.server()
-    other.commit(TABLE, [RecordJob("job")])
+    other.commit(TABLE, [RecordJob("job", 1)])
     other.read(TABLE)
     # The server knows nothing of the job: it would take it again, and must not.
     with pytest.raises(RequirementFailed, match="job"):
-        server.commit(TABLE, [RecordJob("job")])
+        server.commit(TABLE, [RecordJob("job", 1)])
 
     # And the other way round: what is refused on what the other remembers fits by now.
     server.drop_table("users")
     server.create_table("users", "t2", initial_metadata("t2", SCHEMA, ["a"]))
     for number in range(1024):
-        server.commit("t2", [RecordJob(f"j{number}")]) if number % 512 == 0 else None
+        server.commit("t2", [RecordJob(f"j{number}", 1)]) if number % 512 == 0 else None
     other.read("t2")
-    server.commit("t2", [RecordJob(f"more{number}") for number in range(1024)])
-    assert "j0" in other.read("t2").jobs
-    assert "j0" in other.commit("t2", [RecordJob("j0")]).jobs
+    server.commit("t2", [RecordJob(f"more{number}", 1) for number in range(1024)])
+    assert other.read("t2").job_txn("j0") == 1
+    assert other.commit("t2", [RecordJob("j0", 2)]).job_txn("j0") == 2
 
 
 def test_two_servers_racing_lose_nothing_and_repeat_nothing(world: World, server: MetadataServer) -> None:
@@ -246,12 +246,12 @@ def test_a_server_that_always_loses_gives_up_and_says_so(world: World, server: M
 
     def always_faster(name: str, paths: tuple[str, ...]) -> None:
         if name == "CompareAndSet":
-            other.commit(TABLE, [RecordJob(f"j{next(numbers)}")])
+            other.commit(TABLE, [RecordJob(f"j{next(numbers)}", 1)])
 
     server.client.faults = always_faster
     with pytest.raises(Unavailable, match="faster"):
-        server.commit(TABLE, [RecordJob("mine")])
-    assert "mine" not in other.refresh(TABLE).jobs
+        server.commit(TABLE, [RecordJob("mine", 1)])
+    assert other.refresh(TABLE).job_txn("mine") is None
 
 
 def test_a_reader_that_is_overtaken_by_pruning_loads_the_newer_transaction(
@@ -300,7 +300,7 @@ def test_a_damaged_file_is_an_error_and_stops_nothing_else(world: World, server:
     other = world.server()
     with pytest.raises(Corruption, match=TABLE):
         other.read(TABLE)
-    other.commit("t2", [RecordJob("j")])
+    other.commit("t2", [RecordJob("j", 1)])
 
 
 def test_a_damaged_node_is_corruption(world: World, server: MetadataServer) -> None:
@@ -622,7 +622,7 @@ def test_requests_of_many_threads_become_few_transactions(world: World, server: 
     def commit(number: int) -> object:
         changes = [flush(f"f{number}", {"abc"[number % 3]: number // 3 + 1}, group=(PROFILE, EVENTS)[number % 2])]
         if number % 4 == 3:
-            changes = [RecordJob("wanted by several")]
+            changes = [RecordJob("wanted by several", 1)]
         try:
             return server.commit(TABLE, changes)
         except EblaError as error:
@@ -635,7 +635,7 @@ def test_requests_of_many_threads_become_few_transactions(world: World, server: 
     assert latest.sequence == 1 + 2
     jobs = answers[3::4]
     assert sum(isinstance(answer, RequirementFailed) for answer in jobs) == len(jobs) - 1
-    assert latest.jobs == ("wanted by several",)
+    assert latest.jobs == (("wanted by several", 1),)
     accepted = [number for number, answer in enumerate(answers) if not isinstance(answer, EblaError)]
     for number in accepted:
         if number % 4 != 3:
@@ -666,13 +666,15 @@ def test_threads_and_servers_on_real_files_lose_nothing(tmp_path: Path) -> None:
 
     def work(number: int) -> None:
         for turn in range(10):
-            servers[number % 2].commit(TABLE, [RecordJob(f"j{number}-{turn}")])
+            servers[number % 2].commit(TABLE, [RecordJob(f"j{number}-{turn}", 1)])
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, range(6)))
     reader = SqliteCoordination(tmp_path / FILE_NAME, clock, read_only=True)
     store = MetadataStore(LocalFiles(tmp_path))
     latest = MetadataServer(reader, store, clock, server_id="reader", new_id=str).read(TABLE)
-    assert sorted(latest.jobs) == sorted(f"j{number}-{turn}" for number in range(6) for turn in range(10))
+    assert sorted(job for job, _ in latest.jobs) == sorted(
+        f"j{number}-{turn}" for number in range(6) for turn in range(10)
+    )
     for service in (*services, reader):
         service.close()

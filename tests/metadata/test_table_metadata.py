@@ -91,7 +91,8 @@ def test_the_checksum_covers_every_part() -> None:
     others = [
         metadata.with_txnid("other", 0),
         metadata.with_txnid(metadata.txnid, 1),
-        metadata.with_jobs(("job",)),
+        metadata.with_jobs((("job", 1),)),
+        metadata.with_jobs((("job", 2),)),
         replace(metadata, table_id="other"),
         replace(metadata, schema=replace(SCHEMA, version=2)),
         with_first(metadata, epoch=2),

@@ -123,6 +123,26 @@ class Pair:
         """Move what is in memory to files."""
         self.table(name).flush()
 
+    def compact(self, name: str, *, forget: bool) -> None:
+        """Merge the files of a table; to `forget` is to do it as if all history had ended now."""
+        if not forget:
+            self.table(name).compact()
+            return
+        self._let_go()
+        self.moments[name] = []
+        store = self.database._store
+        horizon = store._compactor._horizon
+
+        def now(table: Any, group: int) -> Any:
+            is_flushed = table.view.memory_of(group).txn_min is None
+            return store.sequencer.committed if table.name == name and is_flushed else horizon(table, group)
+
+        store._compactor._horizon = now
+        try:
+            self.table(name).compact()
+        finally:
+            store._compactor._horizon = horizon
+
     def reopen(self) -> None:
         """Close in order and open again."""
         self._let_go()

@@ -226,6 +226,10 @@ def machine_for(shape: Shape) -> type[RuleBasedStateMachine]:
         def flush(self, table: str) -> None:
             self.both.flush(table)
 
+        @step(table=tables, forget=st.booleans())
+        def compact(self, table: str, forget: bool) -> None:
+            self.both.compact(table, forget=forget)
+
         @step(in_order=st.booleans())
         def reopen(self, in_order: bool) -> None:
             if in_order:

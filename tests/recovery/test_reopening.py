@@ -314,3 +314,12 @@ def test_versions_written_right_after_a_crash_keep_their_own_timestamps(tmp_path
             table.put({"k": "a", "f:x": b"%d" % number})
         (row,) = table.scan(versions=9)
         assert [version.value for version in row["f:x"]] == [b"3", b"2", b"1", b"0"]
+
+
+def test_closing_lets_go_of_the_log_that_it_flushed(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=Settings(log_segment_bytes=4 * KIB, close_flush_bytes=0)) as db:
+        table = db.create_table("t", ebla.Schema(columns={"v": "string"}))
+        for number in range(20):
+            table.put([{"row": b"%d" % number, "v": "x" * 2_000}])
+        assert db.stats()["log_segments"] > 5
+    assert len(list(tmp_path.glob("log/*/*.log"))) <= 2

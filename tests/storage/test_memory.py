@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from random import Random
 from typing import Any
 
@@ -122,6 +123,29 @@ class TestMemory:
         assert after.bytes == sum(block.bytes for block in after.blocks) + ERASURE_BYTES
         assert (Memory().txn_min, before.txn_min, after.txn_min) == (None, 1, 1)
         assert Memory().with_erasure(ERASURE).txn_min == 4
+
+    def test_two_successors_of_one_memory_do_not_see_each_other(self) -> None:
+        one, two, three, four = (block_at(txn) for txn in (1, 2, 3, 4))
+        base = Memory().with_block(one)
+        left = base.with_block(two)
+        right = base.with_block(three)
+        longer = left.with_block(four)
+        assert (base.blocks, left.blocks) == ((one,), (one, two))
+        assert (right.blocks, longer.blocks) == ((one, three), (one, two, four))
+        assert [memory.count for memory in (base, left, right, longer)] == [1, 2, 2, 3]
+        assert longer.bytes == one.bytes + two.bytes + four.bytes
+        assert longer == Memory((one, two, four), bytes=longer.bytes)
+        assert longer != right
+
+    def test_the_empty_memory_does_not_keep_what_others_add_to_it(self) -> None:
+        empty = Memory()
+        block = block_at(1)
+        references = sys.getrefcount(block)
+        memory = empty.with_block(block)
+        assert memory.blocks == (block,)
+        del memory
+        assert sys.getrefcount(block) == references
+        assert empty.blocks == ()
 
     def test_blocks_are_replaced_where_the_first_of_them_stood(self) -> None:
         one, two, three, four = (block_at(n) for n in (1, 2, 3, 4))

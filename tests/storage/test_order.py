@@ -120,3 +120,11 @@ def test_an_array_without_a_data_buffer_is_sorted() -> None:
     order, repeats = sort_rows(empties)
     assert order.tolist() == [0, 1]
     assert repeats.tolist() == [False, True]
+
+
+@given(st.lists(st.integers(0, 40), max_size=30), st.sampled_from([0, 8, 9, 17]))
+def test_rows_that_differ_only_in_their_middle_are_told_apart(numbers: list[int], ending: int) -> None:
+    rows = [b"the same" + b"%02d" % number + b"the same as well."[:ending] for number in numbers]
+    order, repeats = sort_rows(array(rows))
+    assert order.tolist() == sorted(range(len(rows)), key=rows.__getitem__)
+    assert repeats.tolist() == [at > 0 and rows[order[at]] == rows[order[at - 1]] for at in range(len(rows))]

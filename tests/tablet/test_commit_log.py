@@ -203,6 +203,47 @@ class TestWorker:
         assert sorted(txn for entry in entries for txns in txns_of(entry) for txn in txns) == list(range(1, 401))
         assert [entry.txn_max for entry in entries] == world.durable
 
+    def test_if_the_next_to_drain_is_interrupted_another_one_drains(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        go = threading.Event()
+        waits = threading.Semaphore(0)
+        interrupted: list[int] = []
+        original = commit_log._Waiting.wait
+
+        def wait(self: commit_log._Waiting) -> None:
+            waits.release()
+            original(self)
+            if self.txn == 2:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(commit_log._Waiting, "wait", wait)
+
+        def hold_syncs(operation: object) -> None:
+            if getattr(operation, "kind", "") == "sync":
+                assert go.wait(30)
+
+        world = World(FaultPlan(when=hold_syncs))
+
+        def work(txn: int) -> None:
+            try:
+                world.log.wait(txn)
+            except KeyboardInterrupt:
+                interrupted.append(txn)
+
+        threads = [threading.Thread(target=work, args=(world.push(1),))]
+        threads[0].start()
+        while not world.log.is_draining:
+            pass
+        for _ in range(2):
+            threads.append(threading.Thread(target=work, args=(world.push(1),)))
+            threads[-1].start()
+            assert waits.acquire(timeout=30)
+        go.set()
+        for thread in threads:
+            thread.join()
+        assert interrupted == [2]
+        assert world.sequencer.committed == 3
+        world.log.close()
+
     def test_queued_bytes_are_what_is_not_in_the_log(self) -> None:
         world = World()
         world.push(3)

@@ -22,7 +22,8 @@ from ebla.ranges import ALL, KeyRange
 from ebla.schema import Group, Schema
 from ebla.tablet import scanner
 from ebla.tablet.projection import Projection
-from ebla.tablet.scanner import Scanner, ScanRequest, cut, with_columns_of
+from ebla.tablet.scanner import Scanner, ScanRequest, with_columns_of
+from ebla.tablet.windows import cut, even_window_rows
 from tests.support.simulated_files import SimulatedFiles
 
 # --- cutting -------------------------------------------------------------------------------------
@@ -30,6 +31,17 @@ from tests.support.simulated_files import SimulatedFiles
 row = st.binary(max_size=3)
 MARKS = st.lists(st.tuples(row, st.integers(1, 10)), max_size=20).map(sorted)
 SHARES = st.builds(KeyRange, row, st.none() | row).filter(lambda share: not share.is_empty)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 500), st.integers(1, 8))
+def test_even_windows_are_small_enough_and_few(rows: int, largest: int, threads: int) -> None:
+    each = even_window_rows(rows, largest, threads)
+    assert 1 <= each <= largest
+    windows = -(-rows // each)
+    fewest = -(-rows // largest)
+    assert fewest <= windows < fewest + 2 * threads
+    if rows >= threads * largest:
+        assert windows >= threads
 
 
 @given(SHARES, MARKS, st.integers(1, 20), st.integers(1, 50))

@@ -101,7 +101,7 @@ class World:
 
     def flush(self, group: int, committed: int = 1 << 40) -> Any:
         work = self.work(group, committed)
-        return flush_change(work, write_fragment(work, self.files, lambda: "fresh"))
+        return flush_change(work, write_fragment(work, self.files, lambda table: f"fragments/{table}/fresh.parquet"))
 
 
 class TestFlushChange:

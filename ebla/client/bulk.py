@@ -1,0 +1,87 @@
+"""Bulk jobs of processes that do not have the store open: Spark drivers, and the workers in which they commit.
+
+    begin_job_at(root, job, "users")     -> the id of the table, and an intent that protects the files to come
+    BulkWriter(...)                         in the tasks
+    commit_bulk_at(root, commit)         -> BulkResult: by opening the store, or through the process that has it open
+    end_job_at(root, job)                   removes what losing attempts left behind
+
+A process that has a `Database` at hand uses its methods of the same names instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from ebla.client.database import COORDINATION_FILE, JOB_EXPIRES_SECONDS, Database, new_id
+from ebla.client.database import open as open_database
+from ebla.clock import Clock, SystemClock
+from ebla.coordination.service import CoordinationService
+from ebla.coordination.sqlite import SqliteCoordination
+from ebla.errors import StoreLocked
+from ebla.metadata.store import MetadataStore
+from ebla.metadata.transaction import MetadataServer
+from ebla.settings import Settings
+from ebla.storage.files import Files, LocalFiles
+from ebla.tablet.bulk import BulkCommit, BulkResult
+from ebla.tablet.bulk_jobs import JobIntent, begin_job, end_job, remove_leftovers
+from ebla.tablet.bulk_mail import commit_by_mail
+
+__all__ = ["begin_job_at", "commit_bulk_at", "end_job_at", "remove_leftovers"]
+
+Root = str | os.PathLike[str]
+
+
+def commit_bulk_at(
+    root: Root, commit: BulkCommit, timeout_seconds: float = 60.0, settings: Settings | None = None
+) -> BulkResult:
+    """Make the files of a job part of their table, whoever has the store open.
+
+    If nobody has, the store is opened for a moment; otherwise its owner is asked, and if the owner goes away before it
+    answers, the store is opened then. Raises what `Database.commit_bulk` raises, wherever it ran; `TimedOut` if the
+    owner did not take the request (nothing was done), and `OutcomeUnknown` if it took it and did not answer: repeat it
+    under the same job id, which is safe in every case.
+    """
+    with contextlib.suppress(StoreLocked), open_database(root, create=False, settings=settings) as database:
+        return database.commit_bulk(commit)
+    with contextlib.ExitStack() as opened, _parts(root) as (coordination, files, clock):
+        owned: list[Database] = []
+
+        def become_owner() -> None:
+            if not owned:
+                with contextlib.suppress(StoreLocked):
+                    # It finds the request, as every owner does.
+                    owned.append(opened.enter_context(open_database(root, create=False, settings=settings)))
+
+        return commit_by_mail(
+            coordination, files, clock, commit, timeout_seconds=timeout_seconds, on_silence=become_owner
+        )
+
+
+def begin_job_at(root: Root, job: str, table: str, expires_seconds: float = JOB_EXPIRES_SECONDS) -> JobIntent:
+    """Say that a job is about to write files for a table; its files are left alone until it ends or expires."""
+    with _parts(root) as (coordination, files, clock):
+        table_id = _metadata(coordination, files, clock).find(table)
+        return begin_job(coordination, clock, job, table_id, expires_seconds)
+
+
+def end_job_at(root: Root, job: str, keep: Collection[str] = ()) -> list[str]:
+    """End a job whose commit has a known outcome, or never began; return the files removed.
+
+    These are the files of the job that nobody names; those to `keep`, which the commit named, stay in any case.
+    """
+    with _parts(root) as (coordination, files, clock):
+        return end_job(coordination, _metadata(coordination, files, clock), files, job, keep)
+
+
+@contextlib.contextmanager
+def _parts(root: Root) -> Iterator[tuple[CoordinationService, Files, Clock]]:
+    clock = SystemClock()
+    with SqliteCoordination(Path(root) / COORDINATION_FILE, clock, create=False) as coordination:
+        yield coordination, LocalFiles(root), clock
+
+
+def _metadata(coordination: CoordinationService, files: Files, clock: Clock) -> MetadataServer:
+    return MetadataServer(coordination, MetadataStore(files), clock, server_id="", new_id=new_id)

@@ -1,0 +1,176 @@
+"""Which fragments to merge next: the decision, without any I/O.
+
+A read has to merge all fragments of a tablet that overlap where it reads. So what counts is not how many there are but
+how deep they lie on each other. Fragments that lie side by side form one **run**:
+
+    run 1   |-----a-----||------b------||------c------|      48 + 51 + 50 MB     the outcome of an earlier compaction
+    run 2   |--------------------d--------------------|      14 MB
+    run 3     |------------e-----------|  |----f----|         6 + 3 MB
+    run 4   |--------------------g--------------------|       8 MB
+
+**Depth.** From `runs_min` runs on, the smallest are merged: as many as there are of which each is at most `size_ratio`
+times as large as all smaller ones together. Every merge makes the run that a record is in half as large again at least,
+so a record is rewritten a logarithmic number of times. With `runs_max` runs, so many of the smallest are merged that
+`runs_min` are left less one, whatever their sizes: that bounds what a read has to look at.
+
+**Erased.** Where a range erasure that no retained snapshot looks behind covers records, those fragments are rewritten
+without them, and the erasure itself is dropped. Where fragments with erasures have become a good part of a tablet, all
+of it is merged, for only then may erasures go.
+
+**Small.** Many small fragments side by side do not slow a read down, but every one of them costs an open file: they
+are joined, a file's worth at a time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ebla.metadata.table_metadata import FragmentRef, GroupState, RangeErasure
+from ebla.settings import MIB
+
+Reason: TypeAlias = Literal["depth", "erased", "small", "manual"]
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """The numbers of the strategy above."""
+
+    runs_min: int = 5
+    runs_max: int = 10
+    size_ratio: float = 2.0
+    erased_share: float = 0.25
+    small_files_min: int = 16
+    file_bytes: int = 128 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Fragments to merge into one run, and why. `erasures` are the range erasures that can be dropped with it.
+
+    There may be no fragments: then there is nothing left that the range erasures hide.
+    """
+
+    fragments: tuple[FragmentRef, ...]
+    reason: Reason
+    is_rooted: bool = False
+    erasures: tuple[RangeErasure, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """How much is read."""
+        return sum(fragment.bytes for fragment in self.fragments)
+
+
+def choose(state: GroupState, horizon: int, strategy: Strategy) -> Choice | None:
+    """Choose what to merge of one group of one tablet, or None if it is in good shape."""
+    chosen = _too_deep(state.fragments, strategy)
+    if chosen:
+        return _choice(state, chosen, "depth", horizon)
+    erased = _erased(state, horizon, strategy)
+    if erased is not None:
+        return _choice(state, erased, "erased", horizon)
+    chosen = _too_small(state.fragments, strategy)
+    return _choice(state, chosen, "small", horizon) if chosen else None
+
+
+def choose_all(state: GroupState, horizon: int) -> Choice | None:
+    """Choose everything, as when a person asks for it."""
+    choice = _choice(state, state.fragments, "manual", horizon)
+    return choice if choice.fragments or choice.erasures else None
+
+
+def _choice(state: GroupState, fragments: Sequence[FragmentRef], reason: Reason, horizon: int) -> Choice:
+    files = {fragment.file for fragment in fragments}
+    others = [fragment for fragment in state.fragments if fragment.file not in files]
+    # What may be hidden by an erasure at or below the horizon is older than that.
+    is_rooted = all(other.txn_min > horizon for other in others)
+    gone = tuple(
+        erasure
+        for erasure in state.erasures
+        if erasure.txn <= horizon and not any(_is_hidden_by(erasure, other) for other in others)
+    )
+    return Choice(tuple(fragments), reason, is_rooted, gone)
+
+
+def runs_of(fragments: Sequence[FragmentRef]) -> list[list[FragmentRef]]:
+    """Divide fragments into as few runs as possible, the fragments of each lying side by side."""
+    runs: list[list[FragmentRef]] = []
+    ends: list[bytes] = []  # of the runs, ascending
+    for fragment in sorted(fragments, key=lambda one: (one.first, one.last)):
+        # The run that ends nearest before it, so that neighbours stay together.
+        at = bisect_left(ends, fragment.first) - 1
+        if at < 0:
+            run = [fragment]
+        else:
+            run = runs.pop(at)
+            ends.pop(at)
+            run.append(fragment)
+        place = bisect_left(ends, fragment.last)
+        ends.insert(place, fragment.last)
+        runs.insert(place, run)
+    return runs
+
+
+def _too_deep(fragments: Sequence[FragmentRef], strategy: Strategy) -> list[FragmentRef]:
+    runs = sorted(runs_of(fragments), key=_bytes)
+    if len(runs) < strategy.runs_min:
+        return []
+    count, total = 1, _bytes(runs[0])
+    for at, run in enumerate(runs[1:], start=1):
+        if _bytes(run) <= strategy.size_ratio * total:
+            count = at + 1
+        total += _bytes(run)
+    if len(runs) >= strategy.runs_max:
+        count = max(count, len(runs) - strategy.runs_min + 2)
+    return _overlapping([fragment for run in runs[:count] for fragment in run])
+
+
+def _overlapping(fragments: Sequence[FragmentRef]) -> list[FragmentRef]:
+    """Leave out fragments that none of the others overlaps: copying them would gain nothing."""
+    ordered = sorted(fragments, key=lambda one: (one.first, one.last))
+    kept = []
+    reach: bytes | None = None  # how far the fragments before this one go
+    for at, fragment in enumerate(ordered):
+        after = ordered[at + 1].first if at + 1 < len(ordered) else None
+        if (reach is not None and fragment.first <= reach) or (after is not None and after <= fragment.last):
+            kept.append(fragment)
+        reach = fragment.last if reach is None else max(reach, fragment.last)
+    return kept
+
+
+def _erased(state: GroupState, horizon: int, strategy: Strategy) -> list[FragmentRef] | None:
+    """Return what to rewrite without what is erased; nothing, if only a range erasure has to go; None to do nothing."""
+    old = [erasure for erasure in state.erasures if erasure.txn <= horizon]
+    if old:
+        return [f for f in state.fragments if any(_is_hidden_by(erasure, f) for erasure in old)]
+    total = _bytes(state.fragments)
+    erased = [f for f in state.fragments if f.has_erasures and f.txn_max <= horizon]
+    if erased and _bytes(erased) >= strategy.erased_share * total:
+        return list(state.fragments)
+    return None
+
+
+def _is_hidden_by(erasure: RangeErasure, fragment: FragmentRef) -> bool:
+    """Tell whether some record of the fragment may be under the erasure."""
+    is_in_range = fragment.last >= erasure.first and (erasure.last is None or fragment.first < erasure.last)
+    return is_in_range and fragment.txn_min < erasure.txn
+
+
+def _too_small(fragments: Sequence[FragmentRef], strategy: Strategy) -> list[FragmentRef]:
+    for run in runs_of(fragments):
+        together: list[FragmentRef] = []
+        for fragment in run:
+            if fragment.bytes * strategy.small_files_min > strategy.file_bytes:
+                together = []
+                continue
+            together.append(fragment)
+            if len(together) >= strategy.small_files_min:
+                return together
+    return []
+
+
+def _bytes(fragments: Sequence[FragmentRef]) -> int:
+    return sum(fragment.bytes for fragment in fragments)

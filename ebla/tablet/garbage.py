@@ -1,0 +1,194 @@
+"""Garbage: fragments that no METADATA names any more, and when they may go.
+
+A file may go when all of this holds:
+
+    no table names it                            METADATA of every table is read, after the files were listed
+    it is not about to be named                  flushes and compactions say so before they make a file, jobs by intents
+    it was a candidate before, long enough ago   whoever still reads it with older METADATA gets that long to finish
+
+The order matters: what is about to be named is asked first, files are listed second, METADATA is read last; then the
+tables are listed once more. If anything changed in between, or cannot be read, nothing is removed: an error means keep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from ebla.clock import Clock
+from ebla.coordination.service import CoordinationConflict, CoordinationService
+from ebla.errors import Corruption, OutcomeUnknown, Unavailable
+from ebla.metadata.transaction import MetadataServer
+from ebla.storage.files import Files
+from ebla.tablet.bulk_jobs import list_intents
+
+FRAGMENTS = "fragments"
+CANDIDATES_NODE = "garbage"
+# What is remembered from round to round must fit into one node; the rest has its turn later.
+CANDIDATES_MAX = 4_000
+ATTEMPTS_MAX = 8
+
+
+class Nursery:
+    """The files that this process is about to make METADATA name. Safe to use from several threads."""
+
+    def __init__(self, new_id: Callable[[], str]) -> None:
+        self._new_id = new_id
+        self._lock = threading.Lock()
+        self._young: set[str] = set()  # guarded by _lock
+
+    def new_path(self, table_id: str) -> str:
+        """Return the path of a fragment that does not exist yet; from now on it is about to be named."""
+        path = f"{FRAGMENTS}/{table_id}/{self._new_id()}.parquet"
+        with self._lock:
+            self._young.add(path)
+        return path
+
+    def grown(self, paths: Iterable[str]) -> None:
+        """Say that METADATA names these files now, or certainly never will."""
+        with self._lock:
+            self._young.difference_update(paths)
+
+    def young(self) -> frozenset[str]:
+        """Return the files that are about to be named."""
+        with self._lock:
+            return frozenset(self._young)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a sweep found: what goes now, and since when (microseconds) the others are known to be in nobody's way."""
+
+    doomed: tuple[str, ...]
+    candidates: Mapping[str, int]
+
+
+def judge(
+    listed: Iterable[str],
+    named: Collection[str],
+    young: Collection[str],
+    prefixes: tuple[str, ...],
+    before: Mapping[str, int],
+    now_microseconds: int,
+    age_microseconds: int,
+) -> Verdict:
+    """Decide which of the files listed may go; `before` are the candidates of the round before."""
+    doomed: list[str] = []
+    candidates: dict[str, int] = {}
+    for path in listed:
+        if path in named or path in young or path.startswith(prefixes):
+            continue
+        since = before.get(path)
+        if since is not None and now_microseconds - since >= age_microseconds:
+            doomed.append(path)
+        elif len(candidates) < CANDIDATES_MAX:
+            candidates[path] = now_microseconds if since is None else since
+    return Verdict(tuple(doomed), candidates)
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageReport:
+    """What a round found. `removed` is empty in a dry run; `doomed` is what would go."""
+
+    files: int
+    bytes: int
+    named: int
+    about_to_be_named: int
+    candidates: int
+    candidate_bytes: int
+    doomed: tuple[str, ...]
+    doomed_bytes: int
+    removed: tuple[str, ...]
+
+
+class Garbage:
+    """Finds and removes fragments that nobody names."""
+
+    def __init__(
+        self,
+        coordination: CoordinationService,
+        metadata: MetadataServer,
+        files: Files,
+        clock: Clock,
+        nursery: Nursery,
+        age_seconds: float,
+    ) -> None:
+        self._coordination = coordination
+        self._metadata = metadata
+        self._files = files
+        self._clock = clock
+        self._nursery = nursery
+        self._age_microseconds = round(age_seconds * 1_000_000)
+        self._lock = threading.Lock()
+
+    def collect(self, *, dry_run: bool) -> GarbageReport:
+        """Look at all files once. Raises without having removed anything if something cannot be read."""
+        with self._lock:
+            for _ in range(ATTEMPTS_MAX):
+                report = self._round(dry_run)
+                if report is not None:
+                    return report
+        raise Unavailable("tables changed faster than all of them could be read: nothing was removed, try again")
+
+    def _round(self, dry_run: bool) -> GarbageReport | None:
+        """Look once; None if a table changed meanwhile."""
+        young = self._nursery.young()
+        now = self._clock.microseconds()
+        prefixes = tuple(i.prefix for i in list_intents(self._coordination) if i.expires_microseconds > now)
+        listed = {info.path: info.size for d in self._files.list_directories(FRAGMENTS) for info in self._files.list(d)}
+        tables = self._metadata.directory.configs()
+        named: set[str] = set()
+        for table_id, config in tables.items():
+            if config.state == "running":
+                metadata = self._metadata.refresh(table_id)
+                if metadata.txnid != config.metadata_txnid:
+                    return None
+                named.update(metadata.files())
+        if self._metadata.directory.configs() != tables:
+            return None
+        before, version = self._candidates()
+        verdict = judge(sorted(listed), named, young, prefixes, before, now, self._age_microseconds)
+        removed: list[str] = []
+        if not dry_run:
+            removed = self._remove(verdict.doomed)
+            self._remember(verdict.candidates, version)
+        return GarbageReport(
+            files=len(listed),
+            bytes=sum(listed.values()),
+            named=sum(path in named for path in listed),
+            about_to_be_named=sum(path in young or path.startswith(prefixes) for path in listed),
+            candidates=len(verdict.candidates),
+            candidate_bytes=sum(listed[path] for path in verdict.candidates),
+            doomed=verdict.doomed,
+            doomed_bytes=sum(listed[path] for path in verdict.doomed),
+            removed=tuple(removed),
+        )
+
+    def _remove(self, doomed: Iterable[str]) -> list[str]:
+        removed = []
+        for path in doomed:
+            with contextlib.suppress(OSError):  # the next round tries again
+                self._files.delete(path)
+                removed.append(path)
+        return removed
+
+    def _candidates(self) -> tuple[dict[str, int], int | None]:
+        node = self._coordination.read(CANDIDATES_NODE)
+        if node is None:
+            return {}, None
+        try:
+            return msgspec.msgpack.decode(node.value, type=dict[str, int]), node.version
+        except msgspec.MsgspecError as error:
+            raise Corruption(CANDIDATES_NODE, f"the candidates of the last round cannot be read: {error}") from error
+
+    def _remember(self, candidates: Mapping[str, int], version: int | None) -> None:
+        value = msgspec.msgpack.encode(dict(candidates))
+        with contextlib.suppress(CoordinationConflict, OutcomeUnknown):  # then they become candidates a round later
+            if version is None:
+                self._coordination.create(CANDIDATES_NODE, value)
+            else:
+                self._coordination.compare_and_set(CANDIDATES_NODE, value, version)

@@ -1,0 +1,133 @@
+"""Pins: snapshots that somebody still reads, from which compaction keeps its hands off.
+
+    held by this process    scans under way, and snapshots without a name       in memory
+    held by name            until it is released, by whichever process          pins/<name> in the coordination service
+
+A pin is registered before its holder reads anything. It is at the newest commit of that moment, and history never ends
+later than that, so there is nothing to check.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from ebla.clock import Clock
+from ebla.coordination.service import CoordinationService, NodeExists, NodeMissing, VersionConflict
+from ebla.errors import Corruption, RequestError, Unavailable
+from ebla.schema import check_table_name
+
+PINS = "pins"
+ATTEMPTS_MAX = 8
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """A snapshot that is held by name."""
+
+    name: str
+    txn: int
+    created_microseconds: int
+
+
+class Pins:
+    """What is held, by this process and by name. Safe to use from several threads."""
+
+    def __init__(self, coordination: CoordinationService, clock: Clock) -> None:
+        # Set once.
+        self._coordination = coordination
+        self._clock = clock
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._held: Counter[int] = Counter()
+
+    # --- held by this process ---
+
+    def hold(self, txn: int) -> None:
+        """Keep what a reader at `txn` needs until `let_go`."""
+        with self._lock:
+            self._held[txn] += 1
+
+    def let_go(self, txn: int) -> None:
+        """End one `hold` of `txn`."""
+        with self._lock:
+            self._held[txn] -= 1
+            if self._held[txn] <= 0:
+                del self._held[txn]
+
+    @contextmanager
+    def held(self, txn: int) -> Iterator[None]:
+        """Hold `txn` for as long as the block runs."""
+        self.hold(txn)
+        try:
+            yield
+        finally:
+            self.let_go(txn)
+
+    # --- held by name ---
+
+    def pin(self, name: str, txn: int) -> Pin:
+        """Hold `txn` under a name; if the name is there already, return what it holds."""
+        path = _path(name)
+        pin = Pin(name, txn, self._clock.microseconds())
+        with self.held(txn):
+            try:
+                self._coordination.create(path, msgspec.json.encode(pin))
+            except NodeExists:
+                return self.find(name) or self.pin(name, txn)
+        return pin
+
+    def find(self, name: str) -> Pin | None:
+        """Return what a name holds, or None."""
+        node = self._coordination.read(_path(name))
+        return None if node is None else _decode(name, node.value)
+
+    def release(self, name: str) -> None:
+        """Let go of what a name holds; nothing happens if it holds nothing."""
+        path = _path(name)
+        for _ in range(ATTEMPTS_MAX):
+            node = self._coordination.read(path)
+            if node is None:
+                return
+            try:
+                self._coordination.delete(path, node.version)
+            except NodeMissing:
+                return
+            except VersionConflict:
+                continue
+            return
+        raise Unavailable(f"others keep changing the snapshot {name!r}: try again")
+
+    def all(self) -> list[Pin]:
+        """Return everything that is held by name."""
+        found = []
+        for path in self._coordination.list(PINS):
+            node = self._coordination.read(path)
+            if node is not None:
+                found.append(_decode(path, node.value))
+        return found
+
+    def oldest(self) -> int | None:
+        """Return the oldest txn that is held by anybody, None if nothing is."""
+        with self._lock:
+            txns = list(self._held)
+        return min([*txns, *(pin.txn for pin in self.all())], default=None)
+
+
+def _path(name: str) -> str:
+    try:
+        return f"{PINS}/{check_table_name(name)}"
+    except RequestError:
+        raise RequestError(
+            f"a snapshot cannot be called {name!r}: use letters, digits, '_', '.' and '-', as for tables"
+        ) from None
+
+
+def _decode(path: str, value: bytes) -> Pin:
+    try:
+        return msgspec.json.decode(value, type=Pin)
+    except msgspec.MsgspecError as error:
+        raise Corruption(path, f"not a snapshot: {error}") from error

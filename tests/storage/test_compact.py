@@ -1,0 +1,184 @@
+"""What a compaction leaves: every snapshot that may still be read answers as before, and the rest is gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+
+from ebla.storage.compact import Compacted, Retention, compact
+from ebla.storage.merge import Rules, merge_cells, merge_columns
+from ebla.storage.records import TIMESTAMP_MAX, Run
+from tests.support.records import (
+    COLUMN_TYPES,
+    DICE,
+    ROWS,
+    Cell,
+    ColumnsRun,
+    Range,
+    cell_runs,
+    cells_batch,
+    columns_runs,
+)
+
+TXNS = range(14)
+TXNS_MAX = 1 << 40
+
+
+def retention(dice: Random, *, is_rooted: bool) -> Retention:
+    erasures = [
+        Range(dice.choice(ROWS), dice.choice([None, *ROWS]), dice.randint(1, 14) << 10)
+        for _ in range(dice.choice([0, 0, 1, 3]))
+    ]
+    return Retention(
+        horizon=dice.randint(0, 13) << 10,
+        is_rooted=is_rooted,
+        erasures=[e for e in erasures if e.last is None or e.first < e.last],
+        versions_kept=dice.choice([None, 1, 1, 2, 3]),
+        age_max_microseconds=dice.choice([None, None, dice.randint(0, 12)]),
+        purge_both=dice.random() < 0.5,
+    )
+
+
+def readers(kept: Retention, versions: int) -> list[Rules]:
+    """Return readers at every snapshot that may still be read."""
+    rules = []
+    for txn in TXNS:
+        as_of = txn << 10
+        if as_of >= kept.horizon:
+            expired = None if kept.age_max_microseconds is None else txn - kept.age_max_microseconds
+            rules.append(Rules(as_of, kept.erasures, versions, expired, kept.versions_kept, kept.purge_both))
+    return rules
+
+
+def run_of(compacted: Compacted | None) -> list[Run]:
+    if compacted is None:
+        return []
+    compacted.records.validate(full=True)
+    return [Run(compacted.records)]
+
+
+def columns_seen(runs: list[Run], rules: Rules) -> Any:
+    seen = merge_columns(runs, COLUMN_TYPES, rules)
+    return seen.rows.to_pylist(), {i: column.to_pylist() for i, column in seen.columns.items()}
+
+
+def cells_seen(runs: list[Run], rules: Rules) -> Any:
+    seen = merge_cells(runs, rules)
+    columns = (seen.family, seen.qualifier, seen.timestamp, seen.txn, seen.value)
+    return seen.rows.to_pylist(), seen.row_of.tolist(), [column.to_pylist() for column in columns]
+
+
+def divided(runs: list[Run], dice: Random, *, is_rooted: bool) -> tuple[list[Run], list[Run]]:
+    """Return the inputs of a compaction, and what stays beside it."""
+    if is_rooted:
+        return runs, []
+    inputs = [run for run in runs if dice.random() < 0.6]
+    return inputs, [run for run in runs if run not in inputs]
+
+
+@given(columns_runs(), DICE)
+@settings(deadline=None, max_examples=400)
+def test_every_snapshot_from_the_horizon_on_sees_the_same_columns(given: list[ColumnsRun], dice: Random) -> None:
+    is_rooted = dice.random() < 0.5
+    kept = retention(dice, is_rooted=is_rooted)
+    runs = [run.run() for run in given]
+    inputs, others = divided(runs, dice, is_rooted=is_rooted)
+    outputs = run_of(compact(inputs, kept, is_cells=False))
+    for rules in readers(kept, versions=dice.choice([1, 3])):
+        assert columns_seen([*others, *outputs], rules) == columns_seen(runs, rules)
+
+
+@given(cell_runs(), DICE)
+@settings(deadline=None, max_examples=400)
+def test_every_snapshot_from_the_horizon_on_sees_the_same_cells(given: list[list[Cell]], dice: Random) -> None:
+    is_rooted = dice.random() < 0.5
+    kept = retention(dice, is_rooted=is_rooted)
+    runs = [Run(cells_batch(run)) for run in given]
+    inputs, others = divided(runs, dice, is_rooted=is_rooted)
+    outputs = run_of(compact(inputs, kept, is_cells=True))
+    for rules in readers(kept, versions=dice.choice([1, 3])):
+        assert cells_seen([*others, *outputs], rules) == cells_seen(runs, rules)
+
+
+@given(columns_runs(), DICE)
+@settings(deadline=None, max_examples=200)
+def test_one_version_per_column_is_left_where_nothing_is_retained(given: list[ColumnsRun], dice: Random) -> None:
+    kept = replace(retention(dice, is_rooted=True), horizon=13 << 10, versions_kept=1, age_max_microseconds=None)
+    outputs = run_of(compact([run.run() for run in given], kept, is_cells=False))
+    for run in outputs:
+        rows = run.records.column("_row").to_pylist()
+        assert "_erased" not in run.records.schema.names
+        # As many records as columns at the most, and one where no record is partial.
+        for row in set(rows):
+            assert rows.count(row) <= max(1, len(COLUMN_TYPES))
+
+
+def test_a_row_that_was_written_often_shrinks_to_one_record() -> None:
+    txns = [n << 10 for n in range(5_000, 0, -1)]
+    run = Run(
+        pa.RecordBatch.from_arrays(
+            [pa.array([b"hot"] * 5_000, pa.binary()), pa.array(txns), pa.array(range(5_000))],
+            names=["_row", "_txn", "3"],
+        )
+    )
+    left = compact([run], Retention(TXNS_MAX, is_rooted=False, versions_kept=1), is_cells=False)
+    assert left is not None
+    assert left.unique
+    assert left.records.to_pydict() == {"_row": [b"hot"], "3": [0], "_txn": [5_000 << 10]}
+
+
+def test_an_erasure_stays_until_nothing_older_can_be_elsewhere() -> None:
+    cells = [
+        Cell(b"r", "f", None, TIMESTAMP_MAX, 3 << 10, True, None),
+        Cell(b"r", "f", "q", 1, 1 << 10, False, b"old"),
+    ]
+    run = Run(cells_batch(cells))
+    partial = compact([run], Retention(TXNS_MAX, is_rooted=False), is_cells=True)
+    assert partial is not None
+    assert partial.records.column("_erased").to_pylist() == [True]
+    assert compact([run], Retention(TXNS_MAX, is_rooted=True), is_cells=True) is None
+
+
+def test_nothing_after_the_horizon_goes() -> None:
+    run = Run(
+        pa.RecordBatch.from_arrays(
+            [pa.array([b"r"] * 3, pa.binary()), pa.array([7 << 10, 6 << 10, 1 << 10]), pa.array([3, 2, 1])],
+            names=["_row", "_txn", "3"],
+        )
+    )
+    left = compact([run], Retention(5 << 10, is_rooted=True, versions_kept=1), is_cells=False)
+    assert left is not None
+    assert left.records.column("3").to_pylist() == [3, 2, 1]
+
+
+def test_a_surplus_version_stays_while_an_erasure_elsewhere_may_hide_the_newer_one() -> None:
+    # The version with the older timestamp was written last, after an erasure that lies in another fragment.
+    newer = Cell(b"r", "f", "q", 20, 2 << 10, False, b"newer time")
+    later = Cell(b"r", "f", "q", 10, 5 << 10, False, b"later commit")
+    erasure = Cell(b"r", "f", "q", TIMESTAMP_MAX, 3 << 10, True, None)
+    inputs, other = [Run(cells_batch([newer, later]))], Run(cells_batch([erasure]))
+    left = run_of(compact(inputs, Retention(TXNS_MAX, is_rooted=False, versions_kept=1), is_cells=True))
+    seen = merge_cells([*left, other], Rules(versions_kept=1))
+    assert seen.value.to_pylist() == [b"later commit"]
+    everything = run_of(compact([*inputs, other], Retention(TXNS_MAX, is_rooted=True, versions_kept=1), is_cells=True))
+    assert everything[0].records.column("value").to_pylist() == [b"later commit"]
+
+
+def test_what_a_range_erasure_hides_is_gone() -> None:
+    run = Run(
+        pa.RecordBatch.from_arrays(
+            [pa.array([b"a", b"b", b"c"], pa.binary()), pa.array([1 << 10, 1 << 10, 4 << 10]), pa.array([1, 2, 3])],
+            names=["_row", "_txn", "3"],
+        )
+    )
+    kept = Retention(9 << 10, is_rooted=False, erasures=[Range(b"b", None, 3 << 10)])
+    left = compact([run], kept, is_cells=False)
+    assert left is not None
+    assert left.records.column("_row").to_pylist() == [b"a", b"c"]
+    later = compact([run], replace(kept, horizon=2 << 10), is_cells=False)
+    assert later is not None
+    assert later.records.num_rows == 3

@@ -1,0 +1,138 @@
+"""The choice of what to merge: pure, so every claim of the strategy is tried on made-up fragments."""
+
+from __future__ import annotations
+
+from itertools import count, pairwise
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ebla.metadata.table_metadata import FragmentRef, GroupState, RangeErasure
+from ebla.settings import MIB
+from ebla.tablet.compaction import Choice, Strategy, choose, choose_all, runs_of
+
+FOREVER = 1 << 60
+NUMBERS = count()
+
+
+def ref(first: bytes, last: bytes, size: int = MIB, txn: int = 1, *, has_erasures: bool = False) -> FragmentRef:
+    return FragmentRef(
+        f"f{next(NUMBERS)}",
+        10,
+        size,
+        first,
+        last,
+        txn_min=txn,
+        txn_max=txn,
+        schema_version=1,
+        has_erasures=has_erasures,
+    )
+
+
+def state(*fragments: FragmentRef, erasures: tuple[RangeErasure, ...] = ()) -> GroupState:
+    return GroupState(1, fragments, erasures)
+
+
+def files(fragments: object) -> list[str]:
+    return sorted(fragment.file for fragment in fragments)  # type: ignore[attr-defined]
+
+
+def depth(fragments: list[FragmentRef]) -> int:
+    """Return how many fragments overlap at the deepest place, found the slow way."""
+    edges = {fragment.first for fragment in fragments}
+    return max((sum(f.first <= edge <= f.last for f in fragments) for edge in edges), default=0)
+
+
+def some_fragments(dice: Random, size: int) -> list[FragmentRef]:
+    found = []
+    for _ in range(size):
+        first, last = sorted(dice.choices([b"%02d" % n for n in range(40)], k=2))
+        found.append(ref(first, last, dice.choice([1, 2, 10, 100]) * MIB, dice.randint(1, 9)))
+    return found
+
+
+@given(st.randoms(use_true_random=True), st.integers(0, 20))
+@settings(deadline=None, max_examples=200)
+def test_runs_are_as_few_as_the_depth_and_hold_everything_once(dice: Random, size: int) -> None:
+    fragments = some_fragments(dice, size)
+    runs = runs_of(fragments)
+    assert len(runs) == depth(fragments)
+    assert files(f for run in runs for f in run) == files(fragments)
+    for run in runs:
+        assert all(before.last < after.first for before, after in pairwise(run))
+
+
+@given(st.randoms(use_true_random=True))
+@settings(deadline=None, max_examples=50)
+def test_under_steady_flushes_depth_is_bounded_and_a_byte_is_rewritten_a_few_times(dice: Random) -> None:
+    strategy = Strategy()
+    held: list[FragmentRef] = []
+    flushed = rewritten = 0
+    for _ in range(300):
+        size = dice.randint(1, 50) * MIB
+        flushed += size
+        held.append(ref(b"a", b"z", size))
+        while (choice := choose(state(*held), FOREVER, strategy)) is not None:
+            assert choice.reason == "depth"
+            assert len(choice.fragments) >= 2
+            rewritten += choice.bytes
+            gone = set(files(choice.fragments))
+            held = [f for f in held if f.file not in gone] + [ref(b"a", b"z", choice.bytes)]
+        assert depth(held) < strategy.runs_max
+    assert rewritten < 8 * flushed
+
+
+def test_fragments_side_by_side_are_left_alone() -> None:
+    assert choose(state(*(ref(b"%03d" % n, b"%03d" % n, 64 * MIB) for n in range(100))), FOREVER, Strategy()) is None
+
+
+def test_many_small_ones_side_by_side_are_joined() -> None:
+    choice = choose(state(*(ref(b"%03d" % n, b"%03d" % n, MIB) for n in range(20))), FOREVER, Strategy())
+    assert choice is not None
+    assert choice.reason == "small"
+    assert len(choice.fragments) == Strategy().small_files_min
+
+
+def test_a_fragment_that_nothing_overlaps_is_not_copied() -> None:
+    apart = ref(b"x", b"z")
+    choice = choose(state(*(ref(b"a", b"m") for _ in range(5)), apart), FOREVER, Strategy())
+    assert choice is not None
+    assert len(choice.fragments) == 5
+    assert apart not in choice.fragments
+
+
+def test_a_compaction_is_rooted_only_if_nothing_older_stays() -> None:
+    small = [ref(b"a", b"z", MIB, txn=5) for _ in range(6)]
+    large_old, large_new = ref(b"a", b"z", 999 * MIB, txn=1), ref(b"a", b"z", 999 * MIB, txn=9)
+
+    def chosen(beside: FragmentRef) -> Choice:
+        choice = choose(state(*small, beside), 7, Strategy())
+        assert choice is not None
+        assert files(choice.fragments) == files(small)
+        return choice
+
+    assert not chosen(large_old).is_rooted
+    assert chosen(large_new).is_rooted
+    everything = choose_all(state(*small, large_old), 7)
+    assert everything is not None
+    assert everything.is_rooted
+
+
+def test_a_range_erasure_goes_with_the_last_record_that_it_hides() -> None:
+    erasure = RangeErasure(b"a", b"c", 5)
+    hidden, beside, later = ref(b"a", b"b", txn=1), ref(b"d", b"e", txn=1), ref(b"a", b"b", txn=6)
+    choice = choose(state(hidden, beside, later, erasures=(erasure,)), 7, Strategy())
+    assert choice == Choice((hidden,), "erased", is_rooted=False, erasures=(erasure,))
+    nothing_hidden = choose(state(beside, later, erasures=(erasure,)), 7, Strategy())
+    assert nothing_hidden == Choice((), "erased", is_rooted=False, erasures=(erasure,))
+    assert choose(state(hidden, beside, erasures=(erasure,)), 4, Strategy()) is None, "a snapshot may look behind it"
+
+
+def test_erasures_that_make_up_much_of_a_tablet_are_worth_a_rooted_compaction() -> None:
+    data, erasures = ref(b"a", b"z", 3 * MIB), ref(b"a", b"z", MIB, txn=5, has_erasures=True)
+    choice = choose(state(data, erasures), 7, Strategy())
+    assert choice is not None
+    assert choice.is_rooted
+    assert choose(state(data, erasures), 4, Strategy()) is None
+    assert choose(state(ref(b"a", b"z", 99 * MIB), erasures), 7, Strategy()) is None

@@ -1,0 +1,169 @@
+"""Compaction of real tables: the answer stays, the files change, and history ends where it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ebla
+from ebla.settings import Settings
+
+BY_HAND = Settings(background_compaction=False)
+NO_HISTORY = Settings(background_compaction=False, history_seconds=0.0)
+
+USERS = ebla.Schema(
+    key={"user": "string"},
+    groups=[
+        ebla.Group("profile", columns={"name": "string", "age": "int32"}, max_versions=1),
+        ebla.Group("events", families=["click"], max_versions=2),
+    ],
+)
+
+
+def fill(table: ebla.Table, rounds: int = 6) -> None:
+    for n in range(rounds):
+        table.put([{"user": f"u{i:03}", "name": f"name {n}", "click:a": b"%d" % n} for i in range(0, 200, n + 1)])
+        table.put([{"user": f"u{i:03}", "age": n} for i in range(0, 200, 3)])
+        table.erase(f"u{n:03}")
+        table.flush()
+
+
+def everything(table: ebla.Table, **options: Any) -> list[dict[str, Any]]:
+    return list(table.scan(**options))
+
+
+def fragments(table: ebla.Table) -> int:
+    return sum(tablet["fragments"] for tablet in table.tablets())
+
+
+def test_compaction_leaves_the_rows_and_few_files(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        table = db.create_table("users", USERS, splits=["u100"])
+        fill(table)
+        before, versions = everything(table), everything(table, versions=5)
+        assert fragments(table) >= 12
+        table.compact()
+        assert everything(table) == before
+        assert everything(table, versions=5) == versions
+        assert fragments(table) == 4  # two tablets, two groups
+        latest = db.stats()["compactions"]["recent"][-1]
+        assert latest["reason"] == "manual"
+        assert latest["is_rooted"]
+        assert latest["records_written"] < latest["records_read"]
+        table.put({"user": "u000", "age": 99})
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        assert db.table("users").get("u000")["age"] == 99
+        assert everything(db.table("users"))[1:] == before[1:]
+
+
+def test_erased_rows_do_not_come_back_and_leave_nothing_behind(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        table = db.create_table("users", USERS)
+        table.put([{"user": f"u{i}", "name": "x", "click:a": b"1"} for i in range(50)])
+        table.flush()
+        table.erase_many([f"u{i}" for i in range(50)])
+        table.compact()
+        assert everything(table) == []
+        assert fragments(table) == 0
+
+
+def test_a_range_erasure_leaves_metadata_with_what_it_hid(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        table = db.create_table("users", USERS)
+        table.put([{"user": f"u{i}", "name": "x"} for i in range(9)])
+        table.flush()
+        table.erase_range("u3", "u6")
+        table.flush()
+        state = table._state.view.metadata.tablets[0]
+        assert any(group.erasures for group in state.groups)
+        table.compact()
+        table.compact()
+        state = table._state.view.metadata.tablets[0]
+        assert not any(group.erasures for group in state.groups)
+        assert [row["user"] for row in table.scan()] == ["u0", "u1", "u2", "u6", "u7", "u8"]
+
+
+def test_a_snapshot_within_history_reads_as_before(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=BY_HAND) as db:
+        table = db.create_table("users", USERS)
+        first = table.put({"user": "ada", "age": 1})
+        table.put({"user": "ada", "age": 2})
+        second = table.erase("ada")
+        table.put({"user": "bob", "age": 3})
+        table.compact()
+        assert table.get("ada", as_of=first)["age"] == 1
+        assert table.get("ada", as_of=second) is None
+        assert [row["user"] for row in table.scan(as_of=second - 1)] == ["ada"]
+
+
+def test_a_snapshot_before_the_floor_is_refused_by_every_read(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        table = db.create_table("users", USERS)
+        first = table.put({"user": "ada", "age": 1, "click:a": b"1"})
+        table.put({"user": "ada", "age": 2})
+        now = table.put({"user": "bob", "age": 3})
+        table.compact()
+        for read in (
+            lambda: table.get("ada", as_of=first),
+            lambda: table.get("ada", columns=["age"], as_of=first),
+            lambda: table.get_many(["ada"], as_of=first),
+            lambda: everything(table, as_of=first),
+            lambda: everything(table, as_of=first, reverse=True),
+        ):
+            with pytest.raises(ebla.HistoryGone, match="too long ago"):
+                read()
+        with pytest.raises(ebla.Conflict):
+            table.put({"user": "ada", "age": 4}, if_unchanged_since=first)
+        assert table.get("ada", as_of=now)["age"] == 2
+        table.put({"user": "ada", "age": 4}, if_unchanged_since=now)
+
+
+def test_columns_that_a_file_does_not_have_are_not_set_by_it(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        table = db.create_table("users", USERS)
+        table.put([{"user": "a", "name": "A", "age": 1}, {"user": "b", "name": "B", "age": 2}])
+        table.flush()
+        table.put([{"user": "a", "age": 10}])
+        table.flush()
+        table.put([{"user": "b", "name": "BB"}])
+        table.compact()
+        assert [(row["name"], row["age"]) for row in table.scan()] == [("A", 10), ("BB", 2)]
+        table.compact()
+        assert [(row["name"], row["age"]) for row in table.scan()] == [("A", 10), ("BB", 2)]
+
+
+def test_many_flushes_are_compacted_in_the_background(tmp_path: Path) -> None:
+    with ebla.open(tmp_path) as db:
+        table = db.create_table("users", USERS)
+        fill(table, rounds=12)
+        expected = everything(table)
+        while fragments(table) >= 10 * 2:  # the bound of the strategy, for two groups
+            db._store._compactor._compact_next()
+        assert everything(table) == expected
+        while db.stats()["compactions"]["count"] == 0:
+            db._store._compactor.wake()
+        assert {one["reason"] for one in db.stats()["compactions"]["recent"]} == {"depth"}
+
+
+def test_a_large_outcome_is_several_files_side_by_side(tmp_path: Path) -> None:
+    settings = Settings(background_compaction=False, fragment_bytes_max=2_000, history_seconds=0.0)
+    schema = ebla.Schema(key={"k": "int64"}, groups=[ebla.Group("g", columns={"v": "string"}, block_bytes=1024)])
+    with ebla.open(tmp_path, settings=settings) as db:
+        table = db.create_table("t", schema)
+        for n in range(3):
+            table.put([{"k": i, "v": f"{i * 7919 % 1000:04}-{n}" * 5} for i in range(n, 3_000, 2)])
+            table.flush()
+        expected = everything(table)
+        import ebla.tablet.compactor as module
+
+        before = module.WINDOW_RECORDS
+        try:
+            module.WINDOW_RECORDS = 500
+            table.compact()
+        finally:
+            module.WINDOW_RECORDS = before
+        assert fragments(table) > 3
+        assert everything(table) == expected
+        assert len(list(table.scan(start=100, stop=200))) == 100

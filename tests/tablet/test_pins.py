@@ -1,0 +1,81 @@
+"""Snapshots that are held: compaction keeps what they show, and nothing more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import ebla
+from ebla.settings import Settings
+
+NO_HISTORY = Settings(background_compaction=False, history_seconds=0.0)
+COUNTS = ebla.Schema(key={"word": "string"}, groups=[ebla.Group("g", columns={"n": "int64"}, max_versions=1)])
+
+
+def counts(db: ebla.Database) -> ebla.Table:
+    table = db.create_table("counts", COUNTS)
+    table.put([{"word": "a", "n": 1}, {"word": "b", "n": 1}])
+    return table
+
+
+def change(table: ebla.Table) -> None:
+    table.put({"word": "a", "n": 2})
+    table.erase("b")
+    table.compact()
+    table.put({"word": "a", "n": 3})
+    table.compact()
+
+
+def test_a_snapshot_that_is_held_reads_on_after_compaction(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        table = counts(db)
+        with db.snapshot() as snapshot:
+            change(table)
+            assert [row["n"] for row in snapshot.table("counts").scan()] == [1, 1]
+        table.compact()
+        with pytest.raises(ebla.HistoryGone):
+            list(snapshot.table("counts").scan())
+        assert [row["n"] for row in table.scan()] == [3]
+
+
+def test_a_named_snapshot_is_held_over_reopening_until_it_is_released(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        table = counts(db)
+        taken = db.snapshot("monday")
+        taken.close()
+        change(table)
+    with ebla.open(tmp_path, read_only=True) as reader:
+        assert reader.snapshots() == {"monday": taken.txn}
+        assert [row["n"] for row in reader.snapshot("monday").table("counts").scan()] == [1, 1]
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        again = db.snapshot("monday")
+        assert again.txn == taken.txn
+        change(db.table("counts"))
+        assert [row["n"] for row in again.table("counts").scan()] == [1, 1]
+        again.release()
+        again.release()
+        assert db.snapshots() == {}
+        db.table("counts").compact()
+        with pytest.raises(ebla.HistoryGone):
+            list(again.table("counts").scan())
+
+
+def test_a_scan_under_way_holds_its_snapshot(tmp_path: Path) -> None:
+    settings = Settings(background_compaction=False, history_seconds=0.0, scan_batch_rows=1)
+    with ebla.open(tmp_path, settings=settings) as db:
+        table = db.create_table("counts", COUNTS)
+        table.put([{"word": f"w{n:05}", "n": 1} for n in range(5_000)])
+        rows = iter(table.scan())
+        seen = [next(rows)["n"]]
+        table.put([{"word": f"w{n:05}", "n": 2} for n in range(5_000)])
+        table.compact()
+        seen += [row["n"] for row in rows]
+        assert seen == [1] * 5_000
+
+
+def test_a_snapshot_needs_a_name_that_can_be_one(tmp_path: Path) -> None:
+    with ebla.open(tmp_path) as db, pytest.raises(ebla.RequestError, match="letters"):
+        db.snapshot("a/b")
+    with ebla.open(tmp_path, read_only=True) as reader, pytest.raises(ebla.ReadOnly):
+        reader.snapshot("monday")
