@@ -25,6 +25,7 @@ from ebla.metadata.transaction import MetadataServer
 from ebla.storage.files import Files
 from ebla.tablet.bulk import BulkCommit, BulkResult, bulk_changes, check_job, count_layers, job_of
 from ebla.tablet.commit_log import CommitLog
+from ebla.tablet.garbage import Nursery
 from ebla.tablet.gate import Gate
 from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.sequencer import Sequencer
@@ -55,6 +56,7 @@ class BulkDriver:
         clock: Clock,
         server: str,
         writable_log: Callable[[], CommitLog],
+        nursery: Nursery,
     ) -> None:
         """`writable_log` returns the log, or raises if nothing may be written (any more)."""
         # Set once.
@@ -67,6 +69,7 @@ class BulkDriver:
         self._clock = clock
         self._server = server
         self._writable_log = writable_log
+        self._nursery = nursery
         self._lock = threading.Lock()
 
     def commit(self, commit: BulkCommit) -> BulkResult:
@@ -79,16 +82,29 @@ class BulkDriver:
             done = metadata.job_txn(commit.job)
             if done is not None:
                 return BulkResult(done, repeated=True)
-            self._check(commit, table, metadata)
-            layers = count_layers(commit)
-            self._wait_stable(log, self._sequencer.allocated)  # most of the waiting, before others have to wait for us
-            with self._tables.lock:
-                log = self._writable_log()
-                before = self._sequencer.allocated
-                first = self._txn_clock.next_block(layers)
-                self._gate.close(first)
-            self._carry_out(commit, table, log, before, first, first + layers - 1)
-            return BulkResult(first + layers - 1, repeated=False)
+            files = [one.fragment.file for one in commit.fragments]
+            self._nursery.adopt(files)  # from here on no sweep takes them away
+            try:
+                self._check(commit, table, metadata)
+                result = self._commit(commit, table, log)
+            except _Unsettled:
+                raise  # METADATA may name them yet
+            except BaseException:
+                self._nursery.grown(files)
+                raise
+            self._nursery.grown(files)
+            return result
+
+    def _commit(self, commit: BulkCommit, table: TableState, log: CommitLog) -> BulkResult:
+        layers = count_layers(commit)
+        self._wait_stable(log, self._sequencer.allocated)  # most of the waiting, before others have to wait for us
+        with self._tables.lock:
+            log = self._writable_log()
+            before = self._sequencer.allocated
+            first = self._txn_clock.next_block(layers)
+            self._gate.close(first)
+        self._carry_out(commit, table, log, before, first, first + layers - 1)
+        return BulkResult(first + layers - 1, repeated=False)
 
     def _table(self, table_id: str) -> TableState:
         table = self._tables.find(table_id)
@@ -180,7 +196,7 @@ class BulkDriver:
         with self._tables.lock:
             table.use_metadata(metadata, self._server)
             # Which rows changed is not known one by one: like a range erasure, it may be any of them.
-            table.last_range_erasure = last
+            table.last_wide_txn = last
             table.row_cache.clear(last)
             self._sequencer.allocate(last)
             self._sequencer.commit(last)

@@ -48,6 +48,19 @@ class Nursery:
             self._young.add(path)
         return path
 
+    def adopt(self, paths: Iterable[str]) -> None:
+        """Take in files that somebody else made and that are about to be named now."""
+        with self._lock:
+            self._young.update(paths)
+
+    def remove(self, path: str, delete: Callable[[str], None]) -> bool:
+        """Delete a file unless it is about to be named after all; tell whether it was deleted."""
+        with self._lock:
+            if path in self._young:
+                return False
+            delete(path)
+            return True
+
     def grown(self, paths: Iterable[str]) -> None:
         """Say that METADATA names these files now, or certainly never will."""
         with self._lock:
@@ -172,8 +185,8 @@ class Garbage:
         removed = []
         for path in doomed:
             with contextlib.suppress(OSError):  # the next round tries again
-                self._files.delete(path)
-                removed.append(path)
+                if self._nursery.remove(path, self._files.delete):
+                    removed.append(path)
         return removed
 
     def _candidates(self) -> tuple[dict[str, int], int | None]:

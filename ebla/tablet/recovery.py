@@ -61,7 +61,7 @@ def replay(
                     indexes[position.tablet] = position.index
             if indexes:
                 table.restore(group.id, None, MemoryErasure(erasure.first, erasure.last, erasure.txn, indexes))
-        table.last_range_erasure = max(table.last_range_erasure, erasure.txn)
+        table.last_wide_txn = max(table.last_wide_txn, erasure.txn)
         changed[table.id] = table
     for table in changed.values():
         grown(table)

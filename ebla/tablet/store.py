@@ -120,6 +120,7 @@ class TabletStore:
             clock,
             server,
             self._writable_log,
+            self._nursery,
         )
         # Set by `start`.
         self._commit_log: CommitLog | None = None
@@ -372,7 +373,7 @@ class TabletStore:
             checked_at = self.sequencer.allocated
             view = table.view
         suspects = self.recent.changed_after(slots, since)
-        if table.last_range_erasure > since:
+        if table.last_wide_txn > since:
             suspects[:] = True
         for place in suspects.nonzero()[0]:
             row = rows[int(place)].as_py()
@@ -388,7 +389,7 @@ class TabletStore:
         return max(since, checked_at)
 
     def _changed_since(self, table: TableState, slots: Indices, txn: int) -> bool:
-        return table.last_range_erasure > txn or bool(self.recent.changed_after(slots, txn).any())
+        return table.last_wide_txn > txn or bool(self.recent.changed_after(slots, txn).any())
 
     # --- after the log ---
 

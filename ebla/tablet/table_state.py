@@ -62,7 +62,7 @@ class TableState:
         self.is_in_doubt = False  # its drop had an unknown outcome: see doubts.py
         # Guarded by the commit lock.
         self.flushing: dict[int, frozenset[int]] = {}
-        self.last_range_erasure = 0
+        self.last_wide_txn = 0  # the newest commit that may have changed any row: a range erasure, a bulk commit
         self.fold_wanted: set[int] = set()
         self._indexes: dict[str, int] = {}
         self._log_taken: set[str] = set()
@@ -122,7 +122,7 @@ class TableState:
             erased = MemoryErasure(key_range.first, key_range.last, txn, {p.tablet: p.index for p in positions})
             for group in metadata.schema.groups:
                 memory[group.id] = memory.get(group.id, view.memory_of(group.id)).with_erasure(erased)
-            self.last_range_erasure = txn
+            self.last_wide_txn = txn
         self.view = TableView(metadata, memory)
         first_touched = [t for t in touched.values() if t.id not in self._log_taken]
         self._log_taken.update(t.id for t in first_touched)

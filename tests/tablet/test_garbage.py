@@ -126,3 +126,13 @@ def test_it_happens_by_itself(tmp_path: Path) -> None:
         while files(tmp_path) > 1:
             db._store._compactor.wake()
         assert [row["n"] for row in table.scan()] == [2] * 9
+
+
+def test_a_file_that_is_about_to_be_named_after_all_is_not_removed() -> None:
+    nursery = Nursery(lambda: "id")
+    deleted: list[str] = []
+    nursery.adopt(["a"])
+    assert not nursery.remove("a", deleted.append)
+    nursery.grown(["a"])
+    assert nursery.remove("a", deleted.append)
+    assert deleted == ["a"]
