@@ -15,7 +15,11 @@ GIB = 1 << 30
 TABLE = "bench"
 
 # Nothing is flushed until the workload says so: for loads that must end as one fragment, or all in the log.
-NO_FLUSH = replace(Settings(), flush_bytes=16 * GIB, memory_bytes_max=16 * GIB, log_bytes_max=16 * GIB)
+NO_FLUSH = replace(
+    Settings(), flush_bytes=16 * GIB, memory_bytes_max=16 * GIB, log_bytes_max=16 * GIB, background_compaction=False
+)
+# Reads are measured on the files that a workload has prepared, not on what compaction would make of them.
+AS_LOADED = replace(Settings(), background_compaction=False)
 
 
 def schema(block_bytes: int | None = None) -> Any:
@@ -33,7 +37,7 @@ def create(path: Path, settings: Settings | None = None, block_bytes: int | None
 
 def reopen(path: Path, settings: Settings | None = None) -> tuple[Any, Any]:
     """Open an existing store: its caches are empty. Returns store and table."""
-    database = ebla.open(path, settings=settings or Settings())
+    database = ebla.open(path, settings=settings or AS_LOADED)
     return database, database.table(TABLE)
 
 

@@ -4,6 +4,7 @@
                   \\ack 1        \\ack k     (over a pipe, after each put returned)
     parent  reopen; every row of batches 1..k must be there, bit for bit; batch k+1 in full or not at all
             put the rest; flush; read the Parquet files without Ebla; correct rows; read; read as of before
+            load a second table with Spark; join the two in SQL; correct it; the same query now, and as of before
 
 A row is a function of its number, and its key (the number times an odd constant, as hexadecimal text) can be turned
 back into the number. So what a scan returns is checked row by row against what must have been written, without keeping
@@ -13,6 +14,7 @@ a copy of the data. A check that fails ends the demo with an error: nothing here
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import multiprocessing
 import os
 import platform
@@ -26,7 +28,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ import ebla
 ROWS_DEFAULT = 3_000_000
 BATCH_ROWS_MAX = 10_000
 GETS = 3_000
+DEVICES = 50_000
 TABLE = "events"
 SCHEMA_COLUMNS = {"device": "int32", "amount": "int64", "city": "string", "note": "string"}
 CITIES = pa.array(["Ebla", "Mari", "Ugarit", "Aleppo", "Hama", "Emar", "Qatna", "Tuttul", "Nagar", "Urshu"])
@@ -85,7 +87,7 @@ def rows_of(numbers: np.ndarray[Any, Any]) -> pa.Table:
     return pa.table(
         {
             "event": keys_of(numbers),
-            "device": (mixed % np.uint64(50_000)).astype(np.int32),
+            "device": (mixed % np.uint64(DEVICES)).astype(np.int32),
             "amount": amounts_of(numbers),
             "city": CITIES.take(pa.array((mixed >> np.uint64(8)) % np.uint64(len(CITIES)))),
             "note": _fixed_width_texts(np.ascontiguousarray(notes).reshape(-1), _NOTE_BYTES),
@@ -247,7 +249,9 @@ def reopen(story: Story, acknowledged: int) -> int:
 def read_without_ebla(story: Story) -> None:
     """Read the fragments as what they are, Parquet files."""
     story.chapter("3. The data is open: read the files without Ebla")
-    files = sorted(Path(story.directory).rglob("fragments/**/*.parquet"), key=lambda path: path.stat().st_size)
+    with ebla.open(story.directory, read_only=True) as db:
+        files = [db.path / file for file in db.table(TABLE).files()]
+    files.sort(key=lambda path: path.stat().st_size)
     require(bool(files), "there are no fragments")
     size = sum(file.stat().st_size for file in files)
     story.say(f"{len(files)} Parquet files, {size / 1e6:,.0f} MB, {size / story.rows:.0f} bytes a row, for example")
@@ -326,6 +330,65 @@ def correct_and_read(story: Story, before: int) -> None:
         story.found(f"{GETS:,} random gets, each with the right amount")
 
 
+def on_spark(story: Story) -> None:
+    """Load a table with Spark, join it with the other in SQL, correct it, and ask again, also as of before."""
+    if importlib.util.find_spec("pyspark") is None:
+        story.chapter("5. On Spark")
+        story.say("(Spark is not installed here: pip install 'ebla[spark]' brings it, and a Java)")
+        return
+    import ebla.pipeline as pipeline
+
+    story.chapter("5. On Spark: load, join in SQL, correct, ask again, look back")
+    story.say("starting Spark ...")
+    spark = pipeline.session(app_name="ebla-demo")
+    try:
+        with ebla.open(story.directory) as db:
+            _load_and_ask(story, db, spark)
+    finally:
+        spark.stop()
+
+
+def _load_and_ask(story: Story, db: ebla.Database, spark: Any) -> None:
+    import ebla.pipeline as pipeline
+
+    devices = spark.range(DEVICES).selectExpr(
+        "cast(id as int) as device", "concat('model-', id % 40) as model", "id % 7 = 0 as retired"
+    )
+    with story.measured("load by Spark, a new table", DEVICES):
+        loaded = pipeline.load(db, "devices", devices, key=["device"])
+    story.say(f"loaded {loaded.rows:,} rows into the table devices, {loaded.files} files, one commit")
+
+    def amounts(as_of: int | None = None) -> tuple[int, int]:
+        db.spark(TABLE, spark=spark).createOrReplaceTempView("events")
+        db.spark("devices", as_of=as_of, spark=spark).createOrReplaceTempView("devices")
+        query = "select count(*), sum(amount) from events join devices using (device) where not retired"
+        found = spark.sql(query).first()
+        return int(found[0]), int(found[1])
+
+    every = np.arange(story.rows, dtype=np.uint64)
+    expected = amounts_of(every)
+    expected[1::100] = 0
+    kept = np.ones(story.rows, np.bool_)
+    kept[50::1_000] = False
+    device = (_mix(every) % np.uint64(DEVICES)).astype(np.int64)
+
+    def answer(retired: np.ndarray[Any, Any]) -> tuple[int, int]:
+        counted = kept & ~retired
+        return int(counted.sum()), int(expected[counted].sum())
+
+    with story.measured("Spark SQL, join of both tables", story.rows):
+        first = amounts()
+    require(first == answer(device % 7 == 0), "Spark finds something else")
+    story.found(f"SQL join: {first[0]:,} events of devices in use, amounts {first[1]:,}, corrections included")
+    back = np.arange(0, DEVICES, 14)
+    db.table("devices").put(pa.table({"device": pa.array(back, pa.int32()), "retired": np.zeros(len(back), np.bool_)}))
+    second = amounts()
+    require(second == answer((device % 7 == 0) & (device % 14 != 0)), "Spark does not see the correction")
+    story.found(f"{len(back):,} devices put back into use, the same query: {second[0]:,} events, amounts {second[1]:,}")
+    require(amounts(as_of=loaded.txn) == first, "the past has changed")
+    story.found("the same query as of the load: the first answer again")
+
+
 def print_speeds(story: Story, seconds: float) -> None:
     """Print what was measured."""
     story.chapter("Speeds, of this machine and this run")
@@ -358,6 +421,7 @@ def tell(story: Story) -> None:
     before = reopen(story, acknowledged)
     read_without_ebla(story)
     correct_and_read(story, before)
+    on_spark(story)
     print_speeds(story, time.perf_counter() - started)
 
 

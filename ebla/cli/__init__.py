@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from ebla.cli import row_commands, table_commands
+from ebla.cli import pipeline_commands, row_commands, table_commands
 from ebla.cli.context import STORE_DEFAULT, STORE_HELP, Context
 from ebla.cli.failures import ExitCode, complain
 from ebla.cli.sinks import write_line
@@ -73,6 +73,8 @@ for _command, _epilog in (
     (row_commands.get, row_commands.GET_EXAMPLES),
     (row_commands.scan, row_commands.SCAN_EXAMPLES),
     (row_commands.erase, row_commands.ERASE_EXAMPLES),
+    (pipeline_commands.load, pipeline_commands.LOAD_EXAMPLES),
+    (pipeline_commands.export, pipeline_commands.EXPORT_EXAMPLES),
     (table_commands.flush, table_commands.FLUSH_EXAMPLES),
     (table_commands.stats, table_commands.STATS_EXAMPLES),
     (table_commands.drop, table_commands.DROP_EXAMPLES),

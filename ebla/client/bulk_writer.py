@@ -53,7 +53,8 @@ class BulkWriter:
     Rows are shaped as `Table.put` takes them; they may bring their encoded keys along as a binary column ``_row``. With
     `is_sorted`, they come in the order of their keys. Of several rows with one key the later ones win, as in a put;
     `duplicates` counts the rows that were followed by another one of the same key, in one chunk if they are unsorted.
-    With `replace`, what a row does not give is erased. Cells without a timestamp get `stamp_microseconds`.
+    With `replace`, what a row does not give is erased. Cells without a timestamp get `stamp_microseconds`. Rows
+    that do not fit, and a disk that fails, abandon the whole attempt.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class BulkWriter:
         self._cut_rows, self._cut_bytes = self._chunk_rows, self._chunk_bytes
         self._last: bytes | None = None
         self._chunks = 0
+        self._is_abandoned = False
 
     # --- what callers do ---
 
@@ -116,12 +118,16 @@ class BulkWriter:
 
     def abandon(self) -> None:
         """Remove all files of this attempt, as far as that is possible. Nobody names them, so none is missed."""
+        self._is_abandoned = True
         self._gathered = []
         for output in self._outputs.values():
             output.abandon()
 
     @contextlib.contextmanager
     def _abandoned_on_error(self) -> Iterator[None]:
+        if self._is_abandoned:
+            # What was written before the error is gone; what would come now would be taken for the whole.
+            raise RequestError("this attempt was abandoned, and its rows are gone: begin again with another writer")
         try:
             yield
         except OSError as error:

@@ -32,7 +32,20 @@ def examples_of(command: str) -> list[str]:
 
 
 def test_the_commands_are_all_there() -> None:
-    expected = ["create", "tables", "describe", "put", "get", "scan", "erase", "flush", "stats", "drop"]
+    expected = [
+        "create",
+        "tables",
+        "describe",
+        "put",
+        "get",
+        "scan",
+        "erase",
+        "load",
+        "export",
+        "flush",
+        "stats",
+        "drop",
+    ]
     assert expected == COMMANDS
     assert all(f"  {command} " in help_of() for command in COMMANDS)
 

@@ -96,7 +96,7 @@ def pieces_of(batch: pa.RecordBatch, cuts: Sequence[int]) -> list[pa.RecordBatch
     return [batch.slice(begin, end - begin) for begin, end in itertools.pairwise(bounds)]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(before=shapes(), job=shapes(), cuts=st.lists(st.integers(1, 11), max_size=3), data=st.data())
 def test_a_bulk_job_does_what_the_same_puts_do(
     small_chunks: None, before: Any, job: Any, cuts: list[int], data: Any
@@ -293,6 +293,19 @@ def test_an_abandoned_attempt_leaves_nothing(db: Database, small_chunks: None) -
     assert files_of(table).list(f"fragments/{table._state.id}")
     writer.abandon()
     assert not files_of(table).list(f"fragments/{table._state.id}")
+
+
+def test_an_attempt_that_failed_does_not_go_on_without_its_first_rows(db: Database) -> None:
+    writer = writer_for(db.create_table("t", NUMBERS), "job")
+    writer.write(numbers([1]))
+    with pytest.raises(InvalidBatch):
+        writer.erase(numbers([2]))
+    writer.write(pa.record_batch({"k": pa.array([None], pa.int64()), "a": [1]}))
+    with pytest.raises(InvalidKey):
+        writer.finish()
+    for again in (writer.finish, lambda: writer.write(numbers([3]))):
+        with pytest.raises(RequestError, match="begin again"):
+            again()
 
 
 def test_a_full_disk_is_told_and_cleaned() -> None:

@@ -1,0 +1,22 @@
+"""Bulk work on Spark: tables loaded, read, written and exported by many tasks at once.
+
+    session        a Spark session with what Ebla needs; a Java is found or brought along
+    load           a DataFrame into a table, in one commit
+    scan           a table as a DataFrame, at one snapshot
+    export         a snapshot as plain Parquet, CSV or JSON
+    register       format("ebla") for a session of your own
+
+Jobs plan from METADATA and the root of a store. Tasks read and write fragments directly; nothing goes through the log;
+what a job made becomes visible by one METADATA transaction, or not at all.
+"""
+
+from __future__ import annotations
+
+from ebla.pipeline.datasource import register
+from ebla.pipeline.export import ExportSummary, export
+from ebla.pipeline.load import LoadSummary, load
+from ebla.pipeline.progress import JobProgress
+from ebla.pipeline.scan import scan
+from ebla.pipeline.session import session
+
+__all__ = ["ExportSummary", "JobProgress", "LoadSummary", "export", "load", "register", "scan", "session"]

@@ -1,0 +1,338 @@
+"""Load: a DataFrame into a table, by many tasks, in one commit.
+
+    1. plan      METADATA read; columns matched; a sample of keys, if the input is not small; cuts between partitions
+    2. begin     a table made, if there is none; an intent registered: files of this job are about to come
+    3. write     rows cast, divided by key range, sorted, written to fragments by tasks; one result per task comes back
+    4. commit    one METADATA transaction names the files of these results, or nothing happens at all
+    5. end       files that no result named (attempts that failed, or lost) go, and the intent
+
+What can fail is done before the commit, and undone if it fails: staged files, rejects, a table made for the load. A
+commit is applied once under its job id, so a load that is repeated under the same id after a crash, or an outcome that
+could not be known, finds out whether it had been applied and does nothing then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.types import StructType
+
+from ebla.client.database import Database
+from ebla.errors import EblaError, InvalidBatch, OutcomeUnknown, RequestError, StoreError, UnknownTable
+from ebla.metadata.table_metadata import TableMetadata
+from ebla.pipeline.complaints import SPARK_ERRORS, said_by_spark
+from ebla.pipeline.cuts import choose_cuts, partition_by_comparing, partition_by_encoding
+from ebla.pipeline.failures import unwrapping
+from ebla.pipeline.load_columns import REASON, REJECTED, SEQUENCE, columns_of, prepare, without_corrupt
+from ebla.pipeline.load_plan import (
+    count_partitions,
+    input_bytes,
+    key_columns,
+    sample_fraction,
+    sample_rows,
+    tablet_keys,
+)
+from ebla.pipeline.load_task import RESULT_SCHEMA, LoadTask, TaskResult, decode_result, pack_schema
+from ebla.pipeline.place import Place
+from ebla.pipeline.progress import JobProgress, Report, watched
+from ebla.pipeline.rejects import EXAMPLES_MAX, prepare_directory, publish, refusal, withdraw
+from ebla.pipeline.types import table_schema
+from ebla.schema import TableSchema, check_table_name
+from ebla.settings import Settings
+from ebla.tablet.bulk import BulkCommit, check_job
+
+__all__ = ["LoadSummary", "Mode", "load"]
+
+Mode = Literal["upsert", "replace", "overwrite"]
+OnDuplicate = Literal["last", "error"]
+
+MODES = ("upsert", "replace", "overwrite")
+_PARTITION = "_partition"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSummary:
+    """What a load did. `repeated`: it had been done before under this job id, and nothing was done now.
+
+    `rows` counts the rows that were taken; `duplicates` those of them that a later row of the same key replaced.
+    """
+
+    job: str
+    table: str
+    txn: int
+    rows: int = 0
+    rejected: int = 0
+    duplicates: int = 0
+    files: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    repeated: bool = False
+    created: bool = False
+    rejects_files: tuple[str, ...] = ()
+
+
+def load(
+    store: Database | str | os.PathLike[str],
+    table: str,
+    frame: DataFrame,
+    key: str | Sequence[str] | None = None,
+    *,
+    mode: Mode = "upsert",
+    job: str | None = None,
+    rejects: str | os.PathLike[str] | None = None,
+    on_duplicate: OnDuplicate = "last",
+    splits: Sequence[Any] | None = None,
+    partitions: int | None = None,
+    progress: Callable[[JobProgress], None] | None = None,
+) -> LoadSummary:
+    """Load a DataFrame into a table in one commit, all of it or nothing.
+
+    `store` is an open database, or the directory of a store that any process may have open. A table that does not
+    exist is made from the DataFrame's columns with `key` as its key, cut at the keys `splits`, or at keys from a
+    sample if the input is large.
+
+    `mode`: ``upsert`` sets the columns that the DataFrame has and leaves others as they are, ``replace`` replaces whole
+    rows, ``overwrite`` the whole table. Of several rows with one key the last wins, in the order of the DataFrame, or
+    with ``on_duplicate="error"`` they fail the load. Rows that do not fit (a null in the key, a value of another type,
+    something too long) fail it as well; if `rejects` names a directory, they are written there as JSON lines with the
+    reason, and the others are loaded.
+
+    A `job` id makes the load safe to repeat: it is applied once. `progress` is called a few times a second.
+    """
+    began = time.monotonic()
+    if mode not in MODES:
+        raise RequestError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
+    if on_duplicate not in ("last", "error"):
+        raise RequestError(f"on_duplicate is 'last' or 'error', not {on_duplicate!r}")
+    if partitions is not None and partitions < 1:
+        raise RequestError(f"a load has at least one partition, not {partitions}")
+    check_table_name(table)
+    if not hasattr(frame, "_jdf"):
+        raise RequestError(
+            f"a load takes a DataFrame of a Spark session with its driver in this process, not {type(frame).__name__}: "
+            "put other rows with table.put, or make a DataFrame of them"
+        )
+    names = [key] if isinstance(key, str) else list(key or ())
+    place = Place.of(store)
+    work = _Load(
+        place=place,
+        table=table,
+        job=check_job(job) if job is not None else f"load-{uuid.uuid4()}",
+        mode=mode,
+        on_duplicate=on_duplicate,
+        rejects=None if rejects is None else os.fspath(rejects),
+        report=progress,
+        settings=Settings(),
+    )
+    # An id that nobody else can have needs no guard.
+    with place.alone(work.job) if job is not None else contextlib.nullcontext():
+        summary = work.run(frame, names, splits, partitions)
+    return replace(summary, seconds=time.monotonic() - began)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A load that is planned: what its tasks do, and on which rows."""
+
+    metadata: TableMetadata
+    task: LoadTask
+    rows: DataFrame
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """One run of a load."""
+
+    place: Place
+    table: str
+    job: str
+    mode: Mode
+    on_duplicate: OnDuplicate
+    rejects: str | None
+    report: Report | None
+    settings: Settings
+
+    def run(
+        self, frame: DataFrame, key: list[str], splits: Sequence[Any] | None, partitions: int | None
+    ) -> LoadSummary:
+        known = self.place.metadata(self.table)
+        if known is not None:
+            done = known.job_txn(self.job)
+            if done is not None:
+                self.place.end(self.job)
+                return LoadSummary(self.job, self.table, done, repeated=True)
+        work = self._plan(frame, known, key, splits, partitions)
+        try:
+            return self._carry_out(work)
+        except OutcomeUnknown:
+            raise  # METADATA may name the files, or come to name them: repeating the job finds out
+        except BaseException:
+            self._undo(work)
+            raise
+
+    # --- plan ---
+
+    def _plan(
+        self,
+        frame: DataFrame,
+        known: TableMetadata | None,
+        key: list[str],
+        splits: Sequence[Any] | None,
+        partitions: int | None,
+    ) -> _Work:
+        given = without_corrupt(frame.schema)
+        schema = self._schema(given, known, key, splits)
+        columns = columns_of(given, schema)
+        prepared = prepare(frame, columns, schema, self.settings.key_bytes_max)
+        named = key_columns(columns, schema)
+        rejects = None if self.rejects is None else prepare_directory(self.rejects)
+        spark = frame.sparkSession
+        bytes_ = input_bytes(frame)
+        count = count_partitions(bytes_, spark.sparkContext.defaultParallelism, partitions)
+        sample: list[bytes] = []
+        if count > 1:
+            with self._on_spark(frame, "sampling"):
+                sample = sample_rows(prepared, schema.key, named, sample_fraction(bytes_, count))
+        metadata = known
+        if metadata is None:
+            at = tablet_keys(bytes_, schema.key, sample) if splits is None else splits
+            metadata = self.place.create_table(self.table, table_schema(given, key), at)
+        cuts = choose_cuts([tablet.first for tablet in metadata.tablets[1:]], sample, count)
+        task = LoadTask(
+            root=self.place.root,
+            table_id=metadata.table_id,
+            schema=pack_schema(metadata.schema),
+            job=self.job,
+            names=tuple(column.name for column in columns),
+            cuts=tuple(cuts),
+            # Given out once, so that an attempt that is repeated writes the same.
+            stamp_microseconds=time.time_ns() // 1_000,
+            replace=self.mode == "replace",
+            shows_duplicates=self.on_duplicate == "error",
+            rejects=rejects,
+            settings=self.settings,
+        )
+        return _Work(metadata, task, _divided(prepared, metadata, named, cuts, len(columns)), known is None)
+
+    def _schema(
+        self, given: StructType, known: TableMetadata | None, key: list[str], splits: Sequence[Any] | None
+    ) -> TableSchema:
+        if known is None:
+            if not key:
+                raise UnknownTable(
+                    f"there is no table {self.table!r}: name its key columns and it is made, as in key=['user', 'day']"
+                )
+            return table_schema(given, key).number()
+        if key and tuple(key) != known.schema.key_names:
+            raise RequestError(
+                f"the key of {self.table!r} is {', '.join(known.schema.key_names)}, not {', '.join(key)}: leave it out"
+            )
+        if splits is not None:
+            raise RequestError(f"splits are for a new table, and {self.table!r} exists: leave them out")
+        return known.schema
+
+    # --- carry out ---
+
+    def _carry_out(self, work: _Work) -> LoadSummary:
+        if self.place.begin(self.job, self.table) != work.metadata.table_id:
+            raise UnknownTable(f"the table {self.table!r} was dropped and made anew at this moment: run the job again")
+        with self._on_spark(work.rows, "writing"):
+            # Only what reached the driver counts: one result per partition, whatever else attempts left behind.
+            found = work.rows.mapInArrow(work.task.attempt, RESULT_SCHEMA).collect()
+        results = [decode_result(bytes(row["result"])) for row in found]
+        self._check(results, work)
+        rejects_files: list[str] = []
+        if work.task.rejects is not None:
+            parts = [result.rejects_file for result in results if result.rejects_file is not None]
+            rejects_files = publish(work.task.rejects, self.job, parts)
+        if self.report is not None:
+            self.report(JobProgress("committing"))
+        fragments = tuple(one for result in results for one in result.fragments)
+        done = self.place.commit(
+            BulkCommit(
+                self.job,
+                work.metadata.table_id,
+                work.metadata.schema.version,
+                fragments,
+                overwrite=self.mode == "overwrite",
+            )
+        )
+        with contextlib.suppress(EblaError, OSError):  # it is committed; what is left behind is garbage, no more
+            self.place.end(self.job)
+        return LoadSummary(
+            job=self.job,
+            table=self.table,
+            txn=done.txn,
+            rows=sum(result.rows for result in results),
+            rejected=sum(result.rejected for result in results),
+            duplicates=sum(result.duplicates for result in results),
+            files=len(fragments),
+            bytes=sum(one.fragment.bytes for one in fragments),
+            repeated=done.repeated,
+            created=work.is_new,
+            rejects_files=tuple(rejects_files),
+        )
+
+    def _check(self, results: Sequence[TaskResult], work: _Work) -> None:
+        """Raise if a task is missing, or rows came that the load does not take."""
+        wanted = list(range(work.task.partitions + 1))
+        # Of an input that is known to be empty, Spark runs no tasks at all.
+        if results and sorted(result.partition for result in results) != wanted:
+            raise StoreError("Spark did not report every partition once: nothing was loaded, run the job again")
+        rejected = sum(result.rejected for result in results)
+        rows = sum(result.rows for result in results)
+        if rejected and self.rejects is None:
+            raise refusal(rejected, rows + rejected, [text for one in results for text in one.reject_examples])
+        duplicates = sum(result.duplicates for result in results)
+        if duplicates and self.on_duplicate == "error":
+            shown = [text for result in results for text in result.duplicate_examples][:EXAMPLES_MAX]
+            raise InvalidBatch(
+                f"{duplicates:,} of {rows:,} rows have the key of another row, and nothing was loaded; remove them, "
+                f"or let the last one win. Examples: {', '.join(shown)}"
+            )
+
+    def _undo(self, work: _Work) -> None:
+        """Remove what a load that certainly was not committed has left."""
+        with contextlib.suppress(Exception):  # why it failed is what matters
+            self.place.end(self.job)
+        if work.task.rejects is not None:
+            with contextlib.suppress(OSError):
+                withdraw(work.task.rejects, self.job)
+        if work.is_new:
+            self.place.drop_if_untouched(self.table, work.metadata)
+
+    @contextlib.contextmanager
+    def _on_spark(self, frame: DataFrame, phase: str) -> Iterator[None]:
+        """Run Spark jobs: watched, and with errors that say what happened."""
+        try:
+            with unwrapping(), watched(frame.sparkSession, self.job, phase, self.report):
+                yield
+        except SPARK_ERRORS as error:
+            raise RequestError(f"Spark could not compute the rows: {said_by_spark(error)}") from error
+
+
+def _divided(
+    prepared: DataFrame, metadata: TableMetadata, key: Sequence[str], cuts: Sequence[bytes], columns: int
+) -> DataFrame:
+    """Return the rows divided by the cuts and sorted; rejects are in one partition behind all others."""
+    schema, given = metadata.schema, [F.col(name) for name in key]
+    place = partition_by_comparing(schema.key, given, cuts)
+    if place is None:
+        place = partition_by_encoding(schema.key, given, cuts)
+    # Never null: Spark would send such a row to the first partition.
+    number = F.when(F.col(REASON).isNull(), F.coalesce(place, F.lit(0))).otherwise(F.lit(len(cuts) + 1))
+    return (
+        prepared.withColumn(_PARTITION, number.cast("int"))
+        .repartitionById(len(cuts) + 2, F.col(_PARTITION))
+        .sortWithinPartitions(*key, SEQUENCE)
+        .select(*[f"c{at}" for at in range(columns)], REASON, REJECTED)
+    )

@@ -1,0 +1,134 @@
+"""The store that a bulk job works for: a `Database` at hand, or the root of a store that may be open elsewhere.
+
+    Place.of(db)       reads METADATA and commits through the database
+    Place.of("data")   reads METADATA from disk and commits through whoever owns the store, or opens it for a moment
+
+A job is planned from METADATA and the root alone; the two ways differ only in who commits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ebla.client.bulk import begin_job_at, commit_bulk_at, end_job_at
+from ebla.client.database import COORDINATION_FILE, Database, new_id
+from ebla.client.database import open as open_database
+from ebla.clock import SystemClock
+from ebla.coordination.sqlite import SqliteCoordination
+from ebla.errors import Closed, RequestError, StoreLocked, StoreNotFound, Unavailable, UnknownTable
+from ebla.metadata.store import MetadataStore
+from ebla.metadata.table_metadata import TableMetadata
+from ebla.metadata.transaction import MetadataServer
+from ebla.schema import Schema
+from ebla.storage.files import LocalFiles
+from ebla.tablet.bulk import BulkCommit, BulkResult, check_job
+
+__all__ = ["Place"]
+
+
+class Place:
+    """Where a bulk job reads METADATA and commits."""
+
+    def __init__(self, root: Path, database: Database | None = None) -> None:
+        self.root = str(root.absolute())
+        self._database = database
+
+    @classmethod
+    def of(cls, given: Database | str | os.PathLike[str]) -> Place:
+        """Return the place of an open database, or of a root; `StoreNotFound` if there is no store."""
+        if isinstance(given, Database):
+            if given._closed:
+                raise Closed("the database was closed: open it again")
+            return cls(given.path, None if given.read_only else given)
+        if not isinstance(given, (str, os.PathLike)):
+            raise RequestError(f"give an open database or the directory of a store, not {type(given).__name__}")
+        root = Path(given)
+        if not (root / COORDINATION_FILE).exists():
+            raise StoreNotFound(f"there is no store at {root}: check the path, or open it with ebla.open to make one")
+        return cls(root)
+
+    # --- METADATA ---
+
+    def metadata(self, table: str) -> TableMetadata | None:
+        """Return the METADATA of a table as it is now; None if there is no such table."""
+        with self._metadata_server() as server, contextlib.suppress(UnknownTable):
+            return server.refresh(server.find(table))
+        return None
+
+    def create_table(self, name: str, schema: Schema, splits: Sequence[Any]) -> TableMetadata:
+        """Make a table, and return its METADATA."""
+        with self._writable() as database:
+            database.create_table(name, schema, splits)
+        made = self.metadata(name)
+        if made is None:
+            raise UnknownTable(f"the table {name!r} was dropped as soon as it was made: run the job again")
+        return made
+
+    def drop_if_untouched(self, name: str, made: TableMetadata) -> None:
+        """Drop a table that a failed job made, unless somebody has used it since."""
+        with contextlib.suppress(Exception):  # why the job failed is what matters
+            now = self.metadata(name)
+            if now is not None and now.txnid == made.txnid:
+                with self._writable() as database:
+                    database.drop_table(name)
+
+    @contextlib.contextmanager
+    def _writable(self) -> Iterator[Database]:
+        if self._database is not None:
+            yield self._database
+            return
+        try:
+            opened = open_database(self.root, create=False)
+        except StoreLocked as error:
+            raise StoreLocked(f"{error}; a new table is made by the process that has the store open") from None
+        with opened:
+            yield opened
+
+    @contextlib.contextmanager
+    def _metadata_server(self) -> Iterator[MetadataServer]:
+        if self._database is not None:
+            yield self._database._store.metadata
+            return
+        clock = SystemClock()
+        with SqliteCoordination(Path(self.root) / COORDINATION_FILE, clock, read_only=True) as coordination:
+            yield MetadataServer(coordination, MetadataStore(LocalFiles(self.root)), clock, server_id="", new_id=new_id)
+
+    # --- jobs ---
+
+    @contextlib.contextmanager
+    def alone(self, job: str) -> Iterator[None]:
+        """Hold a job id for this process: a second run of it at the same time would clean up files of the first."""
+        path = f"bulk/{check_job(job)}.lock"
+        files = LocalFiles(self.root)
+        try:
+            lock = files.lock(path)
+        except StoreLocked:
+            raise Unavailable(f"job {job} is running in another process: wait for it, or choose another id") from None
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                files.delete(path)
+            lock.release()
+
+    def begin(self, job: str, table: str) -> str:
+        """Say that files are about to come, and return the id of the table."""
+        if self._database is not None:
+            return self._database.begin_job(job, table).table_id
+        return begin_job_at(self.root, job, table).table_id
+
+    def commit(self, commit: BulkCommit) -> BulkResult:
+        """Make the files of a job part of the table."""
+        if self._database is not None:
+            return self._database.commit_bulk(commit)
+        return commit_bulk_at(self.root, commit)
+
+    def end(self, job: str) -> list[str]:
+        """Remove what nobody names of a job whose outcome is known; return what was removed."""
+        if self._database is not None and not self._database._closed:
+            return self._database.end_job(job)
+        return end_job_at(self.root, job)

@@ -1,0 +1,245 @@
+"""Sections of a scan: how they are planned on the driver, and how a task reads one.
+
+    driver   plan_sections(db or root, "users", ...)  -->  SectionPlan(target, sections)
+    task     read_section(target, section)            -->  Arrow batches, in the types that Spark takes
+
+A `Target` says all that a task must know: where the store is, which table, which columns, and the txn at which every
+task of the job reads. The task opens the store read-only, by its root, wherever it runs; it sees flushed and unflushed
+rows alike through the engine's own scanner. *All tasks of a plan together give the rows of ``table.scan(as_of=T)``,
+each once, whatever is written, flushed or moved meanwhile.*
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ebla.client.database import Database
+from ebla.client.database import open as open_database
+from ebla.client.table import AsOf, txn_of
+from ebla.errors import EblaError, MissingFile, RequestError, StaleRoute, UnknownTable
+from ebla.pipeline.location import forget, reading, store_of, table_by_id
+from ebla.pipeline.plan import Limits, ScanPlan, Section, make_plan
+from ebla.pipeline.survey import survey
+from ebla.pipeline.types import arrow_for_spark, is_native, to_spark
+from ebla.ranges import ALL, KeyRange, successor
+from ebla.schema import GroupSchema
+from ebla.tablet.projection import Projection
+from ebla.tablet.scanner import Scanner, ScanRequest
+from ebla.tablet.store import TabletStore
+from ebla.tablet.table_state import TableState
+
+__all__ = ["FLUSH_BYTES", "SectionPlan", "Target", "plan_scan", "plan_sections", "read_section", "spark_batches"]
+
+MIB = 1 << 20
+# More than this in memory is flushed before a scan is planned: then Spark can read it by itself.
+FLUSH_BYTES = 16 * MIB
+BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What every task of a scan reads from. A plain value that goes to other processes."""
+
+    root: str
+    table: str
+    table_id: str
+    schema_version: int
+    columns: tuple[str, ...] | None
+    as_of: int
+    # Whoever has seen this commit has seen all that is visible at `as_of`.
+    at_least_txn: int
+
+
+@dataclass(frozen=True, slots=True)
+class SectionPlan:
+    """A scan as it was planned: its target, its columns, and what is read how."""
+
+    target: Target
+    projection: Projection
+    plan: ScanPlan
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """What tasks merge."""
+        return self.plan.dirty
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the batches that `read_section` yields."""
+        return pa.schema([pa.field(f.name, arrow_for_spark(f.type)) for f in self.projection.arrow_schema])
+
+
+# --- on the driver -------------------------------------------------------------------------------
+
+
+def plan_sections(
+    source: Database | str | os.PathLike[str],
+    table: str,
+    *,
+    columns: Sequence[str] | None = None,
+    start: object = None,
+    stop: object = None,
+    prefix: object = None,
+    as_of: AsOf | None = None,
+    cores: int = 1,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+) -> SectionPlan:
+    """Plan a scan of which every row is read by `read_section`. The arguments are those of ``table.scan``."""
+    return plan_scan(
+        source,
+        table,
+        columns=columns,
+        start=start,
+        stop=stop,
+        prefix=prefix,
+        as_of=as_of,
+        cores=cores,
+        limits=limits,
+        native=False,
+    )
+
+
+def plan_scan(
+    source: Database | str | os.PathLike[str],
+    table: str,
+    *,
+    columns: Sequence[str] | None = None,
+    start: object = None,
+    stop: object = None,
+    prefix: object = None,
+    as_of: AsOf | None = None,
+    cores: int = 1,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    native: bool = True,
+) -> SectionPlan:
+    """Plan a scan; with `native`, what is clean is left to Spark's own reader.
+
+    `source` is a database that this process has open, or the root of a store. Raises `StoreNotFound`, `UnknownTable`,
+    `UnknownColumn` or another `RequestError`, as ``table.scan`` does.
+    """
+    with _opened(source) as database:
+        store = store_of(database)
+        state = store.table(table)
+        projection = state.projection(columns)
+        key_range = _range(state, start, stop, prefix)
+        if as_of is None:
+            _flush_much(store, state)
+        txn, seen = _txn(store, state, as_of)
+        target = Target(
+            root=str(database.path.resolve()),
+            table=table,
+            table_id=state.id,
+            schema_version=state.view.schema.version,
+            columns=None if columns is None else tuple(columns),
+            as_of=txn,
+            at_least_txn=seen,
+        )
+        groups = [group.id for group in projection.groups if native and _reads_natively(group, projection)]
+        found = survey(state.view, state.reader, projection, key_range, txn, groups)
+        return SectionPlan(target, projection, make_plan(found.sources, found.erasures, cores, limits))
+
+
+@contextmanager
+def _opened(source: Database | str | os.PathLike[str]) -> Iterator[Database]:
+    if isinstance(source, Database):
+        yield source
+        return
+    if not isinstance(source, (str, os.PathLike)):
+        raise RequestError(f"give an open database or the path of a store, not {type(source).__name__}")
+    # Opened anew, and not taken from this process's opens: a plan is made of the newest that is there.
+    with open_database(Path(source), read_only=True) as database:
+        yield database
+
+
+def _range(state: TableState, start: object, stop: object, prefix: object) -> KeyRange:
+    codec = state.codec
+    if prefix is not None:
+        if start is not None or stop is not None:
+            raise RequestError("give either prefix, or start and stop")
+        return codec.prefix_range(prefix)
+    first = b"" if start is None else codec.bound(start)
+    last = None if stop is None else codec.bound(stop)
+    return KeyRange(first, last) if first or last is not None else ALL
+
+
+def _flush_much(store: TabletStore, state: TableState) -> None:
+    if store.is_writable and state.memory_bytes > FLUSH_BYTES:
+        with contextlib.suppress(EblaError):  # then the rows are read where they are
+            store.flush(state)
+
+
+def _txn(store: TabletStore, state: TableState, as_of: AsOf | None) -> tuple[int, int]:
+    """Return the txn at which to read, and the newest commit that is seen there."""
+    expires = any(group.max_age_microseconds is not None for group in state.view.schema.groups)
+    txn = store.read_txn(None if as_of is None else txn_of(as_of), at_once=expires)
+    committed = store.sequencer.committed
+    if not store.is_writable and not expires:
+        # Somebody else may still commit below a txn that this open has not reached.
+        txn = min(txn, committed)
+    return txn, min(txn, committed)
+
+
+def _reads_natively(group: GroupSchema, projection: Projection) -> bool:
+    """Tell whether Spark's Parquet reader gives the columns of a group as the engine does."""
+    if group.is_cells or group.max_age_microseconds is not None:
+        return False
+    schema = projection.schema
+    names = [column.name.casefold() for column in (*schema.key, *group.columns)]
+    if len(set(names)) != len(names):
+        return False  # Spark does not tell them apart
+    types = [column.type for column in schema.key]
+    types += [output.type for output in projection.outputs if output.group.id == group.id]
+    return all(is_native(kind) for kind in types)
+
+
+# --- in a task -----------------------------------------------------------------------------------
+
+
+def read_section(target: Target, section: Section) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a section in key order, as Arrow batches in the types that Spark takes."""
+    for key_range in section.ranges:
+        yield from _read_range(target, key_range)
+
+
+def _read_range(target: Target, key_range: KeyRange) -> Iterator[pa.RecordBatch]:
+    rest = key_range
+    for is_last_attempt in (False, True):
+        try:
+            with reading(target.root, target.at_least_txn) as database:
+                table = table_by_id(database, target.table_id)
+                for found in _scanned(database, table, target, rest):
+                    yield from spark_batches(found)
+                    rest = _after(table, found, rest)
+            return
+        except (MissingFile, UnknownTable, StaleRoute):
+            if is_last_attempt:
+                raise
+            # The open of an earlier task may be out of date: files were replaced, or the table made, since then.
+            forget(target.root)
+
+
+def _scanned(database: Database, table: TableState, target: Target, key_range: KeyRange) -> Iterator[pa.Table]:
+    if table.view.schema.version != target.schema_version:
+        raise StaleRoute(f"the schema of {target.table!r} was changed since the scan was planned: plan it anew")
+    request = ScanRequest(table.projection(target.columns), key_range, as_of=target.as_of)
+    yield from Scanner(store_of(database), table, request).tables(whole=True)
+
+
+def _after(table: TableState, found: pa.Table, rest: KeyRange) -> KeyRange:
+    """Return what is left of a range after rows that were given out."""
+    last = found.slice(found.num_rows - 1).select(list(table.view.schema.key_names)).combine_chunks()
+    row: Any = table.codec.encode_arrays([column.chunk(0) for column in last.columns])[0].as_py()
+    return replace(rest, first=successor(row))
+
+
+def spark_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Yield rows as batches in the types that Spark takes."""
+    yield from to_spark(rows).to_batches(max_chunksize=BATCH_ROWS)

@@ -1,0 +1,140 @@
+"""Files for a load: formats by name, text kept as text until the table says what it is, broken lines kept."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import ebla
+from ebla.pipeline import load
+from ebla.pipeline.files import check_files, format_of, read_files
+from tests.pipeline.test_load import rows_of
+
+SCHEMA = ebla.Schema(
+    key={"user": "string", "day": "date32"},
+    groups=[
+        ebla.Group("a", columns={"zip": "string", "price": "decimal128(6, 2)", "tags": "list<string>"}),
+        ebla.Group("c", families=["click"]),
+    ],
+)
+
+
+def test_the_name_tells_the_format(tmp_path: Path) -> None:
+    assert format_of(["a.csv"]) == format_of(["a.CSV.gz", "b.tsv"]) == "csv"
+    assert format_of(["x/a.jsonl"]) == format_of(["a.json"]) == "json"
+    assert format_of(["s3://b/a.orc"]) == "orc"
+    (tmp_path / "_SUCCESS").write_text("")
+    (tmp_path / "part-0.snappy.parquet").write_text("")
+    assert format_of([str(tmp_path)]) == "parquet"
+    with pytest.raises(ebla.RequestError, match="do not tell their format: give one of csv, json, parquet, orc"):
+        format_of(["rows"])
+    with pytest.raises(ebla.RequestError, match=r"several formats \(csv, orc\)"):
+        format_of(["a.csv", "a.orc"])
+
+
+def test_missing_files_are_told_before_spark_starts(tmp_path: Path) -> None:
+    with pytest.raises(ebla.RequestError, match=r"there is no file .*nowhere\.csv"):
+        check_files([str(tmp_path / "nowhere.csv")])
+    with pytest.raises(ebla.RequestError, match="at least one file"):
+        check_files([])
+
+
+def test_a_pattern_that_matches_nothing_is_an_error_of_ours(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ebla.RequestError, match=r"cannot be read as csv.*does not exist"):
+        read_files(spark, [f"{tmp_path}/*.csv"], "csv")
+
+
+def test_csv_for_a_table_is_text_until_the_column_says_what_it_is(
+    spark: SparkSession, db: ebla.Database, tmp_path: Path
+) -> None:
+    table = db.create_table("t", SCHEMA)
+    with gzip.open(tmp_path / "rows.csv.gz", "wt", encoding="utf-8") as file:
+        file.write(
+            'user,day,zip,price,click:home,click\nada,2026-01-31,007,1.5,,\n"b,ö",2026-02-01,"","",1,"{""x"": ""y""}"\n'
+        )
+        file.write("short,2026-01-31\nzoe,2026-01-31,1,1,,oops\nzoe,2026-01-31,1,1.234,,\n")
+    frame = read_files(spark, [str(tmp_path / "rows.csv.gz")], "csv", table.schema)
+    done = load(db, "t", frame, rejects=tmp_path / "r")
+    assert (done.rows, done.rejected) == (2, 3)
+    assert rows_of(db, "t") == [
+        {"user": "ada", "day": date(2026, 1, 31), "zip": "007", "price": Decimal("1.50"), "tags": None},
+        {
+            "user": "b,ö",
+            "day": date(2026, 2, 1),
+            "zip": "",
+            "price": None,
+            "tags": None,
+            "click:home": b"1",
+            "click:x": b"y",
+        },
+    ]
+    lines = [json.loads(line) for file in done.rejects_files for line in Path(file).read_text().splitlines()]
+    assert {"reason": "the line cannot be read", "row": {"line": "short,2026-01-31"}} in lines
+    (unfit,) = (line for line in lines if "does not take 1.234" in line["reason"])
+    assert (unfit["row"]["user"], unfit["row"]["price"]) == ("zoe", "1.234")
+
+
+def test_csv_for_a_new_table_gets_types_from_its_values(spark: SparkSession, db: ebla.Database, tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("k\tday\tn\nx\t2026-01-31\t1\n")
+    (tmp_path / "b.tsv").write_text("k\tday\tn\ny\t2026-02-01\t2\n")
+    load(db, "t", read_files(spark, [str(tmp_path / "a.tsv"), str(tmp_path / "b.tsv")], "csv"), key="k")
+    assert rows_of(db, "t") == [
+        {"k": "x", "day": date(2026, 1, 31), "n": 1},
+        {"k": "y", "day": date(2026, 2, 1), "n": 2},
+    ]
+
+
+def test_values_of_several_lines_are_read_if_asked_for(spark: SparkSession, db: ebla.Database, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('k,s\n1,"two\nlines"\n')
+    load(db, "t", read_files(spark, [str(tmp_path / "a.csv")], "csv", multiline=True), key="k")
+    assert rows_of(db, "t") == [{"k": 1, "s": "two\nlines"}]
+
+
+def test_csv_without_a_header_has_the_columns_of_the_table(
+    spark: SparkSession, db: ebla.Database, tmp_path: Path
+) -> None:
+    table = db.create_table("t", SCHEMA)
+    (tmp_path / "a.csv").write_text("ada,2026-01-31,12\n")
+    load(db, "t", read_files(spark, [str(tmp_path / "a.csv")], "csv", table.schema, header=False))
+    assert [(row["user"], row["zip"]) for row in rows_of(db, "t")] == [("ada", "12")]
+    with pytest.raises(ebla.RequestError, match="a new table needs names"):
+        read_files(spark, [str(tmp_path / "a.csv")], "csv", header=False)
+
+
+def test_json_lines_keep_lists_cells_and_broken_lines(spark: SparkSession, db: ebla.Database, tmp_path: Path) -> None:
+    table = db.create_table("t", SCHEMA)
+    (tmp_path / "rows.jsonl").write_text(
+        '{"user": "ada", "day": "2026-01-31", "price": 1.5, "zip": 7, "tags": ["ä", null], "click": {"a": "1"}}\n'
+        '{"user": "bob", "day": "2026-01-31", "click:b": "2"}\n'
+        '{"user": "bob", "day": \n'
+    )
+    frame = read_files(spark, [str(tmp_path / "rows.jsonl")], "json", table.schema)
+    done = load(db, "t", frame, rejects=tmp_path / "r")
+    assert (done.rows, done.rejected) == (2, 1)
+    day = date(2026, 1, 31)
+    assert rows_of(db, "t") == [
+        {"user": "ada", "day": day, "zip": "7", "price": Decimal("1.50"), "tags": ["ä", None], "click:a": b"1"},
+        {"user": "bob", "day": day, "zip": None, "price": None, "tags": None, "click:b": b"2"},
+    ]
+
+
+@pytest.mark.parametrize("format_", ["parquet", "orc"])
+def test_parquet_and_orc_keep_their_types(spark: SparkSession, db: ebla.Database, tmp_path: Path, format_: str) -> None:
+    query = "SELECT 'a' AS k, 1.25BD AS d, array(1, 2) AS l, TIMESTAMP'2026-01-31 00:00:00Z' AS t"
+    spark.sql(query).write.format(format_).save(str(tmp_path / "in"))
+    load(db, "t", read_files(spark, [str(tmp_path / "in")], format_of([str(tmp_path / "in")])), key="k")
+    (row,) = rows_of(db, "t")
+    assert (row["d"], row["l"]) == (Decimal("1.25"), [1, 2])
+
+
+def test_a_file_that_is_not_what_its_name_says_is_an_error_of_ours(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_bytes(b"these are no columns at all")
+    with pytest.raises(ebla.RequestError, match="cannot be read as parquet") as failed:
+        read_files(spark, [str(tmp_path / "x.parquet")], "parquet")
+    assert "\n" not in str(failed.value)
