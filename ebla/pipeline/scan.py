@@ -19,14 +19,14 @@ from functools import reduce
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from ebla.client.database import Database
 from ebla.client.table import AsOf
 from ebla.pipeline.location import settle_worker
 from ebla.pipeline.plan import CleanRead, Limits, Section
 from ebla.pipeline.sections import SectionPlan, Target, plan_scan, read_section
-from ebla.pipeline.session import session
+from ebla.pipeline.session import active_session, session
 from ebla.pipeline.types import spark_schema
 from ebla.ranges import KeyRange
 from ebla.storage.records import ROW
@@ -66,7 +66,7 @@ def scan(
     defined. Raises the errors of ``table.scan``, before any job runs.
     """
     if spark is None:
-        spark = session()
+        spark = active_session() or session()
     cores = spark.sparkContext.defaultParallelism
     planned = plan_scan(
         source, table, columns=columns, start=start, stop=stop, prefix=prefix, as_of=as_of, cores=cores, limits=limits
@@ -76,9 +76,9 @@ def scan(
 
 def frame_of(planned: SectionPlan, spark: SparkSession) -> DataFrame:
     """Return a planned scan as a DataFrame."""
-    parts = [_clean_part(spark, planned, read) for read in planned.plan.clean]
-    if planned.sections:
-        parts.append(_dirty_part(spark, planned))
+    # What is merged takes longest and is begun first.
+    parts = [_dirty_part(spark, planned)] if planned.sections else []
+    parts += [_clean_part(spark, planned, read) for read in planned.plan.clean]
     if not parts:
         return spark.createDataFrame([], spark_schema(planned.projection.arrow_schema))
     return reduce(DataFrame.union, parts)
@@ -91,27 +91,28 @@ def _clean_part(spark: SparkSession, planned: SectionPlan, read: CleanRead) -> D
     """Read fragments as the Parquet files that they are. Other groups have no record here: their columns are null."""
     projection = planned.projection
     schema = projection.schema
-    names = {output.name for output in projection.outputs if output.group.id == read.group}
+    own = {output.name for output in projection.outputs if output.group.id == read.group}
     answer = spark_schema(projection.arrow_schema)
-    held = [field for field in answer.fields if field.name in names or field.name in schema.key_names]
+    held = [field for field in answer.fields if field.name in own or field.name in schema.key_names]
     row_name = schema.key[0].name if schema.has_simple_key else ROW
     if read.ranges and row_name == ROW:
         held.append(StructField(ROW, BinaryType()))
     paths = [f"file://{planned.target.root}/{file}" for file in read.files]
     rows = spark.read.options(**_READ_OPTIONS).schema(StructType(held)).parquet(*paths)
     if read.ranges:
-        is_text = isinstance(rows.schema[row_name].dataType, StringType)
+        is_text = schema.has_simple_key and schema.key[0].type == pa.string()
         bounds = _string_bounds if is_text else _binary_bounds
         row = F.col(_quoted(row_name))
         rows = rows.where(reduce(Column.__or__, (bounds(row, part) for part in read.ranges)))
-    if rows.columns == answer.names:
+    names = [field.name for field in held]
+    if names == answer.names:
         return rows
     kinds = {output.name: output.kind for output in projection.outputs}
-    return rows.select([_column(rows, field, kinds.get(field.name, "typed")) for field in answer.fields])
+    return rows.select([_column(field, field.name in names, kinds.get(field.name)) for field in answer.fields])
 
 
-def _column(rows: DataFrame, field: StructField, kind: str) -> Column:
-    if field.name in rows.columns:
+def _column(field: StructField, is_held: bool, kind: str | None) -> Column:
+    if is_held:
         return F.col(_quoted(field.name))
     # A row without cells has an empty map of them, as in every scan.
     absent = F.create_map() if kind in ("family", "wildcard") else F.lit(None)

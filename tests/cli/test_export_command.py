@@ -11,6 +11,9 @@ import pytest
 from ebla.cli.failures import ExitCode
 from tests.cli.conftest import Cli
 
+# Commands that need Spark find the session of all tests, and start none that would be in the way of others.
+pytestmark = pytest.mark.usefixtures("spark")
+
 
 @pytest.fixture
 def users(cli: Cli) -> Cli:

@@ -13,6 +13,9 @@ import pytest
 from ebla.cli import app, main
 from tests.cli.conftest import Cli, Result, Shell
 
+# Commands that need Spark find the session of all tests, and start none that would be in the way of others.
+pytestmark = pytest.mark.usefixtures("spark")
+
 COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
 
 

@@ -11,7 +11,8 @@ import ebla
 from ebla.cli.failures import ExitCode
 from tests.cli.conftest import Cli
 
-pytest.importorskip("pyspark")
+# Commands that need Spark find the session of all tests, and start none that would be in the way of others.
+pytestmark = pytest.mark.usefixtures("spark")
 
 
 @pytest.fixture
