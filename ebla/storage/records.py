@@ -113,6 +113,7 @@ class Block:
     __slots__ = (
         "_columns",
         "_skip",
+        "_word_view",
         "_words",
         "bytes",
         "first",
@@ -161,6 +162,7 @@ class Block:
         self._columns: dict[str, pa.Array] | None = None
         self._skip = 0
         self._words: Words | None = None
+        self._word_view: memoryview | None = None
 
     def __len__(self) -> int:
         return int(self.records.num_rows)
@@ -186,14 +188,17 @@ class Block:
         """Return the begin and end of the records of `row`; begin equals end where there are none."""
         if row < self.first or row > self.last:
             return 0, 0
-        words = self.words
-        word = np.uint64(word_of(row, self._skip))
-        begin = int(words.searchsorted(word))
-        if begin == len(words) or words[begin] != word:
+        view = self._word_view
+        if view is None:
+            view = self._word_view = self.words.data
+        word = word_of(row, self._skip)
+        # Quicker than numpy for one row: it has no array to make of what is looked for.
+        begin = bisect_left(view, word)
+        if begin == len(view) or view[begin] != word:
             return begin, begin
         end = begin + 1
-        if end < len(words) and words[end] == word:
-            end = int(words.searchsorted(word, "right"))
+        if end < len(view) and view[end] == word:
+            end = bisect_right(view, word)
             tied = range(begin, end)
             end = begin + bisect_right(tied, row, key=self._row_at)
             begin += bisect_left(tied, row, key=self._row_at)

@@ -197,6 +197,7 @@ class RowBlock(Block):
         self._columns = None
         self._skip = 0
         self._words = None
+        self._word_view = None
 
     def __getattr__(self, name: str) -> Any:
         # Called for what is not set yet. Two threads may come here at once: both make the same.

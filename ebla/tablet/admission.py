@@ -39,6 +39,9 @@ from ebla.storage.records import (
     size_bytes,
 )
 
+# What stays in memory until a flush comes in pieces of about one size, again and again. The system's own allocator
+# hands the same pages out again; Arrow's default gives them back to the kernel, which clears new ones every time.
+_POOL = pa.system_memory_pool()
 SET_NOTHING = ""
 TIMESTAMP_GIVEN = "timestamp"
 # Stands for "the commit's own time" while records are sorted; later than any time a user gives.
@@ -162,7 +165,7 @@ class Admission:
         records = pa.RecordBatch.from_arrays([rows, *map(batch.column, plan.places)], schema=plan.schema)
         is_copy = not _in_place(order, len(rows))
         if is_copy:
-            records = records.take(pa.array(order))
+            records = pc.take(records, pa.array(order), boundscheck=False, memory_pool=_POOL)
             rows = records.column(0)
         for group, begin, end, schema, described in plan.shares:
             if len(plan.shares) == 1:

@@ -198,10 +198,12 @@ class Reader:
         found: list[tuple[int, Block, int]] = []
         erased_at = 0
         memory = view.memory_of(group)
+        places: list[tuple[Block, int, int]] = []
         for block in memory.blocks:
             if block.txn_min <= as_of and block.first <= row <= block.last:
                 begin, end = block.find(row)
-                found += _with_txns(block, begin, end)
+                if begin < end:
+                    places.append((block, begin, end))
         state = tablet.group(group)
         if as_of < state.floor_txn:
             check_history(state, as_of)
@@ -216,8 +218,13 @@ class Reader:
 
         for ref in state.fragments:
             if ref.txn_min <= as_of and ref.first <= row <= ref.last and ref.txn_max >= erased_at:
-                for block, begin, end in self.fragment(ref).find(row, row_hash):
-                    found += _with_txns(block, begin, end)
+                places += self.fragment(ref).find(row, row_hash)
+        if len(places) == 1 and not erased_at:
+            block, begin, end = places[0]
+            if begin + 1 == end and block.txn_max <= as_of:
+                return [(block.txn_max, block, begin)]  # nothing to put in order, so its own txn is not needed
+        for block, begin, end in places:
+            found += _with_txns(block, begin, end)
         if len(found) > 1 or erased_at or (found and found[0][0] > as_of):
             found = [record for record in found if erased_at <= record[0] <= as_of]
             found.sort(key=_txn_of_record, reverse=True)
