@@ -16,6 +16,10 @@ _OVERLAY = (
     "three parts instead of one (whole files, parts of files, merged rows), each with its own fixed cost, and the "
     "merged rows come through Python with all their columns"
 )
+_MEMORY = (
+    "compaction of what the ingest left runs beside the scan, and up to three windows of 32 MiB are held decoded, joined "
+    "and merged at once; which of the two weighs more was not examined"
+)
 _BORDER = "a tenth of a second of planning and of jobs on the driver, beside a query that takes hardly longer"
 
 REASONS: dict[tuple[str, str, str], str] = {
@@ -27,6 +31,11 @@ REASONS: dict[tuple[str, str, str], str] = {
         "interpreter's lock, and the flush in the background takes part of the second core"
     ),
     ("single", "1 thread", "rocksdict"): _SINGLE,
+    ("memory", "peak, after a streamed scan", ""): _MEMORY,
+    ("memory", "peak, after random gets", ""): _MEMORY,
+    ("replay", "open after a close, 10,000,000 rows", "Ebla, 100,000 rows"): (
+        "a few milliseconds of noise; METADATA of some 40 references is read, and no fragment is opened"
+    ),
     ("scan", "first scan", "rocksdict"): (
         "the first scan also opens the file and starts the threads; the second one is the speed of decoding Parquet"
     ),

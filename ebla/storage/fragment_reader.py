@@ -11,7 +11,7 @@ import threading
 from base64 import b64decode
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -333,6 +333,12 @@ class OpenFragments:
             if found is not None:
                 self._open.move_to_end(key)
             return found
+
+    def forget(self, files: Collection[str]) -> None:
+        """Let go of fragments that were replaced; whoever still reads one keeps it open."""
+        with self._lock:
+            for key in [key for key in self._open if key[0] in files]:
+                del self._open[key]
 
     def get(self, file: str, constant_txn: int | None = None, tail: Tail | None = None) -> Fragment:
         """Return an open fragment, opening it if it is not, and then checking its end."""

@@ -42,7 +42,7 @@ from ebla.tablet.table_state import TableState
 from ebla.tablet.windows import cut
 
 IDLE_SECONDS = 1.0
-WINDOW_RECORDS = 262_144
+WINDOW_RECORDS = 98_304
 RECENT_MAX = 100
 
 _log = logging.getLogger(__name__)
@@ -234,6 +234,7 @@ class Compactor:
                 return False
             output.grown()
             self._use(table, saved)
+            table.reader.forget({fragment.file for fragment in choice.fragments} - set(saved.files()))
             done = Compaction(
                 table.name,
                 tablet.id,

@@ -15,6 +15,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+import pyarrow as pa
+
 from ebla.errors import EblaError, StoreError, UnknownTable
 from ebla.metadata.changes import RequirementFailed
 from ebla.metadata.table_metadata import TableMetadata
@@ -68,6 +70,7 @@ class Flusher:
         self.flushes = 0
         self.folds = 0
         self._stopping = False
+        self._released_at = 0
 
     def start(self, writer: LogWriter, before_release: Callable[[int], None], on_flushed: Callable[[], None]) -> None:
         """Begin to work in the background.
@@ -106,10 +109,15 @@ class Flusher:
 
     def _run(self) -> None:
         while True:
-            self._work.wait(IDLE_SECONDS)
+            is_idle = not self._work.wait(IDLE_SECONDS)
             self._work.clear()
             if self._stopping:
                 return
+            if is_idle and self._released_at != self.flushes:
+                # Writing has paused: what flushes left free goes back to the system, which others may need now.
+                self._released_at = self.flushes
+                for pool in (pa.default_memory_pool(), pa.system_memory_pool()):
+                    pool.release_unused()
             try:
                 self._fold_wanted()
                 while not self._stopping and self._flush_next():

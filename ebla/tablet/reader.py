@@ -6,7 +6,7 @@ the run is the answer, and the merge is skipped. Everything else goes through th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
@@ -60,6 +60,10 @@ class Reader:
             tail = Tail(ref.tail_bytes, ref.tail_crc) if ref.tail_bytes else None
             found = self._fragments.get(ref.file, ref.txn, tail)
         return found
+
+    def forget(self, files: Collection[str]) -> None:
+        """Let go of fragments that nobody will ask for any more."""
+        self._fragments.forget(files)
 
     def read(self, view: TableView, tablet: TabletMetadata, share: KeyRange, point: ReadPoint) -> pa.Table | None:
         """Return the visible rows in `share`, which must lie in `tablet`, or None if there are none."""
