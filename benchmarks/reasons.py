@@ -17,8 +17,8 @@ _OVERLAY = (
     "merged rows come through Python with all their columns"
 )
 _MEMORY = (
-    "compaction of what the ingest left runs beside the scan, and up to three windows of 32 MiB are held decoded, joined "
-    "and merged at once; which of the two weighs more was not examined"
+    "compaction of what the ingest left runs beside the scan, and up to three windows of 32 MiB are held decoded, "
+    "joined and merged at once; which of the two weighs more was not examined"
 )
 _BORDER = "a tenth of a second of planning and of jobs on the driver, beside a query that takes hardly longer"
 
