@@ -23,3 +23,10 @@ def spark() -> SparkSession:
 
     # Left running at the end: tests of the command line, in the same process, go on with it.
     return session("local[2, 4]", "ebla tests", log_level="OFF", **{"spark.sql.shuffle.partitions": "2"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep all tests that need Spark in one process, where the tests are shared out among several."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import signal
 import sqlite3
 import subprocess
@@ -267,7 +268,9 @@ def test_a_service_can_be_closed_by_its_own_watch(file: Path) -> None:
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-@pytest.mark.parametrize("content", [b"", b"x", os.urandom(16), b"\xff" * 5000, b"SQLite format 3\0" + b"\xa5" * 8000])
+@pytest.mark.parametrize(
+    "content", [b"", b"x", random.Random(16).randbytes(16), b"\xff" * 5000, b"SQLite format 3\0" + b"\xa5" * 8000]
+)
 def test_a_file_that_is_no_coordination_file_is_corruption_that_names_it(
     file: Path, content: bytes, read_only: bool
 ) -> None:
