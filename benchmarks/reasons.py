@@ -34,7 +34,7 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("memory", "peak, after a streamed scan", ""): _MEMORY,
     ("memory", "peak, after random gets", ""): _MEMORY,
     ("replay", "open after a close, 10,000,000 rows", "Ebla, 100,000 rows"): (
-        "a few milliseconds of noise; METADATA of some 40 references is read, and no fragment is opened"
+        "not examined: METADATA of some 40 references is read and no fragment is opened, so it may be noise or that"
     ),
     ("scan", "first scan", "rocksdict"): (
         "the first scan also opens the file and starts the threads; the second one is the speed of decoding Parquet"
