@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from ebla.storage.arrange import Arranged, ArrangedCells, arrange_cells, arrange_rows, changes, erased_mask
 from ebla.storage.memory import combined_values
-from ebla.storage.merge import TXN_MAX, Erasure, Rules, hidden_cells, hide_ranges, kept_versions, set_patterns
+from ebla.storage.merge import TXN_MAX, Erasure, Rules, hidden_cells, hide_ranges, kept_versions, set_patterns, setters
 from ebla.storage.order import Indices, Mask
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Run, value_names
 
@@ -121,16 +121,7 @@ def _setters(runs: Sequence[Run], order: Indices) -> list[Mask]:
     columns = sorted({int(name) for run in runs for name in value_names(run.records)})
     masks: dict[bytes, Mask] = {}
     for column in columns:
-        parts = []
-        for at, run in enumerate(runs):
-            has = run.records.schema.get_field_index(str(column)) >= 0
-            pattern = None if patterns is None else patterns[at]
-            if not has or pattern is None:
-                parts.append(np.full(len(run), has, dtype=np.bool_))
-                continue
-            codes, lists = pattern
-            parts.append(np.array([*(column in ids for ids in lists), True], dtype=np.bool_)[codes])
-        mask = np.concatenate(parts)[order]
+        mask = setters(runs, patterns, column)[order]
         masks[np.packbits(mask).tobytes()] = mask
     return list(masks.values())
 

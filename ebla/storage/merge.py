@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -177,7 +177,7 @@ class _Chooser:
     def _places(self, field_id: int, present: tuple[bool, ...]) -> Indices:
         sets: Mask | None = None
         if self._patterns is not None or not all(present):
-            sets = np.concatenate([self._sets(i, field_id, here) for i, here in enumerate(present)])[self._order]
+            sets = setters(self._runs, self._patterns, field_id)[self._order]
         if sets is None and self._visible is None:
             return np.arange(len(self._order))
         if sets is None:
@@ -187,22 +187,16 @@ class _Chooser:
         assert sets is not None
         return np.flatnonzero(sets)
 
-    def _sets(self, run: int, field_id: int, here: bool) -> Mask:
-        length = len(self._runs[run])
-        patterns = self._patterns[run] if self._patterns is not None else None
-        if not here or patterns is None:
-            return np.full(length, here, dtype=np.bool_)
-        codes, lists = patterns
-        named = np.array([*(field_id in ids for ids in lists), True], dtype=np.bool_)
-        return named[codes]
+
+Patterns: TypeAlias = list[tuple[Indices, list[frozenset[int]]] | None]
 
 
-def set_patterns(runs: Sequence[Run]) -> list[tuple[Indices, list[frozenset[int]]] | None] | None:
+def set_patterns(runs: Sequence[Run]) -> Patterns | None:
     """Return, per run, which of a few lists of field ids each record sets (the last: all); None if all set all."""
     columns = [run.column(SET) for run in runs]
     if all(column is None for column in columns):
         return None
-    patterns: list[tuple[Indices, list[frozenset[int]]] | None] = []
+    patterns: Patterns = []
     for column in columns:
         if column is None:
             patterns.append(None)
@@ -212,6 +206,20 @@ def set_patterns(runs: Sequence[Run]) -> list[tuple[Indices, list[frozenset[int]
         codes = pc.fill_null(encoded.indices, len(lists)).to_numpy(zero_copy_only=False)
         patterns.append((codes, lists))
     return patterns
+
+
+def setters(runs: Sequence[Run], patterns: Patterns | None, field_id: int) -> Mask:
+    """Tell which records of all runs, end to end, set a column; `patterns` are those of the runs."""
+    parts: list[Mask] = []
+    for at, run in enumerate(runs):
+        has = run.records.schema.get_field_index(str(field_id)) >= 0
+        pattern = None if patterns is None else patterns[at]
+        if not has or pattern is None:
+            parts.append(np.full(len(run), has, dtype=np.bool_))
+        else:
+            codes, lists = pattern
+            parts.append(np.array([*(field_id in ids for ids in lists), True], dtype=np.bool_)[codes])
+    return np.concatenate(parts)
 
 
 def _versions(

@@ -31,8 +31,7 @@ from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.serialize import Candidate, FlushWork, choose, flush_change, write_fragment
 from ebla.tablet.table_state import TableState
-
-IDLE_SECONDS = 1.0
+from ebla.tablet.worker import Worker
 
 _log = logging.getLogger(__name__)
 
@@ -59,8 +58,7 @@ class Flusher:
         self._server = server
         self._nursery = nursery
         self._flush_lock = threading.Lock()
-        self._work = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ebla-flush", daemon=True)
+        self._worker = Worker("ebla-flush", self._work, self._failed, doing="flushing")
         # Set by `start`.
         self._writer: LogWriter | None = None
         self._before_release: Callable[[int], None] = lambda txn: None
@@ -69,7 +67,6 @@ class Flusher:
         self.failure: EblaError | None = None
         self.flushes = 0
         self.folds = 0
-        self._stopping = False
         self._released_at = 0
 
     def start(self, writer: LogWriter, before_release: Callable[[int], None], on_flushed: Callable[[], None]) -> None:
@@ -80,24 +77,21 @@ class Flusher:
         self._writer = writer
         self._before_release = before_release
         self._on_flushed = on_flushed
-        self._thread.start()
+        self._worker.start()
 
     def stop(self) -> None:
         """Finish the flush under way, if any, and begin no other by itself."""
-        self._stopping = True
-        self._work.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._worker.stop()
 
     def wake(self) -> None:
         """Say that there may be something to flush."""
-        self._work.set()
+        self._worker.wake()
 
     def wish_fold(self, table: TableState, group: int) -> None:
         """Ask for a group's many small blocks to be folded."""
         if self._writer is not None:
             table.fold_wanted.add(group)
-            self._work.set()
+            self._worker.wake()
 
     def log_bytes(self) -> int:
         """Return the size of the log."""
@@ -107,26 +101,15 @@ class Flusher:
         """Return the number of segments of the log."""
         return len(self._writer.segments()) if self._writer is not None else 0
 
-    def _run(self) -> None:
-        while True:
-            is_idle = not self._work.wait(IDLE_SECONDS)
-            self._work.clear()
-            if self._stopping:
-                return
-            if is_idle and self._released_at != self.flushes:
-                # Writing has paused: what flushes left free goes back to the system, which others may need now.
-                self._released_at = self.flushes
-                for pool in (pa.default_memory_pool(), pa.system_memory_pool()):
-                    pool.release_unused()
-            try:
-                self._fold_wanted()
-                while not self._stopping and self._flush_next():
-                    pass
-            except EblaError as error:
-                self._failed(error)
-            except Exception as error:
-                _log.exception("flushing failed")
-                self._failed(StoreError(f"flushing failed: {error!r}"))
+    def _work(self, is_idle: bool) -> None:
+        if is_idle and self._released_at != self.flushes:
+            # Writing has paused: what flushes left free goes back to the system, which others may need now.
+            self._released_at = self.flushes
+            for pool in (pa.default_memory_pool(), pa.system_memory_pool()):
+                pool.release_unused()
+        self._fold_wanted()
+        while not self._worker.is_stopping and self._flush_next():
+            pass
 
     def _failed(self, error: EblaError) -> None:
         with self._tables.lock:

@@ -48,7 +48,7 @@ from ebla.tablet.bulk_driver import BulkDriver
 from ebla.tablet.commit_log import Combined, Commit, CommitLog
 from ebla.tablet.compactor import Compactor
 from ebla.tablet.doubts import Doubts
-from ebla.tablet.flusher import IDLE_SECONDS, Flusher
+from ebla.tablet.flusher import Flusher
 from ebla.tablet.garbage import Garbage, Nursery
 from ebla.tablet.gate import Gate
 from ebla.tablet.open_tables import OpenTables
@@ -58,6 +58,7 @@ from ebla.tablet.replies import Replies
 from ebla.tablet.row_admission import RowMutation
 from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.table_state import TableState
+from ebla.tablet.worker import IDLE_SECONDS
 
 Wait: TypeAlias = Literal["durable", "logged", "none"]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 
 import ebla
 from ebla.settings import Settings
+from tests.crash.machine import bounded
 
 BY_HAND = Settings(background_compaction=False)
 NO_HISTORY = Settings(background_compaction=False, history_seconds=0.0)
@@ -134,20 +138,50 @@ def test_columns_that_a_file_does_not_have_are_not_set_by_it(tmp_path: Path) -> 
         assert [(row["name"], row["age"]) for row in table.scan()] == [("A", 10), ("BB", 2)]
 
 
+def until(is_so: Callable[[], bool], db: ebla.Database) -> None:
+    """Wait for the background, which is woken so that nobody has to wait for its next round."""
+    while not is_so():
+        db._store._compactor.wake()
+        time.sleep(0.001)
+
+
 def test_many_flushes_are_compacted_in_the_background(tmp_path: Path) -> None:
     with ebla.open(tmp_path) as db:
         table = db.create_table("users", USERS)
         fill(table, rounds=12)
         expected = everything(table)
-        while fragments(table) >= 10 * 2:  # the bound of the strategy, for two groups
-            db._store._compactor._compact_next()
+        bounded(lambda: until(lambda: fragments(table) < 10 * 2, db))  # the bound of the strategy, for two groups
         assert everything(table) == expected
-        while db.stats()["compactions"]["count"] == 0:
-            db._store._compactor.wake()
         assert {one["reason"] for one in db.stats()["compactions"]["recent"]} == {"depth"}
 
 
-def test_a_large_outcome_is_several_files_side_by_side(tmp_path: Path) -> None:
+def test_a_damaged_fragment_holds_up_its_own_tablet_and_no_other(tmp_path: Path) -> None:
+    settings = Settings(garbage_age_seconds=0.0, garbage_round_seconds=0.0, history_seconds=0.0)
+    with ebla.open(tmp_path, settings=replace(settings, background_compaction=False)) as db:
+        # The tables are looked at by name: the damaged one comes first.
+        for name in ("broken", "sound"):
+            table = db.create_table(name, USERS)
+            fill(table, rounds=12)
+        expected = everything(db.table("sound"))
+        state = db.table("broken")._state.view.metadata.tablets[0].groups[0]
+        victim = tmp_path / state.fragments[3].file
+    image = bytearray(victim.read_bytes())
+    image[100] ^= 0xFF
+    victim.write_bytes(image)
+    with ebla.open(tmp_path, settings=settings) as db:
+        orphan = tmp_path / "fragments" / db.table("sound")._state.id / "left-behind.parquet"
+        orphan.write_bytes(b"nobody names it")
+        bounded(lambda: until(lambda: fragments(db.table("sound")) < 10 * 2, db))
+        bounded(lambda: until(lambda: not orphan.exists(), db))  # it went on to sweep
+        assert everything(db.table("sound")) == expected
+        assert victim.name in db.stats()["compactions"]["failure"]
+        assert {one["table"] for one in db.stats()["compactions"]["recent"] if one["group"] == "profile"} == {"sound"}
+        with pytest.raises(ebla.Corruption, match=victim.name):
+            everything(db.table("broken"), columns=["name"])
+        assert everything(db.table("broken"), columns=["click:"])  # another group, other files
+
+
+def test_a_large_outcome_is_several_files_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(background_compaction=False, fragment_bytes_max=2_000, history_seconds=0.0)
     schema = ebla.Schema(key={"k": "int64"}, groups=[ebla.Group("g", columns={"v": "string"}, block_bytes=1024)])
     with ebla.open(tmp_path, settings=settings) as db:
@@ -156,14 +190,8 @@ def test_a_large_outcome_is_several_files_side_by_side(tmp_path: Path) -> None:
             table.put([{"k": i, "v": f"{i * 7919 % 1000:04}-{n}" * 5} for i in range(n, 3_000, 2)])
             table.flush()
         expected = everything(table)
-        import ebla.tablet.compactor as module
-
-        before = module.WINDOW_RECORDS
-        try:
-            module.WINDOW_RECORDS = 500
-            table.compact()
-        finally:
-            module.WINDOW_RECORDS = before
+        monkeypatch.setattr("ebla.tablet.compactor.WINDOW_RECORDS", 500)
+        table.compact()
         assert fragments(table) > 3
         assert everything(table) == expected
         assert len(list(table.scan(start=100, stop=200))) == 100
