@@ -14,7 +14,7 @@ last row it gave.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -31,10 +31,12 @@ from ebla.tablet.reader import ReadPoint
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
 from ebla.tablet.view import Sources, TableView
-from ebla.tablet.windows import WINDOW_GROWTH, cut, even_window_rows
+from ebla.tablet.windows import WINDOW_GROWTH, cut, even_window_rows, lie_on_each_other
 
 FIRST_WINDOW_ROWS = 1_024
+# Where sources lie on each other a window is there several times over while it is merged, so it is smaller.
 WINDOW_BATCHES = 4
+WINDOW_BATCHES_MERGED = 2
 INLINE_ROWS = 16_384
 MEMORY_STRIDE = 4_096
 
@@ -142,8 +144,9 @@ class Scanner:
         tablets = list(view.tablets_in(key_range))
         size = self._first_window()
         for tablet, share in reversed(tablets) if self._request.reverse else tablets:
-            marks = self._marks(view, tablet, share)
-            largest = self._window_rows(view, tablet)
+            sources = self._sources(view, tablet, share)
+            marks = sorted(mark for one in sources for mark in self._source_marks(one, share))
+            largest = self._window_rows(view, tablet, sources)
             if self._request.reverse:
                 yield from reversed(cut(share, marks, min(size, INLINE_ROWS), min(largest, INLINE_ROWS)))
                 continue
@@ -161,8 +164,8 @@ class Scanner:
             return max(FIRST_WINDOW_ROWS, limit)
         return FIRST_WINDOW_ROWS
 
-    def _window_rows(self, view: TableView, tablet: TabletMetadata) -> int:
-        """Return how many records a window may have: fewer where rows are large."""
+    def _window_rows(self, view: TableView, tablet: TabletMetadata, sources: Sequence[Sources]) -> int:
+        """Return how many records a window may have: fewer where rows are large, or are merged."""
         rows = size = 0
         for state in tablet.groups:
             rows += sum(ref.rows for ref in state.fragments)
@@ -171,22 +174,23 @@ class Scanner:
             rows += sum(len(block) for block in memory.blocks)
             size += memory.bytes
         row_bytes = max(1, size // max(1, rows))
-        batch_rows = self._store.settings.scan_batch_rows
-        return max(1, min(WINDOW_BATCHES * batch_rows, self._store.settings.scan_window_bytes // row_bytes))
+        settings = self._store.settings
+        is_merged = any(lie_on_each_other(one.spans()) for one in sources)
+        batches = WINDOW_BATCHES_MERGED if is_merged else WINDOW_BATCHES
+        bytes_max = settings.scan_window_bytes * batches // WINDOW_BATCHES
+        return max(1, min(batches * settings.scan_batch_rows, bytes_max // row_bytes))
 
-    def _marks(self, view: TableView, tablet: TabletMetadata, share: KeyRange) -> list[tuple[bytes, int]]:
-        """Return rows of the sources, each with the number of records from it on to the next of its source."""
+    def _sources(self, view: TableView, tablet: TabletMetadata, share: KeyRange) -> list[Sources]:
+        """Return what there is to read in each group."""
         as_of = self._txn()
-        marks: list[tuple[bytes, int]] = []
-        for group in self._projection.groups:
-            sources = view.sources(tablet, group.id, share, as_of)
+        found = [view.sources(tablet, group.id, share, as_of) for group in self._projection.groups]
+        for group, sources in zip(self._projection.groups, found, strict=True):
             if len(sources.blocks) >= FOLD_BLOCKS_MIN:
                 self._store.wish_fold(self._table, group.id)
-            marks += self._source_marks(sources, share)
-        marks.sort()
-        return marks
+        return found
 
     def _source_marks(self, sources: Sources, share: KeyRange) -> Iterator[tuple[bytes, int]]:
+        """Yield rows of the sources, each with the number of records from it on to the next of its source."""
         for block in sources.blocks:
             for begin in range(0, len(block), MEMORY_STRIDE):
                 yield block.rows[begin].as_py(), min(MEMORY_STRIDE, len(block) - begin)

@@ -78,6 +78,13 @@ class Sources:
     def __len__(self) -> int:
         return len(self.blocks) + len(self.fragments)
 
+    def spans(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the first and the last row of each block and fragment."""
+        for block in self.blocks:
+            yield block.first, block.last
+        for fragment in self.fragments:
+            yield fragment.first, fragment.last
+
 
 def check_history(state: GroupState, as_of: int) -> None:
     """Raise `HistoryGone` if a compaction has left out what a reader at `as_of` may need."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ebla.ranges import KeyRange
 
@@ -27,3 +27,13 @@ def even_window_rows(rows: int, largest: int, threads: int) -> int:
     """Return how many records a window has if `rows` are shared out evenly among threads, `largest` at a time."""
     rounds = -(-rows // (largest * threads))
     return max(1, -(-rows // max(1, rounds * threads)))
+
+
+def lie_on_each_other(spans: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Tell whether two of the spans, from a first to a last row, have rows in common: then there is work in a merge."""
+    reach: bytes | None = None
+    for first, last in sorted(spans):
+        if reach is not None and first <= reach:
+            return True
+        reach = last
+    return False

@@ -23,7 +23,7 @@ from ebla.schema import Group, Schema
 from ebla.tablet import scanner
 from ebla.tablet.projection import Projection
 from ebla.tablet.scanner import Scanner, ScanRequest, with_columns_of
-from ebla.tablet.windows import cut, even_window_rows
+from ebla.tablet.windows import cut, even_window_rows, lie_on_each_other
 from tests.support.simulated_files import SimulatedFiles
 
 # --- cutting -------------------------------------------------------------------------------------
@@ -250,3 +250,19 @@ class TestWhere:
     def test_the_rest_of_a_table_survives_a_filter(self, world: World) -> None:
         found = list(world.table.scan(where=pc.field("n") == 5))
         assert found == [{"k": "k05", "n": 5, "even": False, "m": 50, "f:q": b"5"}]
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        ([], False),
+        ([(b"a", b"c")], False),
+        ([(b"d", b"f"), (b"a", b"c")], False),
+        ([(b"a", b"c"), (b"c", b"d")], True),
+        ([(b"a", b"z"), (b"x", b"y"), (b"b", b"c")], True),
+        ([(b"a", b"a"), (b"a", b"a")], True),
+    ],
+    ids=["none", "one", "side by side", "a row in common", "one over others", "the same row"],
+)
+def test_sources_that_have_rows_in_common_are_told(spans: list[tuple[bytes, bytes]], expected: bool) -> None:
+    assert lie_on_each_other(spans) is expected
