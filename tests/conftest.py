@@ -1,8 +1,9 @@
-"""Makes `tests.support` importable wherever pytest is started from, and has the one Spark session of all tests."""
+"""Makes `tests.support` importable wherever pytest is started from; has the one Spark session and ZooKeeper server."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.support.zookeeper import ZooKeeperServer
 
 _ROOT = str(Path(__file__).resolve().parent.parent)
 if _ROOT not in sys.path:
@@ -25,8 +28,25 @@ def spark() -> SparkSession:
     return session("local[2, 4]", "ebla tests", log_level="OFF", **{"spark.sql.shuffle.partitions": "2"})
 
 
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A ZooKeeper server by itself. Every test takes a root of its own; nobody stops it."""
+    from tests.support.zookeeper import ZooKeeperServer, free_ports
+
+    server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"), free_ports(1)[0])
+    server.start()
+    try:
+        server.wait()
+        yield server
+    finally:
+        server.kill()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep all tests that need Spark in one process, where the tests are shared out among several."""
+    """Keep all tests that need Spark in one process, where the tests are shared out among several; ZooKeeper too."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        fixtures = getattr(item, "fixturenames", ())
+        if "spark" in fixtures:
             item.add_marker(pytest.mark.xdist_group("spark"))
+        elif "zookeeper_server" in fixtures:
+            item.add_marker(pytest.mark.xdist_group("zookeeper"))

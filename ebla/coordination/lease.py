@@ -1,4 +1,4 @@
-"""Leases made of nodes, for services that have nothing better (SQLite, the memory twin).
+"""Leases made of nodes, the same for every coordination service.
 
 The node at the lease's path keeps who holds it, until when, and the epoch; it stays when the lease is released, so
 that the epoch goes on growing.
@@ -6,14 +6,16 @@ that the epoch goes on growing.
     free --take (epoch + 1)--> held --renew--> held --release--> free
                                  `-- time passes --> expired --take (epoch + 1)--> held by the next
 
-The end of a lease is written as time of day, which all processes of a host share. The holder itself trusts only its
-steady clock, read before the time of day, so that it stops first. Should the time of day jump, two may believe that
-they hold the lease; that is why there is an epoch, to be checked where data is written.
+The end of a lease is written by a clock that all takers share: the time of day of the one host, or that of the service
+itself where there are several hosts. The holder trusts only its own steady clock, read before the shared one, so that
+it stops first. Should the shared clock jump, two may believe that they hold the lease; that is why there is an epoch,
+to be checked where data is written.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import msgspec
 
@@ -54,15 +56,27 @@ def _decode(path: str, value: bytes) -> LeaseRecord:
         raise Corruption(path, f"not the record of a lease: {error}") from error
 
 
-def take_lease(service: CoordinationService, clock: Clock, path: str, owner: str, ttl_seconds: float) -> NodeLease:
-    """Take the lease at `path`, as `CoordinationService.lease` says."""
+def take_lease(
+    service: CoordinationService,
+    clock: Clock,
+    path: str,
+    owner: str,
+    ttl_seconds: float,
+    shared_microseconds: Callable[[], int] | None = None,
+) -> NodeLease:
+    """Take the lease at `path`, as `CoordinationService.lease` says.
+
+    `shared_microseconds` reads the clock that all takers share; it is the time of day of `clock` if it is not
+    given.
+    """
     check_path(path)
     if not owner or ttl_seconds <= 0:
         raise InvalidNode(f"{path}: a lease needs an owner and a time longer than zero")
+    shared = shared_microseconds or clock.microseconds
     unknown: OutcomeUnknown | None = None
     for _ in range(_ATTEMPTS_MAX):
         deadline = clock.monotonic_seconds() + ttl_seconds
-        now = clock.microseconds()
+        now = shared()
         node = service.read(path)
         former = LeaseRecord("", 0, 0) if node is None else _decode(path, node.value)
         if former.owner not in ("", owner) and now < former.expires_microseconds:
@@ -79,7 +93,7 @@ def take_lease(service: CoordinationService, clock: Clock, path: str, owner: str
         except OutcomeUnknown as error:
             unknown = error
             continue  # the owner may be us by now: taking it again settles it
-        return NodeLease(service, clock, path, record, version, ttl_seconds, deadline)
+        return NodeLease(service, clock, shared, path, record, version, ttl_seconds, deadline)
     if unknown is not None:
         raise OutcomeUnknown(f"{path}: it is not known whether the lease was taken: ask again") from unknown
     raise LeaseHeld(path, "others who keep taking it")
@@ -92,6 +106,7 @@ class NodeLease:
         self,
         service: CoordinationService,
         clock: Clock,
+        shared_microseconds: Callable[[], int],
         path: str,
         record: LeaseRecord,
         version: int,
@@ -100,6 +115,7 @@ class NodeLease:
     ) -> None:
         self._service = service
         self._clock = clock
+        self._shared_microseconds = shared_microseconds
         self._path = path
         self._ttl_seconds = ttl_seconds
         self._lock = threading.Lock()
@@ -134,7 +150,7 @@ class NodeLease:
                 if not self.is_held:
                     raise LeaseLost(self._path, "the lease ran out before it was renewed: take it again")
                 deadline = self._clock.monotonic_seconds() + self._ttl_seconds
-                expires = self._clock.microseconds() + int(self._ttl_seconds * 1_000_000)
+                expires = self._shared_microseconds() + int(self._ttl_seconds * 1_000_000)
                 try:
                     self._write(LeaseRecord(self._record.owner, self._record.epoch, expires))
                 except OutcomeUnknown as error:

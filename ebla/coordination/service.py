@@ -8,7 +8,7 @@ It is a tree of small values, each with a version that grows with every change o
 
     CoordinationService
     |-- SqliteCoordination     a file in the root directory: one host, several processes
-    |-- (ZooKeeper)            a cluster
+    |-- ZooKeeperCoordination  a cluster
     `-- MemoryCoordination     the twin for tests, which loses replies and crashes when told to
 
 What every implementation keeps, and one contract suite checks on all:
@@ -169,6 +169,7 @@ def check_path(path: str) -> str:
         not isinstance(path, str)
         or any(segment in ("", ".", "..") for segment in path.split("/"))
         or not path.isprintable()
+        or any("\ufff0" <= character <= "\uffff" for character in path)  # ZooKeeper has no such names
     ):
         raise InvalidNode(f"{path!r} cannot name a node: use names joined by '/', none of them empty, '.' or '..'")
     return path

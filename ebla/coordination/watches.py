@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["WatchList"]
+__all__ = ["WatchList", "covering"]
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +51,11 @@ class WatchList:
             if not there:
                 self._by_path.pop(watch.path, None)
 
+    def paths(self) -> set[str]:
+        """Return the paths that are watched."""
+        with self._lock:
+            return set(self._by_path)
+
     def clear(self) -> None:
         """Cancel all of them."""
         with self._lock:
@@ -62,7 +67,9 @@ class WatchList:
     def fire(self, changed: Iterable[str] | None) -> None:
         """Call every watch that covers one of the changed paths, once; all watches if `changed` is None."""
         with self._lock:
-            paths: Iterable[str] = [*self._by_path] if changed is None else dict.fromkeys(_covering(changed))
+            paths: Iterable[str] = (
+                [*self._by_path] if changed is None else {over: None for path in changed for over in covering(path)}
+            )
             watches = [watch for path in paths for watch in self._by_path.get(path, ())]
         for watch in watches:
             if watch.cancelled:  # by a callback before this one, or by another thread meanwhile
@@ -73,9 +80,9 @@ class WatchList:
                 _log.exception("the callback of the watch on %r failed", watch.path)
 
 
-def _covering(changed: Iterable[str]) -> Iterable[str]:
-    for path in changed:
-        while path:
-            yield path
-            path = path.rpartition("/")[0]
-        yield ""
+def covering(path: str) -> Iterator[str]:
+    """Yield the paths whose watches cover `path`: itself, those above it, and the empty one."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
+    yield ""

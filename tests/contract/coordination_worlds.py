@@ -1,17 +1,22 @@
 """The implementations that the contract of the coordination service is checked on: one world for each.
 
-To add an implementation, write a world and add it to `WORLDS`.
+To add an implementation, write a world and add it to `WORLDS` and `make_world`.
 """
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Protocol
+
+import pytest
 
 from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.coordination.service import CoordinationService
 from ebla.coordination.sqlite import FILE_NAME, SqliteCoordination
+from ebla.coordination.zookeeper import ZooKeeperCoordination
+from tests.support.zookeeper import ZooKeeperServer
 
 
 class World(Protocol):
@@ -29,7 +34,7 @@ class World(Protocol):
 
 
 class MemoryWorld:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self) -> None:
         self.clock = ManualClock()
         self.store = MemoryStore()
 
@@ -69,4 +74,50 @@ class SqliteWorld:
             client.close()
 
 
-WORLDS = {"memory": MemoryWorld, "sqlite": SqliteWorld}
+class ZooKeeperWorld:
+    """A tree of its own on a server that all tests share. Time passes for leases by a clock of the test's."""
+
+    def __init__(self, server: ZooKeeperServer) -> None:
+        self.clock = ManualClock()
+        self.server = server
+        self.root = f"/{uuid.uuid4()}"
+        self.clients: list[ZooKeeperCoordination] = []
+
+    def client(self) -> CoordinationService:
+        return self._connect(read_only=False)
+
+    def reader(self) -> CoordinationService:
+        return self._connect(read_only=True)
+
+    def _connect(self, *, read_only: bool) -> CoordinationService:
+        self.clients.append(
+            ZooKeeperCoordination(
+                self.server.address,
+                self.clock,
+                root=self.root,
+                read_only=read_only,
+                shared_microseconds=self.clock.microseconds,
+            )
+        )
+        return self.clients[-1]
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+
+
+WORLDS = ["memory", "sqlite", "zookeeper"]
+
+
+def make_world(name: str, request: pytest.FixtureRequest) -> World:
+    """The world of that name; a server is started only if it needs one."""
+    match name:
+        case "memory":
+            return MemoryWorld()
+        case "sqlite":
+            return SqliteWorld(request.getfixturevalue("tmp_path"))
+        case _:
+            return ZooKeeperWorld(request.getfixturevalue("zookeeper_server"))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
-from coordination_worlds import WORLDS, World
+from coordination_worlds import WORLDS, World, make_world
 
 from ebla.coordination.service import (
     VALUE_BYTES_MAX,
@@ -30,9 +29,13 @@ from ebla.errors import Closed, Conflict, ReadOnly
 PATIENCE_SECONDS = 20
 
 
-@pytest.fixture(params=WORLDS)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    world = WORLDS[request.param](tmp_path)
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.xdist_group("zookeeper") if name == "zookeeper" else ()) for name in WORLDS
+    ]
+)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    world = make_world(request.param, request)
     yield world
     world.close()
 

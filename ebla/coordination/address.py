@@ -1,0 +1,55 @@
+"""Where the coordination service of a store is, as a text.
+
+(nothing)                                    a SQLite file in the root directory
+zk://one:2181,two:2181,three:2181/ebla       ZooKeeper, and the znode below which the store is
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ebla.clock import Clock
+from ebla.coordination.service import CoordinationFailed, CoordinationService, InvalidNode, check_path
+
+__all__ = ["ZooKeeperAddress", "connect", "parse_address"]
+
+DEFAULT_ROOT = "/ebla"
+_SCHEME = "zk://"
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?")
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperAddress:
+    """The servers of an ensemble, and the znode of a store."""
+
+    hosts: tuple[str, ...]
+    root: str
+
+    def __str__(self) -> str:
+        return f"{_SCHEME}{','.join(self.hosts)}{self.root}"
+
+
+def parse_address(address: str) -> ZooKeeperAddress:
+    """Read ``zk://host:port,host:port/root``; `InvalidNode` if it is not such an address."""
+    if not isinstance(address, str) or not address.startswith(_SCHEME):
+        raise InvalidNode(f"{address!r} is no address of a coordination service: write zk://host:port,host:port/root")
+    servers, _, root = address.removeprefix(_SCHEME).partition("/")
+    hosts = tuple(servers.split(","))
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            raise InvalidNode(f"{address!r}: {host!r} is no host with a port: write zk://host:port,host:port/root")
+    root = f"/{root.rstrip('/')}" if root.rstrip("/") else DEFAULT_ROOT
+    if check_path(root[1:]).split("/")[0] == "zookeeper":
+        raise InvalidNode(f"{address!r}: ZooKeeper keeps /zookeeper to itself: choose another znode")
+    return ZooKeeperAddress(tuple(host if ":" in host.rpartition("]")[2] else f"{host}:2181" for host in hosts), root)
+
+
+def connect(address: ZooKeeperAddress, clock: Clock, *, read_only: bool = False) -> CoordinationService:
+    """Connect to a coordination service; `Unavailable` if it does not answer."""
+    try:
+        from ebla.coordination.zookeeper import ZooKeeperCoordination
+    except ImportError as error:
+        reason = f"{address} needs a client of ZooKeeper that is not installed: pip install 'ebla[zookeeper]'"
+        raise CoordinationFailed(reason) from error
+    return ZooKeeperCoordination(",".join(address.hosts), clock, root=address.root, read_only=read_only)
