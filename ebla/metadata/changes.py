@@ -13,6 +13,7 @@ touch each other commute, and one that lost a race is tried again on what the wi
     RangeErase      a range erasure that came past the log (bulk overwrite)
     RecordJob       a bulk job is applied once, at this txn: refused if it is on record
     RequireSchema   changes nothing; refuses if the schema has another version
+    BeginSplit, FinishSplit, CancelSplit, BeginJoin, FinishJoin, CancelJoin       recutting.py
 
 Applying a list of changes is all or nothing. Invariants: `flushed` never goes down; a stale epoch changes nothing.
 """
@@ -24,7 +25,17 @@ from typing import TypeAlias
 
 import msgspec
 
-from ebla.errors import Conflict
+from ebla.metadata.recutting import (
+    BeginJoin,
+    BeginSplit,
+    CancelJoin,
+    CancelSplit,
+    FinishJoin,
+    FinishSplit,
+    Recut,
+    recut,
+)
+from ebla.metadata.requirements import RequirementFailed, TabletAt, led, named_once
 from ebla.metadata.table_metadata import FragmentRef, GroupState, RangeErasure, TableMetadata, TabletMetadata
 from ebla.ranges import KeyRange
 
@@ -48,25 +59,6 @@ __all__ = [
 
 # So many jobs are remembered. A job that is retried after that many others is not recognised.
 JOBS_MAX = 1024
-
-
-class RequirementFailed(Conflict):
-    """The metadata is not as the change requires. Nothing was changed; `code` says in a word what differs."""
-
-    def __init__(self, code: str, reason: str) -> None:
-        self.code = code
-        self.reason = reason
-        super().__init__(reason)
-
-    def __reduce__(self) -> tuple[type[RequirementFailed], tuple[str, str]]:
-        return type(self), (self.code, self.reason)
-
-
-class TabletAt(msgspec.Struct, frozen=True, array_like=True):
-    """A tablet and the epoch at which the sender leads it."""
-
-    tablet: str
-    epoch: int
 
 
 class NewFragment(msgspec.Struct, frozen=True, array_like=True):
@@ -151,7 +143,7 @@ class RequireSchema(msgspec.Struct, frozen=True, array_like=True, tag="require_s
     version: int
 
 
-Change: TypeAlias = TakeLog | Flush | AddFragments | ReplaceFragments | RangeErase | RecordJob | RequireSchema
+Change: TypeAlias = TakeLog | Flush | AddFragments | ReplaceFragments | RangeErase | RecordJob | RequireSchema | Recut
 
 
 def apply(metadata: TableMetadata, changes: Sequence[Change], new_txnid: str) -> TableMetadata:
@@ -187,28 +179,15 @@ def _update(metadata: TableMetadata, change: Change) -> TableMetadata:
                 reason = f"the schema has version {metadata.schema.version}, not {change.version}"
                 raise RequirementFailed("schema_version", reason)
             return metadata
-
-
-def _led(metadata: TableMetadata, at: TabletAt | FlushedTablet) -> TabletMetadata:
-    tablet = metadata.by_id(at.tablet)
-    if tablet is None:
-        raise RequirementFailed("unknown_tablet", f"the table has no tablet {at.tablet} (any more)")
-    if tablet.epoch != at.epoch:
-        reason = f"tablet {at.tablet} is at epoch {tablet.epoch}: the sender led it at {at.epoch} and no longer does"
-        raise RequirementFailed("stale_epoch", reason)
-    return tablet
-
-
-def _named_once(tablets: Sequence[TabletAt | FlushedTablet]) -> None:
-    if len({at.tablet for at in tablets}) != len(tablets):
-        raise RequirementFailed("named_twice", "the change names a tablet twice")
+        case BeginSplit() | FinishSplit() | CancelSplit() | BeginJoin() | FinishJoin() | CancelJoin():
+            return recut(metadata, change)
 
 
 def _take_log(metadata: TableMetadata, change: TakeLog) -> list[TabletMetadata]:
-    _named_once(change.tablets)
+    named_once(change.tablets)
     changed = []
     for at in change.tablets:
-        tablet = _led(metadata, at)
+        tablet = led(metadata, at)
         if tablet.leader not in (None, change.server):
             reason = f"tablet {tablet.id} is led by {tablet.leader}, not by {change.server}"
             raise RequirementFailed("other_leader", reason)
@@ -220,11 +199,11 @@ def _take_log(metadata: TableMetadata, change: TakeLog) -> list[TabletMetadata]:
 
 
 def _flush(metadata: TableMetadata, change: Flush) -> list[TabletMetadata]:
-    _named_once(change.tablets)
+    named_once(change.tablets)
     received = _received(metadata, change.group, change.fragments, [at.tablet for at in change.tablets])
     changed = []
     for at in change.tablets:
-        tablet = _led(metadata, at)
+        tablet = led(metadata, at)
         state = tablet.group(change.group)
         gets_something = bool(received[at.tablet] or at.erasures)
         if at.flushed < state.flushed or (gets_something and at.flushed == state.flushed):
@@ -237,17 +216,17 @@ def _flush(metadata: TableMetadata, change: Flush) -> list[TabletMetadata]:
 
 
 def _add_fragments(metadata: TableMetadata, change: AddFragments) -> list[TabletMetadata]:
-    _named_once(change.tablets)
+    named_once(change.tablets)
     received = _received(metadata, change.group, change.fragments, [at.tablet for at in change.tablets])
     changed = []
     for at in change.tablets:
-        tablet = _led(metadata, at)
+        tablet = led(metadata, at)
         changed.append(tablet.with_group(_with_fragments(tablet.group(change.group), received[at.tablet])))
     return changed
 
 
 def _replace_fragments(metadata: TableMetadata, change: ReplaceFragments) -> TabletMetadata:
-    tablet = _led(metadata, change.tablet)
+    tablet = led(metadata, change.tablet)
     if change.group not in metadata.schema.group_by_id:
         raise RequirementFailed("unknown_group", f"the table has no group {change.group} (any more)")
     state = tablet.group(change.group)
@@ -267,14 +246,14 @@ def _replace_fragments(metadata: TableMetadata, change: ReplaceFragments) -> Tab
 
 
 def _range_erase(metadata: TableMetadata, change: RangeErase) -> list[TabletMetadata]:
-    _named_once(change.tablets)
+    named_once(change.tablets)
     erasure = change.erasure
     overlapped = {tablet.id for tablet in metadata.overlapping(KeyRange(erasure.first, erasure.last))}
     if overlapped != {at.tablet for at in change.tablets}:
         raise RequirementFailed("wrong_tablets", "the range erasure does not name exactly the tablets that it overlaps")
     changed = []
     for at in change.tablets:
-        tablet = _led(metadata, at)
+        tablet = led(metadata, at)
         for group in metadata.schema.group_by_id:
             state = tablet.group(group)
             tablet = tablet.with_group(msgspec.structs.replace(state, erasures=_joined(state.erasures, (erasure,))))

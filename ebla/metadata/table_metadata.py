@@ -20,6 +20,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -34,8 +35,11 @@ __all__ = [
     "FragmentRef",
     "GroupState",
     "InvalidMetadata",
+    "JoinPlan",
     "RangeErasure",
     "Replica",
+    "Retired",
+    "SplitPlan",
     "TableMetadata",
     "TabletMetadata",
     "check_tablet",
@@ -74,6 +78,18 @@ class FragmentRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     families: tuple[str, ...] | None = None  # only these families count; None: all
     tail_bytes: int = 0  # so many bytes at the end of the file are checked when it is opened; 0: none
     tail_crc: int = 0  # the crc32c of these
+    clip: tuple[RowBytes, RowBytes | None] | None = None  # only rows in this range count; None: all of the tablet
+
+    def within(self, rows: KeyRange) -> KeyRange | None:
+        """Return the part of `rows` in which records of the file count; None if there is none."""
+        return rows if self.clip is None else rows.intersect(KeyRange(*self.clip))
+
+    def may_have_rows_in(self, rows: KeyRange) -> bool:
+        """Tell whether some record of the file may count in `rows`."""
+        counted = self.within(rows)
+        return (
+            counted is not None and self.last >= counted.first and (counted.last is None or self.first < counted.last)
+        )
 
 
 class RangeErasure(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -101,6 +117,28 @@ class Replica(msgspec.Struct, frozen=True, array_like=True, gc=False):
     assignment_id: str
 
 
+class SplitPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How a tablet is going to be split: from `row` on, the rows are those of the second child."""
+
+    row: bytes
+    children: tuple[str, str]
+
+
+class JoinPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Which neighbours are going to be one tablet. Both of them have the same plan."""
+
+    left: str
+    right: str
+    child: str
+
+
+class Retired(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A tablet that became others. The log may still name it, at `txn` or before; all of that is in fragments."""
+
+    tablet: str
+    txn: int
+
+
 class TabletMetadata(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The rows [first, last) of a table."""
 
@@ -113,6 +151,8 @@ class TabletMetadata(msgspec.Struct, frozen=True, array_like=True, gc=False):
     replicas: tuple[Replica, ...] = ()
     log: str | None = None  # the server whose log holds its unflushed writes
     groups: tuple[GroupState, ...] = ()
+    split: SplitPlan | None = None
+    join: JoinPlan | None = None
 
     @property
     def range(self) -> KeyRange:
@@ -142,6 +182,8 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
     schema: TableSchema
     tablets: tuple[TabletMetadata, ...]
     jobs: tuple[tuple[str, int], ...] = ()  # the latest bulk jobs that were applied and their txns, oldest first
+    retired: tuple[Retired, ...] = ()  # tablets that are gone and that the log may still name
+    is_fixed: bool = False  # its tablets are never split or joined
 
     def tablet_for(self, row: bytes) -> TabletMetadata:
         """Return the tablet that `row` belongs to."""
@@ -181,7 +223,7 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
     @property
     def checksum(self) -> int:
         """A 64-bit sum over everything in the value."""
-        head = _encoder.encode((self.table_id, self.txnid, self.sequence, self.jobs))
+        head = _encoder.encode((self.table_id, self.txnid, self.sequence, self.jobs, self.retired, self.is_fixed))
         return (xxhash.xxh3_64_intdigest(head) + self._schema_hash + self._tablets_hash) & _CHECKSUM_MASK
 
     @cached_property
@@ -214,6 +256,38 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
         )
         return table
 
+    def with_recut(self, gone: Sequence[str], new: Sequence[TabletMetadata]) -> TableMetadata:
+        """Return the table with tablets that lie side by side replaced by others that cover the same rows.
+
+        What is new is checked, in itself and against its neighbours, so that no hole and no overlap can come about.
+        """
+        at = self._positions[gone[0]]
+        former = self.tablets[at : at + len(gone)]
+        if [tablet.id for tablet in former] != [*gone]:
+            raise InvalidMetadata(f"the tablets {', '.join(gone)} do not lie side by side")
+        kept = len(self.tablets) - len(gone)
+        if len({tablet.id for tablet in new}) != len(new) or any(
+            self._positions.get(tablet.id, at) not in range(at, at + len(gone)) for tablet in new
+        ):
+            raise InvalidMetadata(f"table {self.table_id}: two tablets have the same id")
+        if new[0].first != former[0].first or new[-1].last != former[-1].last:
+            raise InvalidMetadata(f"the tablets in the place of {', '.join(gone)} do not cover the same rows")
+        _check_side_by_side(new)
+        for tablet in new:
+            check_tablet(tablet, self.schema)
+        tablets = (*self.tablets[:at], *new, *self.tablets[at + len(gone) :])
+        assert len(tablets) == kept + len(new)
+        table = msgspec.structs.replace(self, tablets=tablets)
+        tablets_hash = self._tablets_hash + sum(map(_hash, new)) - sum(map(_hash, former))
+        table.__dict__.update(_schema_hash=self._schema_hash, _tablets_hash=tablets_hash & _CHECKSUM_MASK)
+        return table
+
+    def with_retired(self, retired: tuple[Retired, ...]) -> TableMetadata:
+        """Return the same table with another record of tablets that are gone."""
+        table = msgspec.structs.replace(self, retired=retired)
+        table.__dict__.update(self.__dict__)
+        return table
+
     def with_txnid(self, txnid: str, sequence: int) -> TableMetadata:
         """Return the same table as the outcome of another transaction."""
         table = msgspec.structs.replace(self, txnid=txnid, sequence=sequence)
@@ -236,15 +310,19 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
             raise InvalidMetadata(f"table {self.table_id}: two tablets have the same id")
         if self.tablets[0].first != b"":
             raise InvalidMetadata(f"table {self.table_id}: no tablet holds the rows before {self.tablets[0].first!r}")
-        for tablet, following in zip(self.tablets, self.tablets[1:], strict=False):
-            if tablet.last is None or tablet.last > following.first:
-                raise InvalidMetadata(f"tablets {tablet.id} and {following.id} overlap")
-            if tablet.last < following.first:
-                raise InvalidMetadata(f"there is a hole between the tablets {tablet.id} and {following.id}")
+        _check_side_by_side(self.tablets)
         if self.tablets[-1].last is not None:
             raise InvalidMetadata(f"table {self.table_id}: no tablet holds the rows from {self.tablets[-1].last!r} on")
         for tablet in self.tablets:
             check_tablet(tablet, self.schema)
+
+
+def _check_side_by_side(tablets: Sequence[TabletMetadata]) -> None:
+    for tablet, following in pairwise(tablets):
+        if tablet.last is None or tablet.last > following.first:
+            raise InvalidMetadata(f"tablets {tablet.id} and {following.id} overlap")
+        if tablet.last < following.first:
+            raise InvalidMetadata(f"there is a hole between the tablets {tablet.id} and {following.id}")
 
 
 def _hash(value: Any) -> int:
@@ -261,6 +339,10 @@ def check_tablet(tablet: TabletMetadata, schema: TableSchema) -> None:
 def _tablet_problem(tablet: TabletMetadata, schema: TableSchema) -> str | None:
     if not tablet.id or not tablet.state or tablet.epoch < 0:
         return "it needs an id, a state, and an epoch"
+    if (tablet.split is not None) + (tablet.join is not None) > (tablet.state != "running"):
+        return f"it is {tablet.state} and has a plan to be split or joined"
+    if tablet.split is not None and not (tablet.first < tablet.split.row and tablet.range.contains(tablet.split.row)):
+        return f"{tablet.split.row!r}, where it is to be split, does not divide it"
     if tablet.range.is_empty:
         return f"the range from {tablet.first!r} to {tablet.last!r} is empty"
     if len({replica.server for replica in tablet.replicas}) != len(tablet.replicas):
@@ -291,7 +373,7 @@ def _fragment_problem(fragment: FragmentRef, tablet: TabletMetadata) -> str | No
         return "it needs a file, a number of rows and a size"
     if fragment.first > fragment.last:
         return "its first row is after its last"
-    if fragment.last < tablet.first or (tablet.last is not None and fragment.first >= tablet.last):
+    if not fragment.may_have_rows_in(tablet.range):
         return "it has no row of the tablet"
     if fragment.txn_min > fragment.txn_max:
         return "its smallest txn is greater than its largest"
@@ -309,6 +391,7 @@ def initial_metadata(
     leader: str | None = None,
     log: str | None = None,
     state: str = "running",
+    is_fixed: bool = False,
 ) -> TableMetadata:
     """Return a new table, cut at the encoded rows `splits`, with one tablet more than splits and no data.
 
@@ -323,6 +406,6 @@ def initial_metadata(
         TabletMetadata(tablet_id, first, last, state, 1, leader, (), log, groups)
         for tablet_id, first, last in zip(tablet_ids, firsts, bounds, strict=True)
     )
-    metadata = TableMetadata(table_id, "new", 0, schema, tablets)
+    metadata = TableMetadata(table_id, "new", 0, schema, tablets, is_fixed=is_fixed)
     metadata.check()
     return metadata
