@@ -13,6 +13,8 @@ from ebla.client.scan import Position, Scan
 from ebla.client.snapshot import Snapshot
 from ebla.client.table import Row, Table, time_of
 from ebla.errors import (
+    CannotJoin,
+    CannotSplit,
     ClockSkew,
     Closed,
     Conflict,
@@ -45,6 +47,8 @@ from ebla.tablet.projection import Version
 __version__ = "0.1.0"
 
 __all__ = [
+    "CannotJoin",
+    "CannotSplit",
     "ClockSkew",
     "Closed",
     "Conflict",

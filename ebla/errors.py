@@ -9,6 +9,8 @@
     |   |-- InvalidBatch         rows that do not fit: types, null keys, sizes, damaged bytes
     |   |-- InvalidKey           a key that cannot be one of this table's
     |   |-- HistoryGone          `as_of` reaches back further than history is kept
+    |   |-- CannotSplit          a tablet that cannot be split, or not there
+    |   |-- CannotJoin           tablets that cannot be joined: not neighbours, for one
     |   |-- ClockSkew            a transaction number too far in the future
     |   `-- ReadOnly             a write to a store or snapshot opened for reading
     |-- Conflict             somebody else was faster: read again, then decide
@@ -34,6 +36,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "CannotJoin",
+    "CannotSplit",
     "ClockSkew",
     "Closed",
     "Conflict",
@@ -99,6 +103,14 @@ class InvalidKey(RequestError):
 
 class HistoryGone(RequestError):
     """The snapshot asked for is older than the history that is kept."""
+
+
+class CannotSplit(RequestError):
+    """A tablet that cannot be split, or not at that row. Nothing was changed."""
+
+
+class CannotJoin(RequestError):
+    """Tablets that cannot be joined: they are not neighbours, or their table is fixed. Nothing was changed."""
 
 
 class ClockSkew(RequestError):

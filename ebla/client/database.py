@@ -180,8 +180,13 @@ class Database:
 
     # --- tables ---
 
-    def create_table(self, name: str, schema: Schema, splits: Sequence[Any] | None = None) -> Table:
-        """Make a table, cut into tablets at the keys `splits` (or prefixes of keys), and return it."""
+    def create_table(
+        self, name: str, schema: Schema, splits: Sequence[Any] | None = None, *, fixed: bool = False
+    ) -> Table:
+        """Make a table, cut into tablets at the keys `splits` (or prefixes of keys), and return it.
+
+        The tablets of a `fixed` table stay as they are: they are never split or joined.
+        """
         self._check_writable()
         check_table_name(name)
         if not isinstance(schema, Schema):
@@ -199,7 +204,8 @@ class Database:
         if rows and rows[0] == b"":
             raise RequestError("a split cannot be empty: it would cut off nothing")
         table_id = new_id()
-        initial = initial_metadata(table_id, numbered, [new_id() for _ in range(len(rows) + 1)], rows)
+        ids = [new_id() for _ in range(len(rows) + 1)]
+        initial = initial_metadata(table_id, numbered, ids, rows, is_fixed=bool(fixed))
         return Table(self._store, self._store.create_table(name, initial))
 
     def table(self, name: str) -> Table:

@@ -17,7 +17,7 @@ from ebla.client.rows import to_cells_batch, to_put_batch
 from ebla.client.scan import Position, Scan, beyond_python
 from ebla.client.snapshot import Snapshot
 from ebla.clock import microseconds_of, txn_at
-from ebla.errors import Conflict, ReadOnly, RequestError
+from ebla.errors import CannotJoin, Conflict, ReadOnly, RequestError
 from ebla.ranges import ALL, KeyRange, successor
 from ebla.schema import TableSchema, Target
 from ebla.storage.order import is_strictly_sorted, sort_rows
@@ -382,6 +382,7 @@ class Table:
             reverse,
             None if latest else txn,
             read_uncommitted,
+            txn,
         )
         scanner = Scanner(self._store, self._state, request)
         return Scan(
@@ -424,6 +425,44 @@ class Table:
         """
         self._check_writable("durable")
         self._store.compact(self._state)
+
+    def split(self, at: object = None, *, tablet: str | None = None) -> tuple[str, str]:
+        """Split a tablet in two and return the ids of the two, the one with the smaller keys first.
+
+        `at` is the key, or a prefix of keys, with which the second begins; without it, one is chosen that divides the
+        rows evenly. `tablet` says which, by its id; by default it is the one that has `at`, or the largest. Rows are
+        not copied, and reads and writes go on. Raises `CannotSplit` if that is no place to split.
+        """
+        self._check_writable("durable")
+        row = None if at is None else self._state.codec.bound(at)
+        return self._store.split(self._state, row, tablet)
+
+    def join(self, first: object = None, last: object = None, *, tablets: tuple[str, str] | None = None) -> str:
+        """Make one tablet of two neighbours and return its id.
+
+        They are the tablet that has the key `first` and the one that has the key `last`, or those of two ids. Rows are
+        not copied, and reads and writes go on. Raises `CannotJoin` if they are not neighbours.
+        """
+        self._check_writable("durable")
+        metadata = self._state.view.metadata
+        if tablets is not None:
+            if first is not None or last is not None or len(tablets) != 2:
+                raise CannotJoin("give either two keys, or the ids of two tablets")
+            named = [metadata.by_id(tablet) for tablet in tablets]
+        else:
+            codec = self._state.codec
+            named = [
+                metadata.tablets[0] if first is None else metadata.tablet_for(codec.bound(first)),
+                metadata.tablets[-1] if last is None else metadata.tablet_for(codec.bound(last)),
+            ]
+        left, right = named
+        if left is None or right is None:
+            raise CannotJoin(f"{self.name!r} has no such tablet: see tablets()")
+        if left.last is None or left.last != right.first:
+            raise CannotJoin(
+                f"the tablets {left.id} and {right.id} of {self.name!r} are not neighbours in this order: see tablets()"
+            )
+        return self._store.join(self._state, left, right)
 
     def tablets(self) -> list[dict[str, Any]]:
         """Describe the tablets of the table: id, key range, fragments and sizes."""

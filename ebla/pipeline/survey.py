@@ -74,8 +74,9 @@ def sources_of(
             state = tablet.group(group.id)
             check_history(state, as_of)
             for ref in state.fragments:
-                if ref.txn_min <= as_of:
-                    shares[ref].append(share)
+                counted = ref.within(share)
+                if ref.txn_min <= as_of and counted is not None:
+                    shares[ref].append(counted)
             erasures += [
                 (group.id, _Hidden(part.first, part.last, erasure.txn))
                 for erasure in state.erasures

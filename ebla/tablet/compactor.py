@@ -182,15 +182,19 @@ class Compactor:
 
     def compact_table(self, table: TableState) -> None:
         """Merge every tablet of a table into one run per group, as far as that can be."""
-        for tablet in table.view.metadata.tablets:
-            for group in table.view.schema.groups:
-                current = table.view.metadata.by_id(tablet.id)
-                if current is None:
-                    continue
-                horizon = self._horizon_of(table, group.id)
-                choice = choose_all(current.group(group.id), horizon)
-                if choice is not None:
-                    self._carry_out(table, current, group, choice, horizon)
+        done: set[str] = set()
+        # Tablets that were split or joined meanwhile come up again, under other ids.
+        while waiting := [tablet for tablet in table.view.metadata.tablets if tablet.id not in done]:
+            for tablet in waiting:
+                done.add(tablet.id)
+                for group in table.view.schema.groups:
+                    current = table.view.metadata.by_id(tablet.id)
+                    if current is None:
+                        break
+                    horizon = self._horizon_of(table, group.id)
+                    choice = choose_all(current.group(group.id), horizon)
+                    if choice is not None:
+                        self._carry_out(table, current, group, choice, horizon)
 
     # --- one compaction ---
 
@@ -308,7 +312,10 @@ class Compactor:
                 raise StoreError("the store is being closed")
             runs = []
             for ref in choice.fragments:
-                run = table.reader.fragment(ref).read_range(window.first, window.last, names)
+                counted = ref.within(window)
+                if counted is None:
+                    continue
+                run = table.reader.fragment(ref).read_range(counted.first, counted.last, names)
                 if run is not None:
                     runs.append(run)
                     records_read += len(run)

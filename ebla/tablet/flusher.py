@@ -97,6 +97,11 @@ class Flusher:
         """Return the size of the log."""
         return self._writer.total_bytes() if self._writer is not None else 0
 
+    def log_from(self, otherwise: int) -> int:
+        """Return the oldest txn that the log has, or what is said if it has none."""
+        segments = self._writer.segments() if self._writer is not None else []
+        return min((segment.txn_min for segment in segments if segment.txn_max), default=otherwise)
+
     def log_segments(self) -> int:
         """Return the number of segments of the log."""
         return len(self._writer.segments()) if self._writer is not None else 0

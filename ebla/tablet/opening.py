@@ -28,7 +28,7 @@ from ebla.storage.files import Files
 from ebla.storage.log_format import LogEntry
 from ebla.storage.log_reader import make_durable, recover, truncate_torn_tail
 from ebla.storage.log_writer import LogWriter
-from ebla.tablet.recovery import Replayed, replay
+from ebla.tablet.recovery import Replayed, UnknownTablet, replay
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
 
@@ -174,8 +174,12 @@ def _open_for_reading(
             state = store.add_table(name, table)
             states[state.id] = state
         replayed = Replayed()
-        for entry in entries:
-            replay(entry, states, replayed, lambda table: None)
+        try:
+            for entry in entries:
+                replay(entry, states, replayed, lambda table: None)
+        except UnknownTablet:
+            store.close()
+            continue  # it was split or joined after the log was read, and that part of the log is gone
         store.recovered(replayed.replies)
         return store
     raise Unavailable("the store is being written too fast to find a moment to read it: try again")

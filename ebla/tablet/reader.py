@@ -111,6 +111,10 @@ class Reader:
         return runs
 
     def _fragment_runs(self, ref: FragmentRef, share: KeyRange, names: Sequence[str]) -> list[Run]:
+        counted = ref.within(share)
+        if counted is None:
+            return []
+        share = counted
         fragment = self.fragment(ref)
         begin, end = fragment.blocks_of(share.first, share.last)
         if end - begin <= CACHED_BLOCKS_MAX:
@@ -222,6 +226,8 @@ class Reader:
 
         for ref in state.fragments:
             if ref.txn_min <= as_of and ref.first <= row <= ref.last and ref.txn_max >= erased_at:
+                if ref.clip is not None and not KeyRange(*ref.clip).contains(row):
+                    continue
                 places += self.fragment(ref).find(row, row_hash)
         if len(places) == 1 and not erased_at:
             block, begin, end = places[0]
@@ -304,7 +310,8 @@ class Reader:
         """Return the records of many rows from all sources; see `_runs` for `stacked`."""
         runs = [run for block in sources.blocks for run in _find_in_memory(block, rows)]
         for ref in sources.fragments:
-            found = self.fragment(ref).find_many(rows, names)
+            asked = rows if ref.clip is None else _rows_in(rows, KeyRange(*ref.clip))
+            found = self.fragment(ref).find_many(asked, names)
             runs += [Run(run.records, ref.txn_max) for run in found] if stacked else found
         return runs
 
@@ -372,6 +379,13 @@ def _find_in_memory(block: Block, rows: pa.Array) -> list[Run]:
         return []
     places = block.find_many(rows.slice(begin, end - begin))
     return [Run(block.records.take(pa.array(places)), block.txn)] if len(places) else []
+
+
+def _rows_in(rows: pa.Array, counted: KeyRange) -> pa.Array:
+    """Return the part of sorted rows that lies in a range."""
+    begin = lower_bound(rows, counted.first)
+    end = len(rows) if counted.last is None else lower_bound(rows, counted.last, begin)
+    return rows.slice(begin, end - begin)
 
 
 def _is_clean(sources: Sources, rules: Rules) -> bool:

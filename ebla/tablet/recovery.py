@@ -1,8 +1,9 @@
 """Replay: what the log holds and no fragment does becomes memory again.
 
 METADATA says, per tablet and group, up to which log index everything is in fragments; older entries are passed over, so
-that nothing is applied that is already on disk. Entries of tables or tablets that are gone are passed over too. The
-records are used as they lie in the log: they were sorted before they were written.
+that nothing is applied that is already on disk. Entries of tables that are gone are passed over too, and those of
+tablets that were split or joined: METADATA has them on record as retired, which they are once all of them is in
+fragments. The records are used as they lie in the log: they were sorted before they were written.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from ebla.errors import Corruption
+from ebla.metadata.table_metadata import TabletMetadata
 from ebla.storage.log_format import LogBlock, LogEntry
 from ebla.storage.memory import MemoryErasure
 from ebla.storage.records import TXN, Block
@@ -56,7 +59,7 @@ def replay(
             indexes = {}
             for position in erasure.tablets:
                 table.saw_index(position.tablet, position.index)
-                tablet = table.view.metadata.by_id(position.tablet)
+                tablet = _tablet(table, position.tablet, erasure.txn)
                 if tablet is not None and position.index > tablet.group(group.id).flushed:
                     indexes[position.tablet] = position.index
             if indexes:
@@ -67,13 +70,27 @@ def replay(
         grown(table)
 
 
+class UnknownTablet(Corruption):
+    """The log has writes of a tablet that METADATA neither has nor had, or had until before."""
+
+
+def _tablet(table: TableState, tablet_id: str, txn: int) -> TabletMetadata | None:
+    """Return a tablet that the log names; None if all it has of it is in fragments."""
+    metadata = table.view.metadata
+    tablet = metadata.by_id(tablet_id)
+    if tablet is None and not any(one.tablet == tablet_id and txn <= one.txn for one in metadata.retired):
+        reason = f"it has a write at txn {txn} of tablet {tablet_id} of {table.name!r}, which METADATA does not know"
+        raise UnknownTablet("the log", f"{reason}: restore the newer METADATA")
+    return tablet
+
+
 def _unflushed(logged: LogBlock, table: TableState) -> Block | None:
     """Return the part of a logged block that no fragment holds yet."""
     indexes: dict[str, int] = {}
     parts: list[pa.RecordBatch] = []
     for part in logged.slices:
         table.saw_index(part.tablet, part.index)
-        tablet = table.view.metadata.by_id(part.tablet)
+        tablet = _tablet(table, part.tablet, logged.txn)
         if tablet is None or part.index <= tablet.group(logged.group).flushed:
             continue
         indexes[part.tablet] = part.index

@@ -43,7 +43,10 @@ MEMORY_STRIDE = 4_096
 
 @dataclass(frozen=True, slots=True)
 class ScanRequest:
-    """What is scanned. `as_of` is None for a scan that follows the newest commits from window to window."""
+    """What is scanned. `as_of` is None for a scan that follows the newest commits from window to window.
+
+    Such a scan reads at `at_least` or later: where values expire, time goes on without commits, and never back.
+    """
 
     projection: Projection
     key_range: KeyRange = ALL
@@ -52,6 +55,7 @@ class ScanRequest:
     reverse: bool = False
     as_of: int | None = None
     uncommitted: bool = False
+    at_least: int = 0
 
 
 class Scanner:
@@ -123,7 +127,9 @@ class Scanner:
 
     def _txn(self) -> int:
         as_of = self._request.as_of
-        return self._store.read_txn(uncommitted=self._request.uncommitted) if as_of is None else as_of
+        if as_of is not None:
+            return as_of
+        return max(self._request.at_least, self._store.read_txn(uncommitted=self._request.uncommitted))
 
     def _read(self, window: KeyRange) -> pa.Table | None:
         """Read one window. Tablets may have changed since it was cut, so it may touch several."""

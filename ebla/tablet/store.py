@@ -52,8 +52,10 @@ from ebla.tablet.flusher import Flusher
 from ebla.tablet.garbage import Garbage, Nursery
 from ebla.tablet.gate import Gate
 from ebla.tablet.open_tables import OpenTables
+from ebla.tablet.pauses import Pauses
 from ebla.tablet.pins import Pins
 from ebla.tablet.recent_rows import RecentRows
+from ebla.tablet.recutter import Recutter
 from ebla.tablet.replies import Replies
 from ebla.tablet.row_admission import RowMutation
 from ebla.tablet.sequencer import Sequencer
@@ -111,6 +113,18 @@ class TabletStore:
             self._tables, metadata, files, settings, server, clock, self._nursery, self._horizon, self._sweep
         )
         self._gate = Gate(self._commit_lock)
+        self._pauses = Pauses(self._commit_lock)
+        self._recutter = Recutter(
+            self._tables,
+            metadata,
+            self._flusher,
+            self.sequencer,
+            self._pauses,
+            clock,
+            server,
+            self._writable_log,
+            new_id,
+        )
         self._bulk = BulkDriver(
             self._tables,
             self._gate,
@@ -250,6 +264,8 @@ class TabletStore:
         else:
             slots = self.recent.slots_of(mutation.rows, table.salt)
         for _ in range(CONFLICT_CHECKS_MAX):
+            if table.is_unsettled and not table.is_paused:
+                self._recutter.settle(table)
             self._throttle(log)
             checked_at = None
             if unchanged_since is not None:
@@ -257,6 +273,10 @@ class TabletStore:
             with self._commit_lock:
                 if self._gate.reserved is not None:
                     self._gate.wait(log)
+                if table.is_paused:
+                    self._pauses.wait(table, log)
+                if table.is_unsettled:
+                    continue
                 if self._closing:
                     raise Closed("the store was closed")
                 if table.is_dropped:
@@ -463,6 +483,14 @@ class TabletStore:
         """Flush a table and merge the fragments of each of its tablets and groups into one run."""
         self.flush(table)
         self._compactor.compact_table(table)
+
+    def split(self, table: TableState, row: bytes | None = None, tablet: str | None = None) -> tuple[str, str]:
+        """Split a tablet at a row, or where it is divided evenly; return the ids of its children."""
+        return self._recutter.split(table, row, tablet)
+
+    def join(self, table: TableState, left: TabletMetadata, right: TabletMetadata) -> str:
+        """Make one tablet of two neighbours; return its id."""
+        return self._recutter.join(table, left, right)
 
     def _sweep(self) -> None:
         self.garbage.collect(dry_run=False)

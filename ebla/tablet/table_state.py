@@ -60,10 +60,12 @@ class TableState:
         self.view = TableView(metadata, {})
         self.is_dropped = False
         self.is_in_doubt = False  # its drop had an unknown outcome: see doubts.py
+        self.is_unsettled = False  # a split or join had an unknown outcome: see recutter.py
         # Guarded by the commit lock.
         self.flushing: dict[int, frozenset[int]] = {}
         self.last_wide_txn = 0  # the newest commit that may have changed any row: a range erasure, a bulk commit
         self.fold_wanted: set[int] = set()
+        self.is_paused = False  # writers wait: see pauses.py
         self._indexes: dict[str, int] = {}
         self._log_taken: set[str] = set()
 
@@ -179,6 +181,12 @@ class TableState:
             for tablet in metadata.tablets:
                 for state in tablet.groups:
                     self.saw_index(tablet.id, state.flushed)
+
+    def holds_unflushed(self, tablets: frozenset[str]) -> bool:
+        """Tell whether something of these tablets is in memory and in the log only."""
+        held = [block.indexes for memory in self.view.memory.values() for block in memory.blocks]
+        held += [erasure.indexes for memory in self.view.memory.values() for erasure in memory.erasures]
+        return any(not tablets.isdisjoint(indexes) for indexes in held)
 
     @property
     def memory_bytes(self) -> int:

@@ -56,7 +56,7 @@ class TableView:
         check_history(state, as_of)
         memory = self.memory_of(group)
         blocks = tuple(b for b in memory.blocks if b.txn_min <= as_of and _touches(share, b.first, b.last))
-        fragments = tuple(f for f in state.fragments if f.txn_min <= as_of and _touches(share, f.first, f.last))
+        fragments = tuple(f for f in state.fragments if f.txn_min <= as_of and f.may_have_rows_in(share))
         oldest = min([b.txn_min for b in blocks] + [f.txn_min for f in fragments], default=0)
         known: list[Erasure] = [*memory.erasures, *state.erasures]
         erasures = tuple(

@@ -1,7 +1,7 @@
 """The scripted run: steps that touch everything that writes a file, each with what it means to the reference model.
 
     create, put (durable, logged, none), partial and whole rows, cells, erase, erase_range, flush,
-    drop, create again, increment, close and reopen, and more of the same
+    split, join, drop, create again, increment, close and reopen, and more of the same
 
 Settings are so small that log segments roll every few commits and METADATA is snapshotted and pruned. Flushes happen
 where the story says so; `RESTLESS` settings let the background decide as well.
@@ -138,6 +138,14 @@ def compact(table: str) -> Step:
     return Step(f"compact {table}", "other", table, lambda db: db.table(table).compact(), is_synced=True)
 
 
+def split(table: str, at: Any) -> Step:
+    return Step(f"split {table}", "other", table, lambda db: db.table(table).split(at))
+
+
+def join(table: str, first: Any, last: Any) -> Step:
+    return Step(f"join {table}", "other", table, lambda db: db.table(table).join(first, last))
+
+
 def sync() -> Step:
     return Step("sync", "other", "", lambda db: db.sync())
 
@@ -178,12 +186,14 @@ def story() -> list[Step]:
             ],
         ),
         put("plain", plain_rows(6, 9, 2), "none"),
+        split("mixed", "kurt"),
         put("mixed", {"user": "ada", "click:home": b"5"}, "none"),
         sync(),
         put("mixed", [{"user": "bob", "name": "Bob"}, {"user": "max", "name": "Max"}, {"user": "tim", "age": 1}]),
         erase_range("mixed", "b", "l"),
         put("mixed", [{"user": "kurt", "age": 43}, {"user": "rosa", "view:a": b"7"}]),
         erase("mixed", "ada", ["click:home", "age"], "logged"),
+        join("mixed", "i", "l"),
         flush("mixed"),
         compact("mixed"),
         put("plain", plain_rows(20, 60, 3)),
@@ -200,6 +210,8 @@ def story() -> list[Step]:
         put("mixed", {"user": "kurt", "name": "Gödel"}),
         put("mixed", {"user": "ada", "name": "Countess"}, replace=True),
         put("plain", plain_rows(3, 5, 6), "none"),
+        join("plain", b"0000", b"0004"),
+        split("plain", b"0002"),
         put("mixed", [{"user": "ada", "view:x": b"10"}, {"user": "nils", "age": 5}], "none"),
         flush("mixed"),
         erase("plain", b"0004"),

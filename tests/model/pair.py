@@ -143,6 +143,32 @@ class Pair:
         finally:
             store._compactor._horizon = horizon
 
+    def split(self, name: str, at: Any) -> None:
+        """Split a tablet at a key, or where the store likes; nothing changes for readers."""
+        table = self.table(name)
+        before = len(table.tablets())
+        try:
+            table.split(self._end(name, at))
+        except ebla.CannotSplit:
+            assert len(table.tablets()) == before
+        else:
+            assert len(table.tablets()) == before + 1
+
+    def join(self, name: str, number: int) -> None:
+        """Join two neighbours; nothing changes for readers."""
+        table = self.table(name)
+        ids = [tablet["id"] for tablet in table.tablets()]
+        if len(ids) > 1:
+            at = number % (len(ids) - 1)
+            try:
+                table.join(tablets=(ids[at], ids[at + 1]))
+            except ebla.CannotJoin:  # a file counts in two places of the two; a compaction helps
+                assert any(
+                    ref.clip for t in table._state.view.metadata.tablets for g in t.groups for ref in g.fragments
+                )
+            else:
+                assert len(table.tablets()) == len(ids) - 1
+
     def reopen(self) -> None:
         """Close in order and open again."""
         self._let_go()

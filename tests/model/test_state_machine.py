@@ -230,6 +230,14 @@ def machine_for(shape: Shape) -> type[RuleBasedStateMachine]:
         def compact(self, table: str, forget: bool) -> None:
             self.both.compact(table, forget=forget)
 
+        @step(table=tables, at=st.none() | keys)
+        def split(self, table: str, at: Key | None) -> None:
+            self.both.split(table, at)
+
+        @step(table=tables, number=numbers)
+        def join(self, table: str, number: int) -> None:
+            self.both.join(table, number)
+
         @step(in_order=st.booleans())
         def reopen(self, in_order: bool) -> None:
             if in_order:
