@@ -302,7 +302,7 @@ def test_no_walk_of_splits_and_joins_leaves_a_hole_or_loses_a_record(steps: list
         position = metadata.tablets.index(tablet)
         try:
             if kind in ("split", "cancel"):
-                begin = BeginSplit(at, bytes([number, number]), (next(ids), next(ids)))
+                begin = BeginSplit(at, bytes([number + 1, number]), (next(ids), next(ids)))
                 end: Change = FinishSplit(at, 1, 0) if kind == "split" else CancelSplit(at)
                 metadata = after(metadata, begin, end)
             elif kind == "join" and position + 1 < len(metadata.tablets):
@@ -313,7 +313,7 @@ def test_no_walk_of_splits_and_joins_leaves_a_hole_or_loses_a_record(steps: list
                 continue
             elif kind == "compact":
                 name = f"c{next(indexes)}"
-                last = b"\xfe" if tablet.last is None else tablet.last[:-1] + bytes([tablet.last[-1] - 1, 255])
+                last = b"\xfe" if tablet.last is None else bytes([tablet.last[0] - 1, 255])
                 new = (fragment(name, tablet.first, max(last, tablet.first)),)
                 metadata = after(metadata, ReplaceFragments(at, PROFILE, refs(metadata, tablet.id), new, (), 0))
                 continue
