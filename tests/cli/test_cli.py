@@ -134,7 +134,11 @@ def test_replace_erases_what_is_not_given(users: Cli) -> None:
 
 def test_if_absent_refuses_an_existing_row(users: Cli) -> None:
     users.fails(ExitCode.CONFLICT, "put", "users", "--if-absent", ADA)
+    before = users.fine("scan", "users", "--format", "jsonl").rows
     users.fine("put", "users", "--if-absent", '{"user": "new", "day": "2026-01-01"}')
+    after = users.fine("scan", "users", "--format", "jsonl").rows
+    assert [row["user"] for row in after if row not in before] == ["new"]
+    assert len(after) == len(before) + 1
 
 
 def test_every_type_survives_the_way_through_json_and_csv(cli: Cli) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,12 +29,6 @@ from tests.client.bulk_world import (
     writer_for,
     written,
 )
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with ebla.open(tmp_path / "store") as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import ebla
 from ebla.client import bulk_writer
 from ebla.client.bulk_writer import BulkWriter
 from ebla.client.database import Database
@@ -37,12 +36,6 @@ from tests.client.bulk_world import (
     written,
 )
 from tests.support.simulated_files import FaultPlan, SimulatedFiles
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with ebla.open(tmp_path / "store") as opened:
-        yield opened
 
 
 @pytest.fixture

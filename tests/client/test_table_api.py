@@ -527,6 +527,7 @@ class TestReadModifyWrite:
         row = counts.get("and")
         counts.put({"word": "banana", "n": 0})
         counts.put({"word": "and", "n": 1}, if_unchanged_since=row.txn)
+        assert counts.get("and")["n"] == 1
 
     @pytest.mark.parametrize("change", ["erase", "erase_range", "flush"])
     def test_erasures_count_as_changes_and_flushes_do_not(self, counts: ebla.Table, change: str) -> None:

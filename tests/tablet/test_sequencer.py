@@ -197,6 +197,7 @@ class TestWaiting:
         sequencer.fail(LogFailed("the disk is full"))
         sequencer.wait_committed(1)
         sequencer.wait_stable(1)
+        assert (sequencer.committed, sequencer.stable) == (1, 1)
 
     def test_a_wait_that_takes_too_long_says_so(self) -> None:
         with pytest.raises(TimedOut, match=r"0\.0 s"):
