@@ -39,7 +39,8 @@ class Settings:
     # A compaction or a bulk load begins a new file when one has this size.
     fragment_bytes_max: int = 128 * MIB
 
-    log_segment_bytes: int = 32 * MIB
+    # The newest segment is read by every open, whatever of it is flushed.
+    log_segment_bytes: int = 16 * MIB
     log_bytes_max: int = 256 * MIB
 
     # Caches.
