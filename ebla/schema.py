@@ -171,7 +171,9 @@ class Group:
     family in no other group; free qualifiers, bytes values).
 
     `max_versions` and `max_age` purge old versions, either of them being enough (`purge_join="or"`) or only both
-    together (``"and"``). `in_memory` asks the cache to keep the group's blocks.
+    together (``"and"``). A group that sets neither keeps one version if it has columns and all if it has families;
+    ``max_versions="all"`` keeps all in either. Whatever is kept, `as_of` sees the past as far as history reaches.
+    `in_memory` asks the cache to keep the group's blocks.
     """
 
     name: str
@@ -179,7 +181,7 @@ class Group:
     families: Sequence[str] | None = None
     compression: str = "lz4"
     block_bytes: int = BLOCK_BYTES_DEFAULT
-    max_versions: int | None = None
+    max_versions: int | Literal["all"] | None = None
     max_age: str | timedelta | float | None = None
     purge_join: Literal["and", "or"] = "or"
     in_memory: bool = False
@@ -232,8 +234,6 @@ def _number_group(group: Group, ids: Iterable[int]) -> GroupSchema:
         raise SchemaError(f"group {group.name!r}: compression is one of {', '.join(COMPRESSIONS)}")
     if group.purge_join not in ("and", "or"):
         raise SchemaError(f"group {group.name!r}: purge_join is 'and' or 'or', not {group.purge_join!r}")
-    if group.max_versions is not None and group.max_versions < 1:
-        raise SchemaError(f"group {group.name!r}: max_versions is at least 1")
     if group.block_bytes < 1024:
         raise SchemaError(f"group {group.name!r}: block_bytes is at least 1024")
     if isinstance(group.families, str):
@@ -252,11 +252,24 @@ def _number_group(group: Group, ids: Iterable[int]) -> GroupSchema:
         families=families,
         compression=group.compression,
         block_bytes=group.block_bytes,
-        max_versions=group.max_versions,
+        max_versions=_max_versions(group),
         max_age_microseconds=None if group.max_age is None else parse_age(group.max_age),
         purge_join=group.purge_join,
         in_memory=bool(group.in_memory),
     )
+
+
+def _max_versions(group: Group) -> int | None:
+    """Return how many versions a group keeps, None for all of them."""
+    given = group.max_versions
+    if given is None:
+        # Who says nothing about versions of typed columns thinks of a table as SQL does.
+        return 1 if group.columns is not None and group.max_age is None else None
+    if given == "all":
+        return None
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise SchemaError(f"group {group.name!r}: max_versions is at least 1, or 'all', not {given!r}")
+    return given
 
 
 def _family(name: str) -> str:
@@ -295,7 +308,7 @@ class GroupSchema(msgspec.Struct, frozen=True, dict=True):
     families: tuple[Family, ...]
     compression: str
     block_bytes: int
-    max_versions: int | None
+    max_versions: int | None  # None: all
     max_age_microseconds: int | None
     purge_join: Literal["and", "or"]
     in_memory: bool

@@ -275,3 +275,29 @@ def test_a_numbered_schema_is_stored_and_read_back(group: Group) -> None:
     schema = Schema(key={"k1": "string", "k2": "timestamp[ns]"}, groups=[group]).number()
     stored = msgspec.msgpack.encode(schema, enc_hook=encode_hook)
     assert msgspec.msgpack.decode(stored, type=TableSchema, dec_hook=decode_hook) == schema
+
+
+class TestVersionsKept:
+    @staticmethod
+    def kept(**options: Any) -> int | None:
+        return Schema(groups=[Group("g", **options)]).number().groups[0].max_versions
+
+    def test_a_columns_group_without_a_policy_keeps_one_version(self) -> None:
+        assert self.kept(columns={"a": "int64"}) == 1
+        assert Schema(columns={"a": "int64"}).number().groups[0].max_versions == 1
+
+    def test_a_cells_group_without_a_policy_keeps_all(self) -> None:
+        assert self.kept(families=["f"]) is None
+
+    def test_all_versions_can_be_asked_for(self) -> None:
+        assert self.kept(columns={"a": "int64"}, max_versions="all") is None
+        assert self.kept(families=["f"], max_versions="all") is None
+
+    def test_a_policy_by_age_alone_is_taken_as_it_is(self) -> None:
+        assert self.kept(columns={"a": "int64"}, max_age="1h") is None
+        assert self.kept(columns={"a": "int64"}, max_age="1h", purge_join="and") is None
+
+    @pytest.mark.parametrize("wrong", [0, -1, "many", True, 1.5])
+    def test_anything_else_is_refused(self, wrong: Any) -> None:
+        with pytest.raises(SchemaError, match="max_versions is at least 1, or 'all'"):
+            self.kept(columns={"a": "int64"}, max_versions=wrong)

@@ -10,7 +10,7 @@ be given to `create` as it is, so that a table's shape can be copied, kept in ve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -30,7 +30,7 @@ class GroupJson(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     families: list[str] | None = None
     compression: str | None = None
     block_bytes: int | None = None
-    max_versions: int | None = None
+    max_versions: int | Literal["all"] | None = None
     max_age: str | float | None = None
     purge_join: str | None = None
     in_memory: bool = False
@@ -87,6 +87,8 @@ def group_from_text(text: str) -> Group:
             options[option] = dict(_named_type(column, "columns") for column in split_outside_brackets(value))
         elif option == "families":
             options[option] = [family.strip() for family in value.split(",") if family.strip()]
+        elif option == "max_versions" and value == "all":
+            options[option] = value
         elif option in ("max_versions", "block_bytes"):
             if not value.isdecimal():
                 raise SchemaError(f"--group {name!r}: {option} is a whole number, not {value!r}")
@@ -189,7 +191,7 @@ def _group_to_json(group: GroupSchema) -> GroupJson:
         families=[family.name for family in group.families] if group.is_cells else None,
         compression=group.compression,
         block_bytes=group.block_bytes,
-        max_versions=group.max_versions,
+        max_versions="all" if group.max_versions is None else group.max_versions,
         max_age=None if group.max_age_microseconds is None else age_text(group.max_age_microseconds),
         purge_join=group.purge_join,
         in_memory=group.in_memory,

@@ -51,7 +51,7 @@ def create(
             "--group",
             metavar="NAME:OPTION=VALUE;...",
             help="A locality group. Options: columns=a:int32,b:string or families=x,y (or *); compression, "
-            "block_bytes, max_versions, max_age=30d, purge_join=and|or, in_memory.",
+            "block_bytes, max_versions (or all), max_age=30d, purge_join=and|or, in_memory.",
             show_default=False,
         ),
     ] = None,
@@ -161,7 +161,7 @@ def _kept(group: GroupSchema) -> str:
         parts.append(f"{group.max_versions} version(s)")
     if group.max_age_microseconds is not None:
         parts.append(age_text(group.max_age_microseconds))
-    return f" {group.purge_join} ".join(parts)
+    return f" {group.purge_join} ".join(parts) or "all versions"
 
 
 FLUSH_EXAMPLES = examples("ebla flush users", "ebla flush")

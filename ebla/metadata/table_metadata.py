@@ -216,6 +216,14 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
         return next((txn for done, txn in reversed(self.jobs) if done == job), None)
 
     @property
+    def newest_txn(self) -> int:
+        """The newest txn of anything that it knows of: fragments, range erasures, bulk jobs; 0 if there is nothing."""
+        states = [state for tablet in self.tablets for state in tablet.groups]
+        fragments = (fragment.txn_max for state in states for fragment in state.fragments)
+        erasures = (erasure.txn for state in states for erasure in state.erasures)
+        return max(self.newest_job_txn, max(fragments, default=0), max(erasures, default=0))
+
+    @property
     def newest_job_txn(self) -> int:
         """The txn of the newest bulk job, 0 if there was none."""
         return self.jobs[-1][1] if self.jobs else 0

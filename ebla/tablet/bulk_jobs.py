@@ -86,11 +86,10 @@ def end_job(
         return []
     intent = _decode(path, node.value)
     there = _files_of(files, intent.table_id, job)  # before METADATA is read: what comes later is not ours to judge
-    try:
-        named = set(metadata.refresh(intent.table_id).files())
-    except UnknownTable:
-        named = set()
-    named.update(keep)
+    named = {*keep}
+    for entry in metadata.list_tables():  # a clone may name what its origin has replaced since
+        with contextlib.suppress(UnknownTable):  # dropped since the list was read
+            named.update(metadata.refresh(entry.table_id).files())
     removed = _remove(files, [file for file in there if file not in named], intent.table_id)
     with contextlib.suppress(CoordinationConflict, OutcomeUnknown):  # ended, or begun again, by somebody else
         coordination.delete(path, node.version)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -39,17 +40,17 @@ class Nursery:
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
         self._lock = threading.Lock()
-        self._young: set[str] = set()  # guarded by _lock
+        self._young: Counter[str] = Counter()  # guarded by _lock; several may be about to name the same file
 
     def new_path(self, table_id: str) -> str:
         """Return the path of a fragment that does not exist yet; from now on it is about to be named."""
         path = f"{FRAGMENTS}/{table_id}/{self._new_id()}.parquet"
         with self._lock:
-            self._young.add(path)
+            self._young[path] += 1
         return path
 
     def adopt(self, paths: Iterable[str]) -> None:
-        """Take in files that somebody else made and that are about to be named now."""
+        """Take in files that somebody else made and that are about to be named now, each once."""
         with self._lock:
             self._young.update(paths)
 
@@ -64,7 +65,10 @@ class Nursery:
     def grown(self, paths: Iterable[str]) -> None:
         """Say that METADATA names these files now, or certainly never will."""
         with self._lock:
-            self._young.difference_update(paths)
+            for path in paths:
+                self._young[path] -= 1
+                if self._young[path] <= 0:
+                    del self._young[path]
 
     def young(self) -> frozenset[str]:
         """Return the files that are about to be named."""

@@ -167,7 +167,7 @@ def _open_for_reading(
             # All was in fragments, if these are the fragments that there were at that moment.
             if [(name, table.txnid) for name, table in before] != [(name, table.txnid) for name, table in tables]:
                 continue
-            snapshot = max((_newest_txn(table) for _, table in tables), default=0)
+            snapshot = max((table.newest_txn for _, table in tables), default=0)
         store = _new_store(files, coordination, metadata, clock, settings, identity, new_id, TxnClock(clock, snapshot))
         states = {}
         for name, table in tables:
@@ -187,14 +187,6 @@ def _open_for_reading(
 
 def _read_tables(metadata: MetadataServer) -> list[tuple[str, TableMetadata]]:
     return [(name, metadata.refresh(table_id)) for name, table_id in metadata.list_tables()]
-
-
-def _newest_txn(table: TableMetadata) -> int:
-    """Return the newest txn of anything that METADATA knows of a table."""
-    states = [state for tablet in table.tablets for state in tablet.groups]
-    txns = [fragment.txn_max for state in states for fragment in state.fragments]
-    txns += [erasure.txn for state in states for erasure in state.erasures]
-    return max([table.newest_job_txn, *txns])
 
 
 def _read_log(files: Files, server: str) -> list[LogEntry] | None:

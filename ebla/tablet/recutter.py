@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ebla.clock import Clock
 from ebla.errors import CannotJoin, CannotSplit, EblaError, OutcomeUnknown, StoreError
@@ -188,6 +188,26 @@ class Recutter:
             CancelJoin(left, right),
         )
         self.joins += 1
+
+    @contextlib.contextmanager
+    def held_still(self, table: TableState) -> Iterator[None]:
+        """Keep a table as it is for a moment: all of it in fragments, no tablet being cut, and its writers waiting."""
+        with self._lock:
+            log = self._prepare(table)
+            self._flusher.flush_table(table)  # most of it, before others have to wait for us
+            with self._tables.lock:
+                self._pauses.begin(table)
+                before = self._sequencer.allocated
+            try:
+                log.wait(before)
+                self._sequencer.wait_stable(before)
+                self._flusher.flush_table(table)
+                if not table.is_dropped and table.memory_bytes:
+                    raise StoreError(f"{table.name!r} could not be flushed: nothing was changed, retry")
+                yield
+            finally:
+                with self._tables.lock:
+                    self._pauses.end(table)
 
     # --- what was begun ---
 

@@ -45,6 +45,7 @@ from ebla.storage.records import Block
 from ebla.tablet.admission import Mutation
 from ebla.tablet.bulk import BulkCommit, BulkResult
 from ebla.tablet.bulk_driver import BulkDriver
+from ebla.tablet.cloning import Cloner
 from ebla.tablet.commit_log import Combined, Commit, CommitLog
 from ebla.tablet.compactor import Compactor
 from ebla.tablet.doubts import Doubts
@@ -137,6 +138,7 @@ class TabletStore:
             self._writable_log,
             self._nursery,
         )
+        self._cloner = Cloner(metadata, self._recutter, self._nursery, self._doubts, new_id)
         # Set by `start`.
         self._commit_log: CommitLog | None = None
         # Guarded by _commit_lock.
@@ -156,6 +158,10 @@ class TabletStore:
     def create_table(self, name: str, initial: TableMetadata) -> TableState:
         """Create a table and open it."""
         return self._doubts.create(name, initial)
+
+    def clone_table(self, origin: TableState, name: str) -> TableState:
+        """Make a table of all that is committed in another, by reference, and open it."""
+        return self._cloner.clone(origin, name)
 
     def drop_table(self, name: str) -> None:
         """Drop a table and stop serving it; its memory is let go."""

@@ -63,7 +63,8 @@ class TableState:
         self.is_unsettled = False  # a split or join had an unknown outcome: see recutter.py
         # Guarded by the commit lock.
         self.flushing: dict[int, frozenset[int]] = {}
-        self.last_wide_txn = 0  # the newest commit that may have changed any row: a range erasure, a bulk commit
+        # The newest commit that may have changed any row: a range erasure, a bulk commit, all that a clone began with.
+        self.last_wide_txn = metadata.newest_txn
         self.fold_wanted: set[int] = set()
         self.is_paused = False  # writers wait: see pauses.py
         self._indexes: dict[str, int] = {}

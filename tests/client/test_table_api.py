@@ -400,7 +400,9 @@ class TestScan:
         with pytest.raises(ebla.UnknownColumn):
             counts.scan(where=pc.field("m") == 6)
 
-    def test_versions_show_what_a_column_was(self, counts: ebla.Table) -> None:
+    def test_versions_show_what_a_column_was(self, db: ebla.Database) -> None:
+        group = ebla.Group("g", columns={"n": "int64", "text": "string"}, max_versions="all")
+        counts = db.create_table("kept", ebla.Schema(key={"word": "string"}, groups=[group]))
         first = counts.put({"word": "v", "n": 1})
         second = counts.put({"word": "v", "n": 2})
         (row,) = counts.scan(prefix="v", versions=2)

@@ -37,7 +37,7 @@ RESTLESS = replace(CALM, flush_bytes=2 * KIB, close_flush_bytes=0, log_bytes_max
 MIXED = Schema(
     key={"user": "string"},
     groups=[
-        Group("profile", columns={"name": "string", "age": "int32"}),
+        Group("profile", columns={"name": "string", "age": "int32"}, max_versions="all"),
         Group("extra", columns={"note": "string"}),
         Group("events", families=["click", "view"], max_versions=3),
     ],

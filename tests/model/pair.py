@@ -119,6 +119,17 @@ class Pair:
             self.database.table(name)
         self.create(name)
 
+    def clone(self, origin: str, name: str) -> None:
+        """Put a clone of one table in the place of another."""
+        self._let_go()
+        self.database.drop_table(name)
+        self.model.drop_table(name)
+        made = self.database.clone_table(origin, name)
+        self.model.clone_table(origin, name)
+        assert made.name == name
+        assert self.database.tables() == self.model.tables()
+        self.moments[name] = list(self.moments[origin])
+
     def flush(self, name: str) -> None:
         """Move what is in memory to files."""
         self.table(name).flush()

@@ -131,6 +131,16 @@ class ReferenceStore:
         """Return the names of all tables, sorted."""
         return sorted(self._tables)
 
+    def clone_table(self, origin: str, name: str) -> ReferenceTable:
+        """Add a table with all that was ever written to another."""
+        if name in self._tables:
+            raise TableExists(name)
+        taken = self.table(origin)
+        made = self._tables[name] = ReferenceTable(taken.schema)
+        made.history = {key: list(records) for key, records in taken.history.items()}
+        made.ranges = list(taken.ranges)
+        return made
+
     def drop_table(self, name: str) -> None:
         """Remove a table and all it ever held."""
         self.table(name)

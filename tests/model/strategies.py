@@ -309,7 +309,7 @@ SHAPES: tuple[Shape, ...] = (
         "composite_key",
         Schema(
             key={"user": "string", "day": "date32", "n": "int16"},
-            groups=[Group("main", columns={"x": "int64", "y": "binary"})],
+            groups=[Group("main", columns={"x": "int64", "y": "binary"}, max_versions="all")],
         ),
         keys=tuple(
             (user, day, n)
@@ -342,7 +342,7 @@ SHAPES: tuple[Shape, ...] = (
             key={"name": "string"},
             groups=[
                 Group("events", families=["click", "view"]),
-                Group("profile", columns={"n": "int64", "s": "string"}),
+                Group("profile", columns={"n": "int64", "s": "string"}, max_versions="all"),
             ],
         ),
         keys=tuple((key,) for key in STRING_KEYS),

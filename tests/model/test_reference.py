@@ -121,7 +121,7 @@ def test_a_range_erasure_takes_its_start_and_leaves_its_stop() -> None:
 
 
 def test_versions_are_commits_newest_first_and_end_at_an_erasure() -> None:
-    t = columns_table()
+    t = columns_table(max_versions="all")
     t.put({"row": b"a", "x": 1}, at(1))
     t.erase(A, at(2))
     t.put({"row": b"a", "x": 2, "y": "two"}, at(3))

@@ -249,6 +249,10 @@ def machine_for(shape: Shape) -> type[RuleBasedStateMachine]:
         def recreate(self, table: str) -> None:
             self.both.recreate(table)
 
+        @step(table=tables)
+        def clone(self, table: str) -> None:
+            self.both.clone(table, "second" if table == "first" else "first")
+
         @step(table=tables, key=keys, wrong=st.sampled_from(("column", "type", "key", "no key", "bytes")))
         def refuse(self, table: str, key: Key, wrong: str) -> None:
             row = shape.key_row(key)

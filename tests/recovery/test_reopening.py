@@ -19,7 +19,10 @@ from ebla.storage.log_reader import read_segment
 
 SCHEMA = ebla.Schema(
     key={"k": "string"},
-    groups=[ebla.Group("typed", columns={"n": "int64", "text": "string"}), ebla.Group("cells", families=["c"])],
+    groups=[
+        ebla.Group("typed", columns={"n": "int64", "text": "string"}, max_versions="all"),
+        ebla.Group("cells", families=["c"]),
+    ],
 )
 ROLLING = Settings(log_segment_bytes=4 * KIB, recent_row_slots=1 << 8)
 

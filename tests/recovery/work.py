@@ -27,7 +27,7 @@ SMALL = Settings(
 SCHEMA = Schema(
     key={"place": "string", "thread": "int32", "row": "int32"},
     groups=[
-        Group("typed", columns={"number": "int64", "text": "string"}),
+        Group("typed", columns={"number": "int64", "text": "string"}, max_versions="all"),
         Group("cells", families=["c"], max_versions=3),
     ],
 )
