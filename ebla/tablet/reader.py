@@ -19,7 +19,7 @@ from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import FragmentRef, TabletMetadata
 from ebla.ranges import KeyRange, successor
 from ebla.schema import GroupSchema
-from ebla.storage.bloom import key_hash
+from ebla.storage.bloom import RowHash
 from ebla.storage.fragment_format import Tail
 from ebla.storage.fragment_reader import Fragment, OpenFragments
 from ebla.storage.merge import MergedCells, MergedColumns, Rules, merge_cells, merge_columns
@@ -175,15 +175,9 @@ class Reader:
             begin, end = block.find(row)
             if begin < end:
                 runs.append(Run(block.records.slice(begin, end - begin), block.txn))
-        hashed: list[int] = []
-
-        def row_hash() -> int:
-            if not hashed:
-                hashed.append(key_hash(row))
-            return hashed[0]
-
+        hashed = RowHash(row)
         for ref in sources.fragments:
-            for block, begin, end in self.fragment(ref).find(row, row_hash):
+            for block, begin, end in self.fragment(ref).find(row, hashed):
                 runs.append(Run(block.records.slice(begin, end - begin), block.txn))
         return RowRuns(runs, sources)
 
@@ -217,18 +211,12 @@ class Reader:
             check_history(state, as_of)
         if memory.erasures or state.erasures:
             erased_at = view.erased_at(tablet, group, row, as_of)
-        hashed: list[int] = []
-
-        def row_hash() -> int:
-            if not hashed:
-                hashed.append(key_hash(row))
-            return hashed[0]
-
+        hashed = RowHash(row)
         for ref in state.fragments:
             if ref.txn_min <= as_of and ref.first <= row <= ref.last and ref.txn_max >= erased_at:
                 if ref.clip is not None and not KeyRange(*ref.clip).contains(row):
                     continue
-                places += self.fragment(ref).find(row, row_hash)
+                places += self.fragment(ref).find(row, hashed)
         if len(places) == 1 and not erased_at:
             block, begin, end = places[0]
             if begin + 1 == end and block.txn_max <= as_of:
