@@ -12,6 +12,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -237,7 +238,8 @@ class Reader:
             rules = rules_for(group, point.as_of, found.sources, projection.versions)
             if group.is_cells:
                 wanted = projection.wanted_cells(group)
-                runs = found.runs if wanted is None else [_only_cells(run, wanted) for run in found.runs]
+                runs = _in_few(found.runs)
+                runs = runs if wanted is None else [_only_cells(run, wanted) for run in runs]
                 merged[group.id] = merge_cells([run for run in runs if len(run)], rules)
             else:
                 merged[group.id] = merge_columns(found.runs, projection.types[group.id], rules)
@@ -358,6 +360,22 @@ class RowRuns:
 
     runs: list[Run]
     sources: Sources
+
+
+def _in_few(runs: list[Run]) -> list[Run]:
+    """Return the records of one row in as few runs as possible: every run costs a merge more than a record does."""
+    if len(runs) < 3:
+        return runs
+    alike: dict[pa.Schema, list[Run]] = {}
+    for run in runs:
+        alike.setdefault(run.records.schema, []).append(run)
+    few = []
+    for several in alike.values():
+        records = pa.concat_batches([run.records for run in several])
+        if TXN not in records.schema.names:
+            records = records.append_column(TXN, pa.array(np.concatenate([run.txns() for run in several])))
+        few.append(Run(records))
+    return few
 
 
 def _find_in_memory(block: Block, rows: pa.Array) -> list[Run]:
