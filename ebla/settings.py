@@ -36,6 +36,11 @@ class Settings:
     # Compaction merges fragments from so many on that lie on each other, and whatever their sizes from `max` on.
     compact_runs_min: int = 5
     compact_runs_max: int = 10
+    # A tablet is split when it would have more than this after a compaction; neighbours that have this little together
+    # are joined, if they have been so for a while. 0: never by itself. See tablet/shape.py.
+    tablet_bytes_max: int = 512 * MIB
+    join_bytes_max: int = 32 * MIB
+    join_after_seconds: float = 3600.0
     # A compaction or a bulk load begins a new file when one has this size.
     fragment_bytes_max: int = 128 * MIB
 

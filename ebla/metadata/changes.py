@@ -230,8 +230,8 @@ def _replace_fragments(metadata: TableMetadata, change: ReplaceFragments) -> Tab
     if change.group not in metadata.schema.group_by_id:
         raise RequirementFailed("unknown_group", f"the table has no group {change.group} (any more)")
     state = tablet.group(change.group)
-    gone = {fragment.file: fragment for fragment in change.removed}
-    kept = tuple(fragment for fragment in state.fragments if gone.get(fragment.file) != fragment)
+    gone = set(change.removed)
+    kept = tuple(fragment for fragment in state.fragments if fragment not in gone)
     if len(kept) + len(gone) != len(state.fragments):
         raise RequirementFailed("fragments_changed", f"tablet {tablet.id} no longer has all fragments that were merged")
     left = tuple(erasure for erasure in state.erasures if erasure not in change.erasures)

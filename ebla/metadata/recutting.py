@@ -13,10 +13,10 @@ crash does the same. A tablet that has a plan gets no second one. Meanwhile it i
 change as before: what its successors refer to is worked out when the plan is finished, from what is there then.
 
 **Successors** share the fragments of those they replace, by reference: each has those that overlap its rows, and a file
-that both halves of a join refer to becomes one reference. A file that only one of them refers to, and that reaches over
-the border, is clipped: what the other half has merged into other files must not come back. They have the range erasures
-that overlap them, whole: a range erasure holds for its whole range anyway. History reaches back as far as in the tablet
-where it is shortest.
+that both halves of a join refer to in the same way becomes one reference. A file that only one of them refers to, and
+that reaches over the border, is clipped: what the other half has merged into other files must not come back. They have
+the range erasures that overlap them, whole: a range erasure holds for its whole range anyway. History reaches back as
+far as in the tablet where it is shortest.
 
 **The log.** Ids are never used again, so entries of the log that name a tablet that is gone can only be older than its
 end. `FinishSplit` and `FinishJoin` are sent once all of them are in fragments; the tablet is then on record as
@@ -208,7 +208,6 @@ def _begin_join(metadata: TableMetadata, change: BeginJoin) -> list[TabletMetada
         if left.log is not None and right.log is not None and left.log != right.log:
             raise RequirementFailed("other_log", f"the tablets {left.id} and {right.id} have writes in different logs")
     _check_new(metadata, [change.child])
-    united_groups(left, right)
     plan = JoinPlan(left.id, right.id, change.child)
     return [msgspec.structs.replace(one, state=JOINING, join=plan) for one in (left, right)]
 
@@ -224,6 +223,7 @@ def _joining(
 
 def _finish_join(metadata: TableMetadata, change: FinishJoin) -> TableMetadata:
     left, right, plan = _joining(metadata, change.left, change.right)
+    groups = sorted({state.group for tablet in (left, right) for state in tablet.groups})
     whole = msgspec.structs.replace(
         left,
         id=plan.child,
@@ -232,30 +232,25 @@ def _finish_join(metadata: TableMetadata, change: FinishJoin) -> TableMetadata:
         epoch=max(left.epoch, right.epoch),
         leader=left.leader or right.leader,
         log=left.log or right.log,
-        groups=united_groups(left, right),
+        groups=tuple(_united(left, right, group) for group in groups),
         join=None,
     )
     metadata = metadata.with_recut([left.id, right.id], [whole])
     return _with_retired(metadata, [left.id, right.id], change.txn, change.log_from)
 
 
-def united_groups(left: TabletMetadata, right: TabletMetadata) -> tuple[GroupState, ...]:
-    """Return what one tablet keeps of what two neighbours kept; refuse if it cannot be said in one reference a file."""
-    groups = sorted({state.group for tablet in (left, right) for state in tablet.groups})
-    return tuple(_united(left, right, group) for group in groups)
-
-
 def _united(left: TabletMetadata, right: TabletMetadata, group: int) -> GroupState:
     """Return what one tablet keeps of a group that two kept: what is in both only once."""
     own, other = left.group(group), right.group(group)
-    there = {fragment.file: fragment for fragment in other.fragments}
-    fragments = [
-        _both(fragment, left, there.pop(fragment.file), right)
-        if fragment.file in there
-        else _clipped(fragment, left.range)
-        for fragment in own.fragments
-    ]
-    fragments += [_clipped(fragment, right.range) for fragment in other.fragments if fragment.file in there]
+    fragments = [_clipped(fragment, left.range) for fragment in own.fragments]
+    for fragment in other.fragments:
+        clipped = _clipped(fragment, right.range)
+        twins = (at for at, twin in enumerate(fragments) if _continues(twin, clipped))
+        at = next(twins, None)
+        if at is None:
+            fragments.append(clipped)
+        else:
+            fragments[at] = _without_border(fragments[at], clipped)
     erasures = (*own.erasures, *(erasure for erasure in other.erasures if erasure not in own.erasures))
     return GroupState(group, tuple(fragments), erasures, 0, max(own.floor_txn, other.floor_txn))
 
@@ -268,18 +263,18 @@ def _clipped(fragment: FragmentRef, rows: KeyRange) -> FragmentRef:
     return msgspec.structs.replace(fragment, clip=(counted.first, counted.last) if reaches_out else None)
 
 
-def _both(mine: FragmentRef, left: TabletMetadata, theirs: FragmentRef, right: TabletMetadata) -> FragmentRef:
-    """Return the one reference to a file that both neighbours refer to."""
-    if msgspec.structs.replace(mine, clip=None) != msgspec.structs.replace(theirs, clip=None):
-        reason = f"{mine.file} counts differently in the tablets {left.id} and {right.id}: compact the table first"
-        raise RequirementFailed("restrictions", reason)
-    before, after = mine.within(left.range), theirs.within(right.range)
-    assert before is not None, "a reference has rows of its tablet"
-    assert after is not None, "a reference has rows of its tablet"
-    if before.last != after.first:
-        reason = f"{mine.file} counts in two places of the tablets {left.id} and {right.id}: compact the table first"
-        raise RequirementFailed("restrictions", reason)
-    return _clipped(msgspec.structs.replace(mine, clip=None), KeyRange(before.first, after.last))
+def _continues(left: FragmentRef, right: FragmentRef) -> bool:
+    """Tell whether two references to a file differ only in that the one counts up to where the other begins."""
+    if left.file != right.file or left.clip is None or right.clip is None or left.clip[1] != right.clip[0]:
+        return False
+    return msgspec.structs.replace(left, clip=None) == msgspec.structs.replace(right, clip=None)
+
+
+def _without_border(left: FragmentRef, right: FragmentRef) -> FragmentRef:
+    """Return one reference for two that continue each other."""
+    assert left.clip is not None
+    assert right.clip is not None
+    return _clipped(msgspec.structs.replace(left, clip=None), KeyRange(left.clip[0], right.clip[1]))
 
 
 def _with_retired(metadata: TableMetadata, tablets: Iterable[str], txn: int, log_from: int) -> TableMetadata:

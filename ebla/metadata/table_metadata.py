@@ -17,7 +17,7 @@ servers that applied the same changes compare checksums instead of values.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -188,6 +188,10 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
     def tablet_for(self, row: bytes) -> TabletMetadata:
         """Return the tablet that `row` belongs to."""
         return self.tablets[bisect_right(self.tablets, row, key=_first_of) - 1]
+
+    def tablet_before(self, row: bytes | None) -> TabletMetadata:
+        """Return the last tablet that has rows before `row`, which is not empty; None is past every row."""
+        return self.tablets[-1 if row is None else bisect_left(self.tablets, row, key=_first_of) - 1]
 
     def overlapping(self, range: KeyRange) -> tuple[TabletMetadata, ...]:
         """Return the tablets that have rows in `range`, in order."""
@@ -370,7 +374,7 @@ def _tablet_problem(tablet: TabletMetadata, schema: TableSchema) -> str | None:
             problem = _fragment_problem(fragment, tablet)
             if problem is not None:
                 return f"group {state.group}, {fragment.file}: {problem}"
-            seen.add((fragment.file, fragment.columns, fragment.families))
+            seen.add((fragment.file, fragment.columns, fragment.families, fragment.clip))
         if len(seen) != len(state.fragments):
             return f"group {state.group}: a fragment is referenced twice"
     return None

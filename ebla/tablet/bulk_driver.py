@@ -75,7 +75,7 @@ class BulkDriver:
     def commit(self, commit: BulkCommit) -> BulkResult:
         """Make the files of a job part of their table, or find that they are."""
         check_job(commit.job)
-        with self._lock:
+        with self._tables.events.held(), self._lock:
             log = self._writable_log()
             table = self._table(commit.table_id)
             metadata = self._metadata.refresh(commit.table_id)
@@ -201,6 +201,7 @@ class BulkDriver:
             self._sequencer.allocate(last)
             self._sequencer.commit(last)
             self._gate.open()
+        self._tables.events.deliver()
 
 
 def _schema_changed(commit: BulkCommit, name: str) -> Conflict:

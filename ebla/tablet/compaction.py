@@ -83,8 +83,8 @@ def choose_all(state: GroupState, horizon: int) -> Choice | None:
 
 
 def _choice(state: GroupState, fragments: Sequence[FragmentRef], reason: Reason, horizon: int) -> Choice:
-    files = {fragment.file for fragment in fragments}
-    others = [fragment for fragment in state.fragments if fragment.file not in files]
+    chosen = set(fragments)
+    others = [fragment for fragment in state.fragments if fragment not in chosen]
     # What may be hidden by an erasure at or below the horizon is older than that.
     is_rooted = all(other.txn_min > horizon for other in others)
     gone = tuple(

@@ -202,7 +202,7 @@ class Compactor:
         self, table: TableState, tablet: TabletMetadata, group: GroupSchema, choice: Choice, horizon: int
     ) -> bool:
         """Merge, write and save. False if the inputs changed meanwhile."""
-        with self._lock:
+        with self._tables.events.held(), self._lock:
             began = self._clock.monotonic_seconds()
             begun: list[str] = []
             try:
@@ -285,8 +285,7 @@ class Compactor:
         )
 
     def _use(self, table: TableState, metadata: TableMetadata) -> None:
-        with self._tables.lock:
-            table.use_metadata(metadata, self._server)
+        self._tables.use_metadata(table, metadata, self._server)
 
     def _merge(
         self,

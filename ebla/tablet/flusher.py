@@ -173,6 +173,7 @@ class Flusher:
             finally:
                 with self._tables.lock:
                     table.flushing.pop(group, None)
+        self._tables.events.deliver()
         self._release_log()
         self._on_flushed()
         return True

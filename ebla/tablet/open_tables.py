@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from ebla.errors import UnknownTable
+from ebla.metadata.table_metadata import TableMetadata
 from ebla.storage.memory import Memory
+from ebla.tablet.events import Events
 from ebla.tablet.table_state import TableState
 
 
@@ -23,6 +25,7 @@ class OpenTables:
         # Set once.
         self.lock = threading.Lock()
         self.room = threading.Condition(self.lock)
+        self.events = Events()
         # Guarded by the lock.
         self.memory_bytes = 0
         self._by_id: dict[str, TableState] = {}
@@ -30,6 +33,7 @@ class OpenTables:
 
     def add(self, table: TableState) -> None:
         """Begin to serve a table."""
+        table.on_metadata = self.events.note
         with self.lock:
             self._by_id[table.id] = table
             self._by_name[table.name] = table
@@ -42,6 +46,14 @@ class OpenTables:
             table.is_dropped = True
             self.memory_bytes -= table.memory_bytes
             self.room.notify_all()
+            self.events.note_unloaded(table.view.metadata)
+        self.events.deliver()
+
+    def use_metadata(self, table: TableState, metadata: TableMetadata, server: str) -> None:
+        """Let a table take over newer METADATA, and tell those who listen."""
+        with self.lock:
+            table.use_metadata(metadata, server)
+        self.events.deliver()
 
     def named(self, name: str) -> TableState:
         """Return a table; `UnknownTable` if there is none of that name."""

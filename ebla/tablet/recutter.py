@@ -23,7 +23,14 @@ from collections.abc import Callable, Iterator, Sequence
 from ebla.clock import Clock
 from ebla.errors import CannotJoin, CannotSplit, EblaError, OutcomeUnknown, StoreError
 from ebla.metadata.changes import Change, RequirementFailed, TabletAt
-from ebla.metadata.recutting import BeginJoin, BeginSplit, CancelJoin, CancelSplit, FinishJoin, FinishSplit
+from ebla.metadata.recutting import (
+    BeginJoin,
+    BeginSplit,
+    CancelJoin,
+    CancelSplit,
+    FinishJoin,
+    FinishSplit,
+)
 from ebla.metadata.table_metadata import JoinPlan, TableMetadata, TabletMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.storage.records import ROW
@@ -82,7 +89,7 @@ class Recutter:
 
         Without a row, one is chosen that divides the tablet evenly; without a tablet, the largest that can be divided.
         """
-        with self._lock:
+        with self._tables.events.held(), self._lock:
             log = self._prepare(table)
             metadata = table.view.metadata
             if metadata.is_fixed:
@@ -155,7 +162,7 @@ class Recutter:
         for state in tablet.groups:
             for ref in state.fragments:
                 fragment = table.reader.fragment(ref)
-                indexes[ref.file] = BlockIndex(ref, fragment.first_rows, fragment.block_rows)
+                indexes[ref] = BlockIndex(ref, fragment.first_rows, fragment.block_rows)
         return payload(tablet, indexes)
 
     def _finish_split(self, table: TableState, tablet: TabletMetadata, log: CommitLog) -> None:
@@ -167,7 +174,7 @@ class Recutter:
 
     def join(self, table: TableState, left: TabletMetadata, right: TabletMetadata) -> str:
         """Make one tablet of two neighbours; return its id."""
-        with self._lock:
+        with self._tables.events.held(), self._lock:
             log = self._prepare(table)
             if table.view.metadata.is_fixed:
                 raise CannotJoin(f"the table {table.name!r} is fixed: its tablets are never joined")
@@ -192,7 +199,7 @@ class Recutter:
     @contextlib.contextmanager
     def held_still(self, table: TableState) -> Iterator[None]:
         """Keep a table as it is for a moment: all of it in fragments, no tablet being cut, and its writers waiting."""
-        with self._lock:
+        with self._tables.events.held(), self._lock:
             log = self._prepare(table)
             self._flusher.flush_table(table)  # most of it, before others have to wait for us
             with self._tables.lock:
@@ -221,7 +228,7 @@ class Recutter:
     def finish_begun(self, table: TableState) -> bool:
         """Finish the splits and joins that were begun in a table; False if there are none."""
         found = False
-        with self._lock:
+        with self._tables.events.held(), self._lock:
             for tablet in table.view.metadata.tablets:
                 if tablet.split is not None:
                     self._finish_split(table, tablet, self._writable_log())
@@ -298,7 +305,7 @@ class Recutter:
 
     def settle(self, table: TableState) -> None:
         """Find out what became of a split or join of unknown outcome; raises as METADATA does if that fails."""
-        with self._lock:
+        with self._tables.events.held(), self._lock:
             if not table.is_unsettled:
                 return
             known = {tablet.id: tablet for tablet in table.view.metadata.tablets}
@@ -314,8 +321,7 @@ class Recutter:
             table.is_unsettled = False
 
     def _use(self, table: TableState, metadata: TableMetadata) -> None:
-        with self._tables.lock:
-            table.use_metadata(metadata, self._server)
+        self._tables.use_metadata(table, metadata, self._server)
 
 
 def _cancel(tablet: TabletMetadata, known: dict[str, TabletMetadata]) -> Change | None:

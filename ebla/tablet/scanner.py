@@ -13,9 +13,7 @@ last row it gave.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +26,7 @@ from ebla.ranges import ALL, KeyRange
 from ebla.storage.memory import FOLD_BLOCKS_MIN
 from ebla.tablet.projection import Projection
 from ebla.tablet.reader import ReadPoint
+from ebla.tablet.scan_progress import ScanProgress, Window, after
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
 from ebla.tablet.view import Sources, TableView
@@ -86,7 +85,7 @@ class Scanner:
         left = self._request.limit
         if left is not None and left <= 0:
             return
-        for found in self._read_ahead(whole and left is None):
+        for found in self._progress(whole and left is None):
             table = self._filtered(found)
             if table is None:
                 continue
@@ -108,22 +107,20 @@ class Scanner:
             return table.take(pa.array(np.arange(table.num_rows - 1, -1, -1)))
         return table
 
-    def _read_ahead(self, whole: bool = False) -> Iterator[pa.Table | None]:
-        """Read the windows in order, the long ones on other threads before they are asked for."""
-        ahead: deque[Future[pa.Table | None]] = deque()
-        try:
-            for window, rows in self._windows(whole):
-                if rows <= INLINE_ROWS and not ahead:
-                    yield self._read(window)
-                    continue
-                ahead.append(self._store.scan_pool.submit(self._read, window))
-                if len(ahead) > self._store.settings.scan_threads:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            for future in ahead:
-                future.cancel()
+    def _progress(self, whole: bool) -> ScanProgress[pa.Table | None]:
+        """Begin to read the windows in order, the long ones on other threads before they are asked for."""
+        return ScanProgress(
+            self._table.id,
+            self._request.key_range,
+            reverse=self._request.reverse,
+            plan=self._planner(whole),
+            read=self._read,
+            submit=self._store.scan_pool.submit,
+            ahead_max=self._store.settings.scan_threads,
+            inline_rows=INLINE_ROWS,
+            scanners=self._store.scanners,
+            events=self._store.events,
+        )
 
     def _txn(self) -> int:
         as_of = self._request.as_of
@@ -141,28 +138,36 @@ class Scanner:
             return pa.concat_tables(found)
         return found[0] if found else None
 
-    def _windows(self, whole: bool = False) -> Iterator[tuple[KeyRange, int]]:
-        """Yield the windows of the scan in its direction, each with about how many records it holds."""
-        key_range = self._request.key_range
-        if key_range.is_empty:
-            return
-        view = self._table.view
-        tablets = list(view.tablets_in(key_range))
+    def _planner(self, whole: bool) -> Callable[[KeyRange], tuple[list[Window], KeyRange | None]]:
+        """Return what cuts the next tablet of a range into windows, in the direction of the scan.
+
+        It takes the newest view and keeps nothing of it: what is replaced while the scan goes on is not held on to.
+        """
+        reverse = self._request.reverse
         size = self._first_window()
-        for tablet, share in reversed(tablets) if self._request.reverse else tablets:
+
+        def plan(rest: KeyRange) -> tuple[list[Window], KeyRange | None]:
+            nonlocal size
+            view = self._table.view
+            metadata = view.metadata
+            tablet = metadata.tablet_before(rest.last) if reverse else metadata.tablet_for(rest.first)
+            share = rest.intersect(tablet.range)
+            assert share is not None, "the tablets cover every row"
             sources = self._sources(view, tablet, share)
             marks = sorted(mark for one in sources for mark in self._source_marks(one, share))
             largest = self._window_rows(view, tablet, sources)
-            if self._request.reverse:
-                yield from reversed(cut(share, marks, min(size, INLINE_ROWS), min(largest, INLINE_ROWS)))
-                continue
-            if whole:
+            if reverse:
+                windows = cut(share, marks, min(size, INLINE_ROWS), min(largest, INLINE_ROWS))
+                windows.reverse()
+            elif whole:
                 even = even_window_rows(sum(rows for _, rows in marks), largest, self._store.settings.scan_threads)
-                yield from cut(share, marks, even, even)
-                continue
-            windows = cut(share, marks, size, largest)
-            size = min(largest, size * WINDOW_GROWTH ** len(windows))
-            yield from windows
+                windows = cut(share, marks, even, even)
+            else:
+                windows = cut(share, marks, size, largest)
+                size = min(largest, size * WINDOW_GROWTH ** len(windows))
+            return windows, after(rest, share, reverse=reverse)
+
+        return plan
 
     def _first_window(self) -> int:
         limit = self._request.limit

@@ -14,7 +14,7 @@ compaction, not of splitting; and a file that is shared with a neighbour counts 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ebla.metadata.table_metadata import FragmentRef, TabletMetadata
@@ -84,12 +84,12 @@ def payload_at_most(tablet: TabletMetadata) -> int:
     return sum(ref.bytes for state in tablet.groups for ref in state.fragments)
 
 
-def payload(tablet: TabletMetadata, indexes: dict[str, BlockIndex]) -> int:
-    """Return about how many bytes a tablet would have if it were compacted. `indexes` are those of its files."""
+def payload(tablet: TabletMetadata, indexes: Mapping[FragmentRef, BlockIndex]) -> int:
+    """Return about how many bytes a tablet would have if it were compacted. `indexes` are those of its references."""
     total = 0
     for state in tablet.groups:
-        sizes = {ref.file: _bytes_in(indexes[ref.file], tablet.range) for ref in state.fragments}
-        total += max((sum(sizes[ref.file] for ref in run) for run in runs_of(state.fragments)), default=0)
+        sizes = {ref: _bytes_in(indexes[ref], tablet.range) for ref in state.fragments}
+        total += max((sum(sizes[ref] for ref in run) for run in runs_of(state.fragments)), default=0)
     return total
 
 

@@ -59,7 +59,9 @@ from ebla.tablet.recent_rows import RecentRows
 from ebla.tablet.recutter import Recutter
 from ebla.tablet.replies import Replies
 from ebla.tablet.row_admission import RowMutation
+from ebla.tablet.scanners import Scanners
 from ebla.tablet.sequencer import Sequencer
+from ebla.tablet.shaper import Shaper
 from ebla.tablet.table_state import TableState
 from ebla.tablet.worker import IDLE_SECONDS
 
@@ -107,6 +109,8 @@ class TabletStore:
         self._clock = clock
         self._saves = ThreadPoolExecutor(1, thread_name_prefix="ebla-metadata")
         self._tables = OpenTables()
+        self.events = self._tables.events
+        self.scanners = Scanners(clock, settings.scanners_max, settings.scanner_expiry_seconds)
         self._doubts = Doubts(self._tables, metadata, self.add_table)
         self._commit_lock = self._tables.lock
         self._flusher = Flusher(self._tables, self.sequencer, metadata, files, settings, server, self._nursery)
@@ -139,6 +143,7 @@ class TabletStore:
             self._nursery,
         )
         self._cloner = Cloner(metadata, self._recutter, self._nursery, self._doubts, new_id)
+        self._shaper = Shaper(self._tables, self._recutter, settings, clock, self._care)
         # Set by `start`.
         self._commit_log: CommitLog | None = None
         # Guarded by _commit_lock.
@@ -197,6 +202,7 @@ class TabletStore:
         self._flusher.start(writer, self._keep_replies, self._compactor.wake)
         if self.settings.background_compaction:
             self._compactor.start()
+            self._shaper.start()
 
     @property
     def is_writable(self) -> bool:
@@ -222,6 +228,7 @@ class TabletStore:
     def _stop_writing(self) -> None:
         if self._commit_log is None:
             return
+        self._shaper.stop()
         self._compactor.stop()
         self._flusher.stop()
         failed = self._commit_log.failure is not None
@@ -239,6 +246,7 @@ class TabletStore:
             self._tables.room.notify_all()
         if self._commit_log is not None:
             self._commit_log.abandon()
+            self._shaper.stop()
             self._compactor.stop()
             self._flusher.stop()
         self.scan_pool.shutdown(cancel_futures=True)
@@ -451,8 +459,7 @@ class TabletStore:
             except Exception as error:  # repeating it does no harm, even if it was done
                 failure = error
                 continue
-            with self._commit_lock:
-                table.use_metadata(metadata, self.server)
+            self._tables.use_metadata(table, metadata, self.server)
             self.sequencer.resolve_future_dependencies(txn, 1)
             return
         # The commit is in the log, and shown: whoever waits for it must not take it for one that never was.
@@ -497,6 +504,10 @@ class TabletStore:
     def join(self, table: TableState, left: TabletMetadata, right: TabletMetadata) -> str:
         """Make one tablet of two neighbours; return its id."""
         return self._recutter.join(table, left, right)
+
+    def _care(self) -> None:
+        """Let go of what nobody has used for a while."""
+        self.scanners.expire()
 
     def _sweep(self) -> None:
         self.garbage.collect(dry_run=False)
@@ -585,5 +596,8 @@ class TabletStore:
             "flushes": self._flusher.flushes,
             "folds": self._flusher.folds,
             "compactions": self._compactor.stats(),
+            "scanners": self.scanners.stats(),
+            "splits": self._recutter.splits,
+            "joins": self._recutter.joins,
             "block_cache": self.cache.stats(),
         }

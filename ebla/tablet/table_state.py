@@ -7,7 +7,7 @@ the store's commit lock, in txn order, and does as little as possible there.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -55,6 +55,8 @@ class TableState:
         self.reader = Reader(fragments, self.codec)
         self.row_cache = RowCache(recent, settings.row_cache_bytes)
         self.everything = Projection.of(metadata.schema)
+        # Told of every change of METADATA, under the commit lock; set before the table is served.
+        self.on_metadata: Callable[[TableMetadata, TableMetadata], None] = lambda before, after: None
         self._projections: dict[tuple[tuple[str, ...] | None, int], Projection] = {}
         # Replaced as a whole, under the commit lock; read without it.
         self.view = TableView(metadata, {})
@@ -176,6 +178,7 @@ class TableState:
     def use_metadata(self, metadata: TableMetadata, log: str | None) -> None:
         """Take over newer METADATA; an older one that arrives late is ignored."""
         if metadata.sequence >= self.view.metadata.sequence:
+            self.on_metadata(self.view.metadata, metadata)
             self.view = replace(self.view, metadata=metadata)
             if log is not None:
                 self._log_taken.update(tablet.id for tablet in metadata.tablets if tablet.log == log)

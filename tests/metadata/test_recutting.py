@@ -215,21 +215,28 @@ def test_tablets_of_different_logs_are_not_joined() -> None:
     assert (taken.tablets[0].leader, taken.tablets[0].log) == ("s", "log")
 
 
-def test_a_file_that_would_count_in_two_places_is_refused() -> None:
+def test_a_file_may_count_in_two_places() -> None:
     base = after(table(), flush("abc", {"a": 1, "b": 1, "c": 1}))
     base = after(base, ReplaceFragments(B, PROFILE, refs(base, "b"), (), (), 5))
-    joined = join(base, A, B, "x")
-    assert refused(joined, BeginJoin(TabletAt("x", 1), C, "y")) == "restrictions"
+    joined = join(join(base, A, B, "x"), TabletAt("x", 1), C, "y")
+    assert [(ref.file.split("/")[-1], ref.clip) for ref in refs(joined, "y")] == [
+        ("abc.parquet", (b"", b"g")),
+        ("abc.parquet", (b"p", None)),
+    ]
+    left = refs(joined, "y")[0]
+    merged = after(joined, ReplaceFragments(TabletAt("y", 1), PROFILE, (left,), (), (), 6))
+    assert [ref.clip for ref in refs(merged, "y")] == [(b"p", None)]
 
 
-def test_a_restriction_on_one_side_only_is_refused() -> None:
+def test_a_restriction_on_one_side_stays_on_that_side() -> None:
     base = after(table((b"g",)), flush("ab", {"a": 1, "b": 1}))
     b = base.by_id("b")
     assert b is not None
     (ref,) = refs(base, "b")
     restricted = msgspec.structs.replace(b.group(PROFILE), fragments=(msgspec.structs.replace(ref, columns=(2,)),))
     base = base.with_tablets([b.with_group(restricted)])
-    assert refused(base, BeginJoin(A, B, "x")) == "restrictions"
+    joined = join(base, A, B, "x")
+    assert [(ref.columns, ref.clip) for ref in refs(joined, "x")] == [(None, (b"", b"g")), ((2,), (b"g", None))]
 
 
 # --- invariants ------------------------------------------------------------------------------------

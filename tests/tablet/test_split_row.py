@@ -85,14 +85,14 @@ def tablet_of(first: bytes, last: bytes | None, *indexes: BlockIndex) -> TabletM
     return TabletMetadata("t", first, last, "running", 1, groups=(state,))
 
 
-def by_file(*indexes: BlockIndex) -> dict[str, BlockIndex]:
-    return {index.ref.file: index for index in indexes}
+def by_ref(*indexes: BlockIndex) -> dict[FragmentRef, BlockIndex]:
+    return {index.ref: index for index in indexes}
 
 
 def test_a_shared_file_counts_as_far_as_it_lies_in_the_tablet() -> None:
     index = index_of([b"%03d" % n for n in range(1000)], 10)
     halves = [tablet_of(b"", b"400", index), tablet_of(b"400", None, index)]
-    sizes = [payload(half, by_file(index)) for half in halves]
+    sizes = [payload(half, by_ref(index)) for half in halves]
     assert abs(sizes[0] - 4_000) < 400
     assert abs(sizes[1] - 6_000) < 400
     assert all(payload_at_most(half) == 10_000 for half in halves)
@@ -101,13 +101,13 @@ def test_a_shared_file_counts_as_far_as_it_lies_in_the_tablet() -> None:
 def test_versions_that_lie_on_each_other_do_not_count_twice() -> None:
     rows = [b"%03d" % n for n in range(1000)]
     over = [index_of(rows, 10, name) for name in ("one", "two", "three")]
-    assert payload(tablet_of(b"", None, *over), by_file(*over)) < 1.1 * 10_000
+    assert payload(tablet_of(b"", None, *over), by_ref(*over)) < 1.1 * 10_000
     beside = [index_of(rows[:500], 10, "low"), index_of(rows[500:], 10, "high")]
-    assert abs(payload(tablet_of(b"", None, *beside), by_file(*beside)) - 10_000) < 500
+    assert abs(payload(tablet_of(b"", None, *beside), by_ref(*beside)) - 10_000) < 500
 
 
 def test_footers_are_no_payload() -> None:
     index = index_of([b"%03d" % n for n in range(100)], 10)
     ref = FragmentRef("f", 100, 1_000_000, b"000", b"099", 1, 1, 1, tail_bytes=999_000)
     heavy = BlockIndex(ref, index.first_rows, index.block_rows)
-    assert payload(tablet_of(b"", None, heavy), {"f": heavy}) < 2_000
+    assert payload(tablet_of(b"", None, heavy), by_ref(heavy)) < 2_000

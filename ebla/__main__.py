@@ -1,5 +1,0 @@
-"""`python -m ebla`: the same as the command `ebla`."""
-
-from ebla.cli import main
-
-main()
