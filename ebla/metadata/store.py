@@ -66,8 +66,11 @@ class MetadataStore:
             record = ChangeRecord(
                 metadata.table_id, base.txnid, metadata.txnid, metadata.sequence, checksum, tuple(changes)
             )
-        path = _path(metadata.table_id, metadata.txnid)
-        content = encode(record)
+        self.write(metadata.table_id, metadata.txnid, encode(record))
+
+    def write(self, table_id: str, txnid: str, content: bytes) -> None:
+        """Make the file of a transaction durable; `MetadataNotSaved`, and no file, if that fails."""
+        path = _path(table_id, txnid)
         try:
             self._files.make_directory(parent_of(path))
             file = self._files.create(path)
@@ -81,8 +84,21 @@ class MetadataStore:
                 file.sync()
             self._files.sync_directory(parent_of(path))
         except OSError as error:
-            self.discard(metadata.table_id, metadata.txnid)
+            self.discard(table_id, txnid)
             raise _not_saved(path, error) from error
+
+    def intact(self, table_id: str) -> tuple[list[Record], list[str]]:
+        """Read all files of a table: return the transactions in them, and the ids of those that are damaged."""
+        records, damaged = [], []
+        for info in self._files.list(f"{DIRECTORY}/{table_id}"):
+            if info.path.endswith(_SUFFIX):
+                txnid = info.path.rpartition("/")[2].removesuffix(_SUFFIX)
+                try:
+                    records.append(self.record(table_id, txnid))
+                except (Corruption, MissingFile) as error:
+                    _log.warning("%s", error)
+                    damaged.append(txnid)
+        return records, damaged
 
     def discard(self, table_id: str, txnid: str) -> None:
         """Remove the file of a transaction that certainly was not committed. Failing to do so does no harm."""

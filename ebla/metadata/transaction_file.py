@@ -8,10 +8,12 @@
     12      8      length of the body
     20      4      crc32c of bytes 0 to 20 and of the body
     24      ...    the body, msgpack:
-                     change      table id, base txnid, txnid, sequence, checksum of the outcome, changes
-                     snapshot    base txnid or nil, checksum, the whole metadata
+                     change      table id, base txnid, txnid, sequence, checksum of the outcome, changes, requests
+                     snapshot    base txnid or nil, checksum, the whole metadata, requests
 
-Both kinds say which transaction they follow (the base), so that the history of a table can be walked back.
+Both kinds say which transaction they follow (the base), so that the history of a table can be walked back, and which
+requests they carried out, so that one that is repeated after a lost reply is found there instead of done again. Files
+of earlier versions end before the requests: they carried out none that could be repeated.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ class ChangeRecord(msgspec.Struct, frozen=True, array_like=True):
     sequence: int
     checksum: int
     changes: tuple[Change, ...]
+    requests: tuple[str, ...] = ()
 
 
 class SnapshotRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -55,6 +58,7 @@ class SnapshotRecord(msgspec.Struct, frozen=True, array_like=True):
     base: str | None
     checksum: int
     metadata: TableMetadata
+    requests: tuple[str, ...] = ()
 
     @property
     def table_id(self) -> str:
