@@ -118,9 +118,8 @@ class Table:
         read_at = self._store.read_txn(uncommitted=True, at_once=self._expires)
         found = self._read_rows(mutation.rows, self._state.projection([]), read_at)
         if found.num_rows:
-            keys = tuple(found.column(name)[0].as_py() for name in self.key_names)
-            shown = keys[0] if len(keys) == 1 else keys
-            raise Conflict(f"row {shown!r} of {self.name!r} exists already, and if_absent was asked for")
+            shown = _shown([found.column(name)[0] for name in self.key_names])
+            raise Conflict(f"row {shown} of {self.name!r} exists already, and if_absent was asked for")
         if since is not None:
             self._store.check_unchanged(self._state, mutation.rows, since)
         return self._try_apply(mutation, read_at, wait)
@@ -553,3 +552,11 @@ def _shown_bound(decode: Callable[[bytes], tuple[Any, ...]], row: bytes) -> Any:
     except RequestError:
         return row
     return key[0] if len(key) == 1 else key
+
+
+def _shown(key: Sequence[pa.Scalar]) -> str:
+    try:
+        values = tuple(part.as_py() for part in key)
+    except OverflowError:  # a date after the year 9999, which Arrow has and Python has not
+        return "with that key"
+    return repr(values[0] if len(values) == 1 else values)

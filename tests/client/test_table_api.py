@@ -612,3 +612,12 @@ class TestCare:
         assert repr(counts) == "<ebla.Table 'counts'>"
         assert "data" in repr(db)
         assert str(db.snapshot().txn) in repr(db.snapshot())
+
+
+def test_a_row_that_python_cannot_show_conflicts_all_the_same(db: ebla.Database) -> None:
+    days = db.create_table("days", ebla.Schema(key={"day": "date32"}, columns={"n": "int64"}))
+    beyond = pa.table({"day": pa.array([4_000_000], pa.int32()).cast(pa.date32()), "n": [1]})
+    days.put(beyond)
+    with pytest.raises(ebla.Conflict, match="exists already"):
+        days.put(beyond, if_absent=True)
+    assert days.scan().to_arrow().column("n").to_pylist() == [1]
