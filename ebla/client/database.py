@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ebla.client.snapshot import Snapshot
+from ebla.client.system_tables import is_system_table, system_table
 from ebla.client.table import AsOf, Table
 from ebla.clock import Clock, SystemClock
 from ebla.coordination.service import CoordinationService
@@ -209,8 +210,13 @@ class Database:
         return Table(self._store, self._store.create_table(name, initial))
 
     def table(self, name: str) -> Table:
-        """Return the table of that name; `UnknownTable` if there is none."""
+        """Return the table of that name; `UnknownTable` if there is none.
+
+        ``META``, ``sys.tables``, ``sys.tablets`` and ``sys.servers`` show what the store knows of itself now.
+        """
         self._check_open()
+        if is_system_table(name):
+            return system_table(self._store, name)
         return Table(self._store, self._store.table(name))
 
     def tables(self) -> list[str]:

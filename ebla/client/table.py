@@ -209,6 +209,9 @@ class Table:
         if target.column is None and target.qualifier is None:
             raise RequestError(f"{column!r} is a whole family: name one cell, such as {column.rstrip(':')}:name")
         after: list[Any] = []
+        if target.column is None:
+            self._modify_cell(key, column, target, change, after, wait)
+            return after[0]
 
         def step(row: Row | None) -> dict[str, Any]:
             after[:] = [change(target, None if row is None else row.get(column))]
@@ -216,6 +219,37 @@ class Table:
 
         self.transact(key, step, columns=[column], wait=wait)
         return after[0]
+
+    def _modify_cell(
+        self,
+        key: object,
+        column: str,
+        target: Target,
+        change: Callable[[Target, Any], Any],
+        after: list[Any],
+        wait: Wait,
+    ) -> None:
+        """Change a cell so that the outcome is seen, also where its newest version has a timestamp of the future."""
+        self._check_writable(wait)
+        row = self._encode(key)
+        named = dict(zip(self.key_names, self._state.codec.decode(row), strict=True))
+        projection = self._state.projection([column], versions=2)
+
+        def attempt() -> int | None:
+            read_at = self._store.read_txn(uncommitted=True, at_once=self._expires)
+            view = self._state.view
+            tablet = view.metadata.tablet_for(row)
+            found = self._state.reader.read_row(view, tablet, row, ReadPoint(read_at, projection))
+            versions = None if found is None else found.column(column)[0]
+            newest = versions[0] if versions is not None and versions.is_valid else None
+            after[:] = [change(target, None if newest is None else newest["value"].as_py())]
+            cell = {**named, "family": target.family, "qualifier": target.qualifier, "value": after[0]}
+            if newest is not None and newest["timestamp"].value > microseconds_of(read_at):
+                cell["timestamp"] = newest["timestamp"].value
+            batch = to_cells_batch([cell], self.schema, **self._limits)
+            return self._try_apply(self._state.admission.put(batch), read_at, wait)
+
+        self._retried(attempt)
 
     def transact(
         self,

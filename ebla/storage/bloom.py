@@ -20,6 +20,22 @@ def key_hash(key: bytes) -> int:
     return int(xxhash.xxh64_intdigest(key))
 
 
+class RowHash:
+    """The hash of one key, made when it is asked for first: most look-ups find the block cached and need none."""
+
+    __slots__ = ("_hash", "_key")
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._hash: int | None = None
+
+    def __call__(self) -> int:
+        """Return the hash."""
+        if self._hash is None:
+            self._hash = key_hash(self._key)
+        return self._hash
+
+
 def bitset_of(blob: bytes) -> bytes:
     """Return the blocks of a bloom filter as it stands in the file, without its header."""
     return blob[-(1 << (len(blob).bit_length() - 1)) :]

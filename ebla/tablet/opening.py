@@ -13,6 +13,7 @@ after it has that, or a fragment does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -46,6 +47,33 @@ class Identity(msgspec.Struct, frozen=True):
     server: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a store is put together from."""
+
+    files: Files
+    coordination: CoordinationService
+    metadata: MetadataServer
+    clock: Clock
+    settings: Settings
+    identity: Identity
+    new_id: Callable[[], str]
+
+    def store(self, txn_clock: TxnClock) -> TabletStore:
+        """Put it together; it has no tables yet."""
+        return TabletStore(
+            files=self.files,
+            metadata=self.metadata,
+            clock=self.clock,
+            settings=self.settings,
+            server=self.identity.server,
+            new_id=self.new_id,
+            txn_clock=txn_clock,
+            cache=BlockCache(self.settings.block_cache_bytes),
+            coordination=self.coordination,
+        )
+
+
 def open_store(
     *,
     files: Files,
@@ -64,10 +92,9 @@ def open_store(
         server_id=identity.server,
         new_id=new_id,
     )
+    parts = _Parts(files, coordination, metadata, clock, settings, identity, new_id)
     try:
-        if read_only:
-            return _open_for_reading(files, coordination, metadata, clock, settings, identity, new_id)
-        return _open_for_writing(files, coordination, metadata, clock, settings, identity, new_id)
+        return _open_for_reading(parts) if read_only else _open_for_writing(parts)
     except OSError as error:
         raise StoreError(f"the store cannot be opened: {error}: mend the cause, then open it again") from error
 
@@ -92,20 +119,13 @@ def _identity(coordination: CoordinationService, new_id: Callable[[], str], read
     return identity
 
 
-def _open_for_writing(
-    files: Files,
-    coordination: CoordinationService,
-    metadata: MetadataServer,
-    clock: Clock,
-    settings: Settings,
-    identity: Identity,
-    new_id: Callable[[], str],
-) -> TabletStore:
-    bound = _ClockBound(coordination, identity.server)
+def _open_for_writing(parts: _Parts) -> TabletStore:
+    files, metadata, settings, identity = parts.files, parts.metadata, parts.settings, parts.identity
+    bound = _ClockBound(parts.coordination, identity.server)
     txn_clock = TxnClock(
-        clock, bound.txn, bound.reserve, settings.clock_reserve_seconds, settings.clock_skew_seconds_max
+        parts.clock, bound.txn, bound.reserve, settings.clock_reserve_seconds, settings.clock_skew_seconds_max
     )
-    store = _new_store(files, coordination, metadata, clock, settings, identity, new_id, txn_clock)
+    store = parts.store(txn_clock)
     for name, table_id in metadata.list_tables():
         store.add_table(name, metadata.read(table_id))
     directory = f"log/{identity.server}"
@@ -140,15 +160,8 @@ def _open_for_writing(
     return store
 
 
-def _open_for_reading(
-    files: Files,
-    coordination: CoordinationService,
-    metadata: MetadataServer,
-    clock: Clock,
-    settings: Settings,
-    identity: Identity,
-    new_id: Callable[[], str],
-) -> TabletStore:
+def _open_for_reading(parts: _Parts) -> TabletStore:
+    files, metadata, identity = parts.files, parts.metadata, parts.identity
     for _ in range(READ_ATTEMPTS_MAX):
         try:
             before = _read_tables(metadata)
@@ -168,7 +181,7 @@ def _open_for_reading(
             if [(name, table.txnid) for name, table in before] != [(name, table.txnid) for name, table in tables]:
                 continue
             snapshot = max((table.newest_txn for _, table in tables), default=0)
-        store = _new_store(files, coordination, metadata, clock, settings, identity, new_id, TxnClock(clock, snapshot))
+        store = parts.store(TxnClock(parts.clock, snapshot))
         states = {}
         for name, table in tables:
             state = store.add_table(name, table)
@@ -195,29 +208,6 @@ def _read_log(files: Files, server: str) -> list[LogEntry] | None:
         return [found.entry for found in recover(files, f"log/{server}")]
     except FileNotFoundError:
         return None
-
-
-def _new_store(
-    files: Files,
-    coordination: CoordinationService,
-    metadata: MetadataServer,
-    clock: Clock,
-    settings: Settings,
-    identity: Identity,
-    new_id: Callable[[], str],
-    txn_clock: TxnClock,
-) -> TabletStore:
-    return TabletStore(
-        files=files,
-        metadata=metadata,
-        clock=clock,
-        settings=settings,
-        server=identity.server,
-        new_id=new_id,
-        txn_clock=txn_clock,
-        cache=BlockCache(settings.block_cache_bytes),
-        coordination=coordination,
-    )
 
 
 class _ClockBound:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,7 +20,7 @@ from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import FragmentRef, TabletMetadata
 from ebla.ranges import KeyRange, successor
 from ebla.schema import GroupSchema
-from ebla.storage.bloom import key_hash
+from ebla.storage.bloom import RowHash
 from ebla.storage.fragment_format import Tail
 from ebla.storage.fragment_reader import Fragment, OpenFragments
 from ebla.storage.merge import MergedCells, MergedColumns, Rules, merge_cells, merge_columns
@@ -175,15 +176,9 @@ class Reader:
             begin, end = block.find(row)
             if begin < end:
                 runs.append(Run(block.records.slice(begin, end - begin), block.txn))
-        hashed: list[int] = []
-
-        def row_hash() -> int:
-            if not hashed:
-                hashed.append(key_hash(row))
-            return hashed[0]
-
+        hashed = RowHash(row)
         for ref in sources.fragments:
-            for block, begin, end in self.fragment(ref).find(row, row_hash):
+            for block, begin, end in self.fragment(ref).find(row, hashed):
                 runs.append(Run(block.records.slice(begin, end - begin), block.txn))
         return RowRuns(runs, sources)
 
@@ -217,18 +212,12 @@ class Reader:
             check_history(state, as_of)
         if memory.erasures or state.erasures:
             erased_at = view.erased_at(tablet, group, row, as_of)
-        hashed: list[int] = []
-
-        def row_hash() -> int:
-            if not hashed:
-                hashed.append(key_hash(row))
-            return hashed[0]
-
+        hashed = RowHash(row)
         for ref in state.fragments:
             if ref.txn_min <= as_of and ref.first <= row <= ref.last and ref.txn_max >= erased_at:
                 if ref.clip is not None and not KeyRange(*ref.clip).contains(row):
                     continue
-                places += self.fragment(ref).find(row, row_hash)
+                places += self.fragment(ref).find(row, hashed)
         if len(places) == 1 and not erased_at:
             block, begin, end = places[0]
             if begin + 1 == end and block.txn_max <= as_of:
@@ -249,7 +238,8 @@ class Reader:
             rules = rules_for(group, point.as_of, found.sources, projection.versions)
             if group.is_cells:
                 wanted = projection.wanted_cells(group)
-                runs = found.runs if wanted is None else [_only_cells(run, wanted) for run in found.runs]
+                runs = _in_few(found.runs)
+                runs = runs if wanted is None else [_only_cells(run, wanted) for run in runs]
                 merged[group.id] = merge_cells([run for run in runs if len(run)], rules)
             else:
                 merged[group.id] = merge_columns(found.runs, projection.types[group.id], rules)
@@ -370,6 +360,22 @@ class RowRuns:
 
     runs: list[Run]
     sources: Sources
+
+
+def _in_few(runs: list[Run]) -> list[Run]:
+    """Return the records of one row in as few runs as possible: every run costs a merge more than a record does."""
+    if len(runs) < 3:
+        return runs
+    alike: dict[pa.Schema, list[Run]] = {}
+    for run in runs:
+        alike.setdefault(run.records.schema, []).append(run)
+    few = []
+    for several in alike.values():
+        records = pa.concat_batches([run.records for run in several])
+        if TXN not in records.schema.names:
+            records = records.append_column(TXN, pa.array(np.concatenate([run.txns() for run in several])))
+        few.append(Run(records))
+    return few
 
 
 def _find_in_memory(block: Block, rows: pa.Array) -> list[Run]:

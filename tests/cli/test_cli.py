@@ -505,3 +505,21 @@ def test_cells_of_a_wildcard_group_survive_the_way_through_json_and_csv(cli: Cli
     assert cli.fine("scan", "two", "--format", "jsonl").out == rows
     assert cli.fine("scan", "three", "--format", "jsonl").out == rows
     assert "x:y" in cli.fine("scan", "one").out
+
+
+def test_system_tables_are_scanned_like_others_and_not_written(users: Cli) -> None:
+    (row,) = users.fine("scan", "sys.tables", "--format", "jsonl").rows
+    assert (row["name"], row["tablets"]) == ("users", 2)
+    rows = users.fine("scan", "META", "--prefix", "users", "--format", "jsonl").rows
+    assert (rows[0]["row"], rows[-1]["row"], len(rows)) == ("users", "users!", 3)
+    users.fails(ExitCode.REQUEST, "put", "sys.tables", '{"name": "x"}')
+
+
+def test_the_package_runs_as_the_command_does(users: Cli) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "ebla", "--store", str(users.store), "tables", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(ran.stdout) == ["users"]

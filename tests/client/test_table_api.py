@@ -548,6 +548,17 @@ class TestReadModifyWrite:
         with pytest.raises(ebla.RequestError, match="only numbers"):
             counts.increment("and", "text")
 
+    def test_a_change_is_seen_even_where_the_cell_has_a_timestamp_of_the_future(self, users: ebla.Table) -> None:
+        cell = {"user": "ada", "day": date(2026, 1, 1), "family": "click", "qualifier": "n"}
+        future = 4_000_000_000_000_000
+        users.put_cells([{**cell, "value": (5).to_bytes(8, "big"), "timestamp": future}])
+        key = ("ada", date(2026, 1, 1))
+        assert users.increment(key, "click:n") == 6
+        assert users.increment(key, "click:n") == 7
+        assert users.get(key)["click:n"] == (7).to_bytes(8, "big")
+        users.put_cells([{**cell, "qualifier": "t", "value": b"a", "timestamp": future}])
+        assert users.append(key, "click:t", b"b") == users.get(key)["click:t"] == b"ab"
+
     def test_a_cell_can_be_a_counter(self, users: ebla.Table) -> None:
         assert users.increment(("ada", DAY), "click:home") == 1
         assert users.increment(("ada", DAY), "click:home", 41) == 42

@@ -1,0 +1,5 @@
+"""`python -m ebla`: the same as the command `ebla`."""
+
+from ebla.cli import main
+
+main()

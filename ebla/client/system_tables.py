@@ -1,0 +1,175 @@
+"""System tables: what a store knows of itself, read like any other table.
+
+    META          where every tablet is and what it is made of, in cells: see metadata/meta_view.py
+    sys.tables    a row per table     sys.tablets   a row per tablet     sys.servers   a row per server
+
+Each is computed when it is asked for by name, put into memory as a table of one block, and read by the same code as
+all others: ranges, columns, `where`, Arrow. It shows that moment, and neither an earlier nor a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Never
+
+import msgspec
+import pyarrow as pa
+
+from ebla.batch import PutBatch
+from ebla.client.table import Table
+from ebla.errors import ReadOnly
+from ebla.metadata.meta_view import META, META_SCHEMA, meta_batch
+from ebla.metadata.table_metadata import FragmentRef, GroupState, TableMetadata, initial_metadata
+from ebla.schema import Schema
+from ebla.storage.memory import Memory
+from ebla.storage.records import Block
+from ebla.tablet.store import TabletStore
+from ebla.tablet.table_state import TableState
+from ebla.tablet.view import TableView
+
+__all__ = ["SystemTable", "is_system_table", "system_table"]
+
+_TABLES = Schema(
+    key={"name": "string"},
+    columns={
+        "id": "string", "schema_version": "int32", "tablets": "int32", "fragments": "int32", "records": "int64",
+        "bytes": "int64", "metadata_txn": "string", "metadata_changes": "int64",
+    },
+)  # fmt: skip
+_TABLETS = Schema(
+    key={"table": "string", "first": "binary"},
+    columns={
+        "last": "binary", "id": "string", "state": "string", "epoch": "int64", "leader": "string",
+        "replicas": "list<string>", "log": "string", "fragments": "int32", "records": "int64", "bytes": "int64",
+    },
+)  # fmt: skip
+_SERVERS = Schema(
+    key={"server": "string"}, columns={"kind": "string", "address": "string", "tablets": "int32", "bytes": "int64"}
+)
+
+
+class SystemTable(Table):
+    """A table that shows what the store knows of itself. It is read like any other and cannot be written."""
+
+    def _check_writable(self, wait: str) -> Never:
+        raise ReadOnly(f"{self.name} shows what the store knows: it is changed by changing tables, not by writing it")
+
+
+def is_system_table(name: object) -> bool:
+    """Tell whether a name is that of a system table."""
+    return isinstance(name, str) and name in _VIEWS
+
+
+def system_table(store: TabletStore, name: str) -> SystemTable:
+    """Return a system table as it is now."""
+    schema, view = _VIEWS[name]
+    tables = [(state.name, _located(state.view.metadata, store.server)) for state in store.tables()]
+    return SystemTable(store, _state_of(store, name, schema, view(tables)))
+
+
+def _located(metadata: TableMetadata, server: str) -> TableMetadata:
+    """Name the server that has the store open as the leader of tablets that METADATA gives to nobody."""
+    homeless = (tablet for tablet in metadata.tablets if tablet.leader is None)
+    return metadata.with_tablets(msgspec.structs.replace(tablet, leader=server) for tablet in homeless)
+
+
+def _state_of(store: TabletStore, name: str, schema: Schema, batch: PutBatch) -> TableState:
+    numbered = schema.number()
+    txn = store.sequencer.committed
+    metadata = initial_metadata(name, numbered, [name])
+    # It has no history: reads of an earlier moment are refused, not answered with what is there now.
+    groups = tuple(GroupState(group.id, floor_txn=txn) for group in numbered.groups)
+    metadata = metadata.with_tablets([msgspec.structs.replace(metadata.tablets[0], groups=groups)])
+    state = TableState(name, metadata, store.fragments, store.recent, store.settings)
+    memory = {}
+    for group, part in state.admission.put(batch).groups.items():
+        block = Block(part.stamped(0), txn=min(txn, 1), unique=part.unique)
+        memory[group] = Memory().with_block(block)
+    state.view = TableView(metadata, memory)
+    return state
+
+
+def _meta(tables: Iterable[tuple[str, TableMetadata]]) -> PutBatch:
+    return PutBatch(cells=meta_batch(tables))
+
+
+def _of_tables(tables: Iterable[tuple[str, TableMetadata]]) -> PutBatch:
+    return _rows(
+        _TABLES,
+        (
+            {
+                "name": name,
+                "id": table.table_id,
+                "schema_version": table.schema.version,
+                "tablets": len(table.tablets),
+                **_sizes({ref.file: ref for tablet in table.tablets for g in tablet.groups for ref in g.fragments}),
+                "metadata_txn": table.txnid,
+                "metadata_changes": table.sequence,
+            }
+            for name, table in tables
+        ),
+    )
+
+
+def _of_tablets(tables: Iterable[tuple[str, TableMetadata]]) -> PutBatch:
+    return _rows(
+        _TABLETS,
+        (
+            {
+                "table": name,
+                "first": tablet.first,
+                "last": tablet.last,
+                "id": tablet.id,
+                "state": tablet.state,
+                "epoch": tablet.epoch,
+                "leader": tablet.leader,
+                "replicas": [replica.server for replica in tablet.replicas],
+                "log": tablet.log,
+                **_sizes({ref.file: ref for group in tablet.groups for ref in group.fragments}),
+            }
+            for name, table in tables
+            for tablet in table.tablets
+        ),
+    )
+
+
+def _of_servers(tables: Iterable[tuple[str, TableMetadata]]) -> PutBatch:
+    counts: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for _, table in tables:
+        for tablet in table.tablets:
+            if tablet.leader is not None:
+                counts[tablet.leader] = counts.get(tablet.leader, 0) + 1
+                own = sum(ref.bytes for group in tablet.groups for ref in group.fragments)
+                sizes[tablet.leader] = sizes.get(tablet.leader, 0) + own
+    return _rows(
+        _SERVERS,
+        (
+            {"server": server, "kind": "embedded", "address": None, "tablets": count, "bytes": sizes[server]}
+            for server, count in counts.items()
+        ),
+    )
+
+
+def _sizes(refs: dict[str, FragmentRef]) -> dict[str, int]:
+    """Return how many different files there are, and their sizes together."""
+    return {
+        "fragments": len(refs),
+        "records": sum(ref.rows for ref in refs.values()),
+        "bytes": sum(ref.bytes for ref in refs.values()),
+    }
+
+
+def _rows(schema: Schema, rows: Iterable[dict[str, Any]]) -> PutBatch:
+    numbered = schema.number()
+    columns = [*numbered.key, *(column for group in numbered.groups for column in group.columns)]
+    arrow = pa.schema([pa.field(column.name, column.type) for column in columns])
+    return PutBatch(columns=pa.RecordBatch.from_pylist(list(rows), schema=arrow))
+
+
+_VIEWS: dict[str, tuple[Schema, Callable[[Iterable[tuple[str, TableMetadata]]], PutBatch]]] = {
+    META: (META_SCHEMA, _meta),
+    "sys.tables": (_TABLES, _of_tables),
+    "sys.tablets": (_TABLETS, _of_tablets),
+    "sys.servers": (_SERVERS, _of_servers),
+}
