@@ -319,6 +319,11 @@ class GroupSchema(msgspec.Struct, frozen=True, dict=True):
         return {column.id: column for column in self.columns}
 
     @property
+    def keeps_one(self) -> bool:
+        """Whether one version of each typed column is kept, whatever its age."""
+        return not self.is_cells and self.max_versions == 1 and self.max_age_microseconds is None
+
+    @property
     def is_cells(self) -> bool:
         """Whether the group holds free cells rather than typed columns."""
         return self.layout == "cells"

@@ -79,6 +79,9 @@ class FragmentRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tail_bytes: int = 0  # so many bytes at the end of the file are checked when it is opened; 0: none
     tail_crc: int = 0  # the crc32c of these
     clip: tuple[RowBytes, RowBytes | None] | None = None  # only rows in this range count; None: all of the tablet
+    surplus: int = 0  # so many records are not the newest of their identity in the file
+    topped: bool = False  # the newest record of a row sets all that older ones in the file do, down to an erasure
+    settled_txn: int = 0  # what may go of the records up to here is gone from the file
 
     def within(self, rows: KeyRange) -> KeyRange | None:
         """Return the part of `rows` in which records of the file count; None if there is none."""

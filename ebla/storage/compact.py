@@ -12,7 +12,8 @@ An erasure may hide records in fragments that are not part of this compaction. I
 there are none. The same holds for surplus versions of cells, of which another fragment may hide the newer ones; a
 surplus version of a column is older than what replaced it, so whatever hides that hides it too.
 
-A record that stays keeps its own txn.
+A record that stays keeps its own txn. Where a group keeps one version of each column and knows no age, a partial record
+up to the horizon and those that it updates become one, and the newest of a row takes over what others set (topping.py).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from ebla.storage.memory import combined_values
 from ebla.storage.merge import TXN_MAX, Erasure, Rules, hidden_cells, hide_ranges, kept_versions, set_patterns, setters
 from ebla.storage.order import Indices, Mask
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Run, value_names
+from ebla.storage.topping import Tops, newest, sets_differ, taken_with_tops
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Retention:
 
     `horizon`: no snapshot below this txn will be read again, and no record at or below it is anywhere but in
     fragments. `is_rooted`: every fragment that may hold records of these rows at or below the horizon is an input.
+    `is_dense`: nothing but the inputs has records of these rows with a txn between the oldest and newest of theirs.
     """
 
     horizon: int
@@ -44,6 +47,7 @@ class Retention:
     versions_kept: int | None = None
     age_max_microseconds: int | None = None
     purge_both: bool = False
+    is_dense: bool = False
 
     def rules(self) -> Rules:
         """Return how a reader at the horizon sees the group."""
@@ -53,10 +57,15 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The records that stay, and whether there is at most one for each identity."""
+    """The records that stay, and how many of them are not the first of their identity."""
 
     records: pa.RecordBatch
-    unique: bool
+    surplus: int
+
+    @property
+    def unique(self) -> bool:
+        """Whether there is at most one record for each identity."""
+        return self.surplus == 0
 
 
 def compact(runs: Sequence[Run], retention: Retention, *, is_cells: bool) -> Compacted | None:
@@ -65,21 +74,23 @@ def compact(runs: Sequence[Run], retention: Retention, *, is_cells: bool) -> Com
     if not runs:
         return None
     arranged: Arranged
+    tops: list[Tops] = []
     if is_cells:
         arranged = cells = arrange_cells(runs)
         keep = _kept_cells(runs, cells, retention)
         identity = cells.identity
     else:
         arranged = arrange_rows(runs)
-        keep = _kept_records(runs, arranged, retention)
+        keep, tops = _kept_records(runs, arranged, retention)
         identity = arranged.row_of
     if not keep.any():
         return None
-    return Compacted(_taken(runs, arranged, keep), not bool((~changes(identity[keep])).any()))
+    records = taken_with_tops(runs, arranged, keep, tops) if tops else _taken(runs, arranged, keep)
+    return Compacted(records, int((~changes(identity[keep])).sum()))
 
 
-def _kept_records(runs: Sequence[Run], arranged: Arranged, retention: Retention) -> Mask:
-    """Tell which records of a columns group stay, in order."""
+def _kept_records(runs: Sequence[Run], arranged: Arranged, retention: Retention) -> tuple[Mask, list[Tops]]:
+    """Tell which records of a columns group stay, in order, and which of them take over what others set."""
     rules = retention.rules()
     order, row_of = arranged.order, arranged.row_of
     txns = arranged.txns[order]
@@ -104,15 +115,21 @@ def _kept_records(runs: Sequence[Run], arranged: Arranged, retention: Retention)
     if not retention.is_rooted:
         keep |= marks
     if rules.versions_kept is None:
-        return keep | seen
+        return keep | seen, []
     # The newest one makes the row exist, whatever it sets.
     places = np.flatnonzero(seen)
-    keep[places[changes(row_of[places])]] = True
+    newest_seen = places[changes(row_of[places])]
+    keep[newest_seen] = True
+    if rules.keeps_one and (retention.is_rooted or retention.is_dense):
+        if not sets_differ(runs):
+            return keep, []
+        tops = [(newest_seen, seen)]
+        return keep, [*tops, newest(runs, arranged, retention.erasures)] if retention.is_dense else tops
     for sets in _setters(runs, order):
         places = np.flatnonzero(seen & sets)
         kept = kept_versions(row_of[places], txns[places] >> 10, rules, repeated=txns[places])
         keep[places[kept]] = True
-    return keep
+    return keep, []
 
 
 def _setters(runs: Sequence[Run], order: Indices) -> list[Mask]:

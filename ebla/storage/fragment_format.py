@@ -76,6 +76,8 @@ class FragmentInfo:
     has_erasures: bool
     has_partial: bool
     tail: Tail
+    surplus: int = 0
+    topped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ class Fragment:
         self._block_names = [name for name in self._physical if not name.startswith("key:")]
         block_bytes = self._metadata.row_group(0).total_byte_size
         self._stretches = Stretches(file, cache, self.footer.block_rows, block_bytes, self._decode, self._of_block)
+        self._inner: list[int] | None = None  # found when first asked for
         # Guarded by _lock.
         self._idle: list[pq.ParquetFile] = [reader]
 
@@ -127,10 +128,32 @@ class Fragment:
             return True
         return starts[block + 1] < last if block + 1 < len(starts) else self.footer.last < last
 
+    def outer_blocks(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """Return stretches of blocks begin to end without those that lie wholly within a row, the first of it aside.
+
+        They are all that a reader needs who wants the newest record of each row.
+        """
+        inner = self._inner
+        if inner is None:
+            starts = self.footer.block_first
+            ends = [*starts[1:], self.footer.last]
+            inner = self._inner = [
+                number for number in range(1, len(starts)) if starts[number - 1] == starts[number] == ends[number]
+            ]
+        stretches = []
+        for number in inner[bisect_left(inner, begin) : bisect_left(inner, end)]:
+            if begin < number:
+                stretches.append((begin, number))
+            begin = number + 1
+        return [*stretches, (begin, end)] if begin < end else stretches
+
     # --- reading ---
 
-    def read_range(self, first: bytes, last: bytes | None, names: Sequence[str]) -> Run | None:
-        """Return the records in [first, last) with the columns `names` (those that the file has), or None."""
+    def read_range(self, first: bytes, last: bytes | None, names: Sequence[str], *, newest: bool = False) -> Run | None:
+        """Return the records in [first, last) with the columns `names` (those that the file has), or None.
+
+        `newest` leaves out blocks in which no record is the newest of its row.
+        """
         begin, end = self.blocks_of(first, last)
         while begin < end and self._block_before(begin, first):
             begin += 1
@@ -138,7 +161,11 @@ class Fragment:
             return None
         cut = not (self.has_wholly(begin, first, last) and self.has_wholly(end - 1, first, last))
         wanted = list(names) if not cut or ROW in names else [ROW, *names]
-        table = self.read_blocks(begin, end, wanted)
+        if newest:
+            parts = [self.read_blocks(*stretch, wanted) for stretch in self.outer_blocks(begin, end)]
+            table = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+        else:
+            table = self.read_blocks(begin, end, wanted)
         if cut:
             rows = table.column(ROW)
             low = _chunked_lower_bound(rows, first)
@@ -190,8 +217,11 @@ class Fragment:
             bytes_known=bytes_known,
         )
 
-    def find(self, row: bytes, hashed: Callable[[], int]) -> list[tuple[Block, int, int]]:
-        """Return the places of the records of one row. `hashed` gives the row's bloom hash, if it is asked for."""
+    def find(self, row: bytes, hashed: Callable[[], int], *, newest: bool = False) -> list[tuple[Block, int, int]]:
+        """Return the places of the records of one row. `hashed` gives the row's bloom hash, if it is asked for.
+
+        With `newest`, the place of its newest record is enough.
+        """
         starts = self.footer.block_first
         end = bisect_right(starts, row)
         begin = max(0, bisect_left(starts, row) - 1)
@@ -204,6 +234,8 @@ class Fragment:
                 block = self.block(number)
             low, high = block.find(row)
             if low < high:
+                if newest:
+                    return [(block, low, low + 1)]
                 found.append((block, low, high))
         return found
 

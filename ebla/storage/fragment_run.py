@@ -41,6 +41,7 @@ class FragmentRun:
         file_bytes_max: int,
         *,
         txn: int | None = None,
+        topped: bool = False,
     ) -> None:
         # Set once.
         self._files = files
@@ -51,13 +52,14 @@ class FragmentRun:
         self._codec = codec
         self._file_bytes_max = file_bytes_max
         self._txn = txn
+        self._topped = topped
         self._no_columns = FragmentLayout(schema, group, has_txn=txn is None)
         # What goes on.
         self._layout = self._no_columns
         self._writer: FragmentWriter | None = None
         self._written: list[FragmentInfo] = []
 
-    def write(self, records: pa.RecordBatch, *, unique: bool) -> None:
+    def write(self, records: pa.RecordBatch, *, unique: bool, surplus: int = 0) -> None:
         """Add records, of which no row is in the open file, and all sort after it."""
         layout = self._grown(records)
         if layout != self._layout:
@@ -67,6 +69,8 @@ class FragmentRun:
             path = self._new_path()
             self._writer = FragmentWriter(self._files, path, self._table_id, layout, self._codec, unique=True)
         self._writer.unique &= unique
+        self._writer.surplus += surplus
+        self._writer.topped = self._topped
         self._writer.write(self._conformed(records))
         if self._writer.bytes_written >= self._file_bytes_max:
             self._end()

@@ -30,8 +30,8 @@ WRITE_BYTES = 1024 * 1024
 class FragmentWriter:
     """Writes one fragment. Records come in order through `write`; `finish` makes the file durable.
 
-    Left without `finish`, the file is closed and removed as far as that is possible. `unique` may be lowered as long as
-    the file is not finished.
+    Left without `finish`, the file is closed and removed as far as that is possible. Until then `unique` may be
+    lowered, and `surplus` (records that are not the first of their identity) and `topped` (topping.py) set.
     """
 
     def __init__(
@@ -43,6 +43,8 @@ class FragmentWriter:
         self._layout = layout
         self._codec = codec
         self.unique = unique
+        self.surplus = 0
+        self.topped = False
         self._columns = layout.columns()
         self._schema = pa.schema([f for _, f in self._columns])
         self._sink = _GatheringSink(files.create(path))
@@ -119,6 +121,8 @@ class FragmentWriter:
             self._layout.has_erased,
             self._layout.has_set,
             tail,
+            self.surplus,
+            self.topped,
         )
 
     def _tail(self, size: int) -> Tail:

@@ -65,6 +65,11 @@ class Rules:
     purge_both: bool = False
 
     @property
+    def keeps_one(self) -> bool:
+        """Whether one version of each column is kept, whatever its age. It has the txn of the row's newest change."""
+        return self.versions_kept == 1 and self.expired_before is None
+
+    @property
     def expires_alone(self) -> bool:
         """Whether age by itself is enough to hide a version."""
         return self.expired_before is not None and not (self.purge_both and self.versions_kept is not None)
@@ -114,6 +119,7 @@ def merge_columns(runs: Sequence[Run], types: Mapping[int, pa.DataType], rules: 
         if exists.all():
             exists = None
     chooser = _Chooser(runs, arranged, visible, exists)
+    row_txns = _newest_txns(arranged, visible) if rules.keeps_one and rules.versions > 1 else None
     columns = {}
     for field_id, kind in types.items():
         name = str(field_id)
@@ -122,7 +128,8 @@ def merge_columns(runs: Sequence[Run], types: Mapping[int, pa.DataType], rules: 
         if rules.versions == 1:
             columns[field_id] = _take(whole, chooser.newest(field_id, present))
         else:
-            columns[field_id] = _versions(whole, kind, arranged.txns, chooser.all(field_id, present), rules)
+            chosen = chooser.all(field_id, present)
+            columns[field_id] = _versions(whole, kind, arranged.txns, chosen, rules, row_txns)
     leads = order[starts] if exists is None else order[starts[exists]]
     return MergedColumns(arranged.rows.take(pa.array(leads)), columns)
 
@@ -222,15 +229,28 @@ def setters(runs: Sequence[Run], patterns: Patterns | None, field_id: int) -> Ma
     return np.concatenate(parts)
 
 
+def _newest_txns(arranged: Arranged, visible: Mask | None) -> Txns:
+    """Return, for every row that exists, the txn of its newest visible record."""
+    places = np.arange(len(arranged.order)) if visible is None else np.flatnonzero(visible)
+    leads = places[changes(arranged.row_of[places])]
+    txns: Txns = arranged.txns[arranged.order[leads]]
+    return txns
+
+
 def _versions(
-    whole: pa.Array, kind: pa.DataType, txns: Txns, chosen: tuple[Indices, Indices, int], rules: Rules
+    whole: pa.Array,
+    kind: pa.DataType,
+    txns: Txns,
+    chosen: tuple[Indices, Indices, int],
+    rules: Rules,
+    row_txns: Txns | None,
 ) -> pa.Array:
     indices, groups, count = chosen
     keep = kept_versions(groups, txns[indices] >> 10, rules, repeated=txns[indices])
     indices, groups = indices[keep], groups[keep]
     offsets = np.zeros(count + 1, dtype=np.int32)
     np.cumsum(np.bincount(groups, minlength=count), out=offsets[1:])
-    taken_txns = txns[indices]
+    taken_txns = txns[indices] if row_txns is None else row_txns[groups]
     structs = pa.StructArray.from_arrays(
         [whole.take(pa.array(indices)), pa.array(taken_txns), pa.array(taken_txns >> 10).cast(pa.timestamp("us"))],
         fields=list(version_type(kind).value_type),

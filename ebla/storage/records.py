@@ -112,6 +112,7 @@ class Block:
 
     __slots__ = (
         "_columns",
+        "_set_codes",
         "_skip",
         "_word_view",
         "_words",
@@ -160,6 +161,7 @@ class Block:
         self.indexes: Mapping[str, int] = indexes or {}
         self.bytes: int = (records.nbytes if bytes_known is None else bytes_known) + 16 * records.num_rows
         self._columns: dict[str, pa.Array] | None = None
+        self._set_codes: tuple[Indices, int] | None = None
         self._skip = 0
         self._words: Words | None = None
         self._word_view: memoryview | None = None
@@ -174,6 +176,17 @@ class Block:
         if columns is None:
             columns = self._columns = dict(zip(self.records.schema.names, self.records.columns, strict=True))
         return columns
+
+    @property
+    def set_codes(self) -> tuple[Indices, int]:
+        """A number for each record that says which columns it sets, and how many such numbers there are."""
+        known = self._set_codes
+        if known is None:
+            encoded = self.columns[SET].dictionary_encode()
+            count = len(encoded.dictionary)
+            codes = pc.fill_null(encoded.indices, count).to_numpy(zero_copy_only=False)
+            known = self._set_codes = codes, count + 1
+        return known
 
     @property
     def words(self) -> Words:

@@ -17,6 +17,9 @@ so a record is rewritten a logarithmic number of times. With `runs_max` runs, so
 without them, and the erasure itself is dropped. Where fragments with erasures have become a good part of a tablet, all
 of it is merged, for only then may erasures go.
 
+**Surplus.** Where a good part of a fragment are versions that were replaced and that nobody can see any more, it is
+rewritten without them, even if it lies alone; in cells groups only together with all that is older.
+
 **Small.** Many small fragments side by side do not slow a read down, but every one of them costs an open file: they
 are joined, a file's worth at a time.
 """
@@ -31,7 +34,7 @@ from typing import Literal, TypeAlias
 from ebla.metadata.table_metadata import FragmentRef, GroupState, RangeErasure
 from ebla.settings import MIB
 
-Reason: TypeAlias = Literal["depth", "erased", "small", "manual"]
+Reason: TypeAlias = Literal["depth", "erased", "surplus", "small", "manual"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class Strategy:
     runs_max: int = 10
     size_ratio: float = 2.0
     erased_share: float = 0.25
+    surplus_share: float = 0.25
+    surplus_min: int = 4_096
     small_files_min: int = 16
     file_bytes: int = 128 * MIB
 
@@ -64,14 +69,22 @@ class Choice:
         return sum(fragment.bytes for fragment in self.fragments)
 
 
-def choose(state: GroupState, horizon: int, strategy: Strategy) -> Choice | None:
-    """Choose what to merge of one group of one tablet, or None if it is in good shape."""
+def choose(
+    state: GroupState, horizon: int, strategy: Strategy, *, purges: bool = False, is_cells: bool = False
+) -> Choice | None:
+    """Choose what to merge of one group of one tablet, or None if it is in good shape.
+
+    `purges` says that the group keeps only so many versions, `is_cells` which layout it has.
+    """
     chosen = _too_deep(state.fragments, strategy)
     if chosen:
         return _choice(state, chosen, "depth", horizon)
     erased = _erased(state, horizon, strategy)
     if erased is not None:
         return _choice(state, erased, "erased", horizon)
+    surplus = _surplus(state.fragments, horizon, strategy, is_cells=is_cells) if purges else []
+    if surplus:
+        return _choice(state, surplus, "surplus", horizon)
     chosen = _too_small(state.fragments, strategy)
     return _choice(state, chosen, "small", horizon) if chosen else None
 
@@ -151,6 +164,20 @@ def _erased(state: GroupState, horizon: int, strategy: Strategy) -> list[Fragmen
     if erased and _bytes(erased) >= strategy.erased_share * total:
         return list(state.fragments)
     return None
+
+
+def _surplus(
+    fragments: Sequence[FragmentRef], horizon: int, strategy: Strategy, *, is_cells: bool
+) -> list[FragmentRef]:
+    """Return what to rewrite without versions that nobody can see. What was rewritten so far is not looked at again."""
+    stale = [f for f in fragments if f.surplus and f.settled_txn < f.txn_max <= horizon]
+    surplus = sum(fragment.surplus for fragment in stale)
+    if surplus < max(strategy.surplus_min, strategy.surplus_share * sum(fragment.rows for fragment in stale)):
+        return []
+    if not is_cells:
+        return stale
+    older = [fragment for fragment in fragments if fragment.txn_min <= horizon]
+    return older if _bytes(stale) >= strategy.surplus_share * _bytes(older) else []
 
 
 def _is_hidden_by(erasure: RangeErasure, fragment: FragmentRef) -> bool:

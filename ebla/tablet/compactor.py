@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
+import msgspec
+
 from ebla.clock import Clock
 from ebla.errors import EblaError, OutcomeUnknown, StoreError, UnknownTable
 from ebla.metadata.changes import ReplaceFragments, RequirementFailed, TabletAt
@@ -36,6 +38,7 @@ from ebla.tablet.garbage import Nursery
 from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.serialize import reference_to
 from ebla.tablet.table_state import TableState
+from ebla.tablet.view import TableView
 from ebla.tablet.windows import cut
 from ebla.tablet.worker import Worker
 
@@ -158,7 +161,8 @@ class Compactor:
     def _compact_if_due(self, table: TableState, tablet: TabletMetadata, group: GroupSchema) -> bool:
         state = tablet.group(group.id)
         horizon = self._horizon_of(table, group.id)
-        choice = choose(state, horizon, self._strategy)
+        purges = group.max_versions is not None
+        choice = choose(state, horizon, self._strategy, purges=purges, is_cells=group.is_cells)
         if choice is None or self._is_given_up(tablet, state):
             return False
         try:
@@ -239,11 +243,19 @@ class Compactor:
             return begun[-1]
 
         schema = table.view.schema
+        is_dense = _is_dense(table.view, tablet.id, group.id, choice.fragments)
         output = FragmentRun(
-            self._files, new_path, table.id, schema, group, table.codec, self._settings.fragment_bytes_max
+            self._files,
+            new_path,
+            table.id,
+            schema,
+            group,
+            table.codec,
+            self._settings.fragment_bytes_max,
+            topped=is_dense and group.keeps_one,
         )
         try:
-            records_read = self._merge(table, tablet, group, choice, horizon, output)
+            records_read = self._merge(table, tablet, group, choice, horizon, output, is_dense=is_dense)
             written = output.finish()
         except OSError as error:
             output.abandon()
@@ -252,11 +264,14 @@ class Compactor:
             output.abandon()
             raise
         records_written = sum(info.rows for info in written)
+        # Surplus versions of cells stay unless everything is merged; of columns, what can go has gone.
+        settled_txn = horizon if choice.is_rooted or not group.is_cells else 0
+        added = [reference_to(info, schema.version) for info in written]
         change = ReplaceFragments(
             TabletAt(tablet.id, tablet.epoch),
             group.id,
             choice.fragments,
-            tuple(reference_to(info, schema.version) for info in written),
+            tuple(msgspec.structs.replace(ref, settled_txn=settled_txn) for ref in added),
             choice.erasures,
             horizon if records_written < records_read or choice.erasures else 0,
         )
@@ -295,6 +310,8 @@ class Compactor:
         choice: Choice,
         horizon: int,
         output: FragmentRun,
+        *,
+        is_dense: bool,
     ) -> int:
         retention = Retention(
             horizon,
@@ -303,6 +320,7 @@ class Compactor:
             group.max_versions,
             group.max_age_microseconds,
             group.purge_join == "and",
+            is_dense,
         )
         names = record_names(group)
         records_read = 0
@@ -320,8 +338,22 @@ class Compactor:
                     records_read += len(run)
             left = compact(runs, retention, is_cells=group.is_cells)
             if left is not None:
-                output.write(left.records, unique=left.unique)
+                output.write(left.records, unique=left.unique, surplus=left.surplus)
         return records_read
+
+
+def _is_dense(view: TableView, tablet_id: str, group: int, inputs: Sequence[FragmentRef]) -> bool:
+    """Tell whether nothing but the inputs has records of the tablet with a txn among theirs."""
+    tablet = view.metadata.by_id(tablet_id)
+    if tablet is None or not inputs:
+        return False
+    oldest, newest = min(ref.txn_min for ref in inputs), max(ref.txn_max for ref in inputs)
+    unflushed = view.memory_of(group).txn_min
+    if unflushed is not None and unflushed <= newest:
+        return False
+    files = {ref.file for ref in inputs}
+    others = (ref for ref in tablet.group(group).fragments if ref.file not in files)
+    return all(ref.txn_max < oldest or ref.txn_min > newest for ref in others)
 
 
 def record_names(group: GroupSchema) -> list[str]:

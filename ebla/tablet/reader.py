@@ -6,7 +6,9 @@ the run is the answer, and the merge is skipped. Everything else goes through th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import heapq
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
@@ -26,11 +28,17 @@ from ebla.storage.fragment_reader import Fragment, OpenFragments
 from ebla.storage.merge import MergedCells, MergedColumns, Rules, merge_cells, merge_columns
 from ebla.storage.order import is_strictly_sorted, lower_bound, upper_bound
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
+from ebla.storage.topping import firsts_of_rows
 from ebla.tablet.projection import Projection, join_rows
 from ebla.tablet.view import Sources, TableView, check_history
 
 # A read of at most this many blocks of a file goes through the cache; a longer one would only wash it out.
 CACHED_BLOCKS_MAX = 4
+# Versions that have been replaced are left out before a merge where they are many; else the merge does it quicker.
+THIN_RECORDS_MIN = 256
+THIN_SHARE_MAX = 0.7
+# From so many records of a row in one block on, only those that set something else than newer ones are looked at.
+CHAIN_RECORDS_MIN = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,9 @@ class Reader:
             is_clean = _is_clean(sources, rules)
             if is_clean and len(projection.groups) == 1:
                 return self._read_clean_rows(sources, share, projection)
-            runs = self._runs(sources, share, map(str, types), stacked=_is_stacked(sources, rules))
+            runs = self._runs(
+                sources, share, map(str, types), stacked=_is_stacked(sources, rules), newest_at=_newest_at(rules)
+            )
             merged[group.id] = _as_it_is(runs, types) if is_clean else merge_columns(runs, types, rules)
         batch = self.assemble(projection, merged)
         return None if batch is None else pa.Table.from_batches([batch])
@@ -95,34 +105,49 @@ class Reader:
         placed = {group: (part, place) for (group, part), place in zip(merged.items(), places, strict=True)}
         return projection.assemble(self._codec.decode_arrays(rows), rows, placed)
 
-    def _runs(self, sources: Sources, share: KeyRange, names: Iterable[str], *, stacked: bool = False) -> list[Run]:
+    def _runs(
+        self,
+        sources: Sources,
+        share: KeyRange,
+        names: Iterable[str],
+        *,
+        stacked: bool = False,
+        newest_at: int | None = None,
+    ) -> list[Run]:
         """Return what the sources hold in `share`: the columns `names` and those that every merge needs.
 
-        Sources that are `stacked` are told apart by one txn each: that of every record is not read then.
+        Sources that are `stacked` are told apart by one txn each: that of every record is not read then. To a reader
+        who wants the newest version at `newest_at`, the newest record of a row is enough where it says everything.
         """
         wanted = [ROW, ERASED, SET, *names] if stacked else [ROW, TXN, ERASED, SET, *names]
         runs = []
         for block in sources.blocks:
             run = block.slice_range(share.first, share.last)
             if run is not None:
-                runs.append(run)
+                runs.append(_thinned(run) if _tops_suffice(block, newest_at) else run)
         for ref in sources.fragments:
-            found = self._fragment_runs(ref, share, wanted)
+            found = self._fragment_runs(ref, share, wanted, newest=_tops_suffice(ref, newest_at))
             runs += [Run(run.records, ref.txn_max) for run in found] if stacked else found
         return runs
 
-    def _fragment_runs(self, ref: FragmentRef, share: KeyRange, names: Sequence[str]) -> list[Run]:
+    def _fragment_runs(
+        self, ref: FragmentRef, share: KeyRange, names: Sequence[str], *, newest: bool = False
+    ) -> list[Run]:
         counted = ref.within(share)
         if counted is None:
             return []
         share = counted
         fragment = self.fragment(ref)
         begin, end = fragment.blocks_of(share.first, share.last)
-        if end - begin <= CACHED_BLOCKS_MAX:
-            found = (fragment.block(i).slice_range(share.first, share.last) for i in range(begin, end))
-            return [run for run in found if run is not None]
-        run = fragment.read_range(share.first, share.last, names)
-        return [] if run is None else [run]
+        newest &= not ref.has_erasures  # an erasure further down would be missed
+        stretches = fragment.outer_blocks(begin, end) if newest else [(begin, end)]
+        if sum(b - a for a, b in stretches) <= CACHED_BLOCKS_MAX:
+            sliced = (fragment.block(i).slice_range(share.first, share.last) for s in stretches for i in range(*s))
+            found = [run for run in sliced if run is not None]
+        else:
+            run = fragment.read_range(share.first, share.last, names, newest=newest)
+            found = [] if run is None else [run]
+        return [_thinned(run) for run in found] if newest else found
 
     def _read_clean_rows(self, sources: Sources, share: KeyRange, projection: Projection) -> pa.Table | None:
         """Read a stretch that one run covers: its columns are the answer, in as many chunks as they come."""
@@ -189,16 +214,16 @@ class Reader:
         projection = point.projection
         values: dict[str, Any] = dict.fromkeys(projection.names)
         for group, wanted in projection.by_group:
-            records = self._records_of_row(view, tablet, group, row, point.as_of)
-            if records:
-                exists |= _resolve(records, wanted, values)
+            exists |= _resolve(self._records_of_row(view, tablet, group, row, point.as_of), wanted, values)
         return values if exists else None
 
     def _records_of_row(
         self, view: TableView, tablet: TabletMetadata, group: int, row: bytes, as_of: int
-    ) -> list[tuple[int, Block, int]]:
-        """Return the visible records of one row of a columns group as (txn, block, place), newest first."""
-        found: list[tuple[int, Block, int]] = []
+    ) -> Iterable[tuple[int, Block, int]]:
+        """Return the visible records of one row of a columns group as (txn, block, place), newest first.
+
+        They are looked at as they are asked for: of a row that was updated a million times, only the newest few are.
+        """
         erased_at = 0
         memory = view.memory_of(group)
         places: list[tuple[Block, int, int]] = []
@@ -217,17 +242,14 @@ class Reader:
             if ref.txn_min <= as_of and ref.first <= row <= ref.last and ref.txn_max >= erased_at:
                 if ref.clip is not None and not KeyRange(*ref.clip).contains(row):
                     continue
-                places += self.fragment(ref).find(row, hashed)
+                newest = not ref.has_erasures and _tops_suffice(ref, as_of)
+                places += self.fragment(ref).find(row, hashed, newest=newest)
         if len(places) == 1 and not erased_at:
             block, begin, end = places[0]
             if begin + 1 == end and block.txn_max <= as_of:
                 return [(block.txn_max, block, begin)]  # nothing to put in order, so its own txn is not needed
-        for block, begin, end in places:
-            found += _with_txns(block, begin, end)
-        if len(found) > 1 or erased_at or (found and found[0][0] > as_of):
-            found = [record for record in found if erased_at <= record[0] <= as_of]
-            found.sort(key=_txn_of_record, reverse=True)
-        return found
+        found = [_visible_records(block, begin, end, erased_at, as_of) for block, begin, end in places]
+        return found[0] if len(found) == 1 else heapq.merge(*found, key=_txn_of_record, reverse=True)
 
     def read_row(self, view: TableView, tablet: TabletMetadata, row: bytes, point: ReadPoint) -> pa.RecordBatch | None:
         """Return one row as a batch of one, or None."""
@@ -316,11 +338,36 @@ class Reader:
         return latest
 
 
-def _with_txns(block: Block, begin: int, end: int) -> list[tuple[int, Block, int]]:
+def _visible_records(
+    block: Block, begin: int, end: int, erased_at: int, as_of: int
+) -> Iterator[tuple[int, Block, int]]:
+    """Yield the records at these places of one row, which stand newest first, with txns from `erased_at` to `as_of`."""
     if block.txn is not None:
-        return [(block.txn, block, place) for place in range(begin, end)]
+        if erased_at <= block.txn <= as_of:
+            yield from ((block.txn, block, place) for place in range(begin, end))
+        return
     txns = block.columns[TXN]
-    return [(txns[place].as_py(), block, place) for place in range(begin, end)]
+    if block.txn_max > as_of:
+        begin = bisect_left(range(end), -as_of, begin, end, key=lambda place: -txns[place].as_py())
+    places: Iterable[int] = range(begin, end)
+    if not block.has_partial and not block.has_erasures:
+        places = range(begin, min(begin + 1, end))  # older ones set nothing else
+    elif block.has_partial and end - begin >= CHAIN_RECORDS_MIN:
+        places = _first_of_each_set(block, begin, end)
+    for place in places:
+        txn = txns[place].as_py()
+        if txn < erased_at:
+            return
+        yield txn, block, place
+
+
+def _first_of_each_set(block: Block, begin: int, end: int) -> list[int]:
+    """Return, of the places of one row, the first that sets each different list of columns: the others add nothing."""
+    codes, count = block.set_codes
+    chain = codes[begin:end]
+    if count > 64:
+        return sorted(begin + int(place) for place in np.unique(chain, return_index=True)[1])
+    return sorted(begin + int(same.argmax()) for code in range(count) if (same := chain == code).any())
 
 
 def _txn_of_record(record: tuple[int, Block, int]) -> int:
@@ -328,7 +375,7 @@ def _txn_of_record(record: tuple[int, Block, int]) -> int:
 
 
 def _resolve(
-    records: Sequence[tuple[int, Block, int]], wanted: Sequence[tuple[str, str]], values: dict[str, Any]
+    records: Iterable[tuple[int, Block, int]], wanted: Sequence[tuple[str, str]], values: dict[str, Any]
 ) -> bool:
     """Fill in the newest value of each wanted column from the records of one row, newest first; tell if it exists.
 
@@ -412,6 +459,22 @@ def _is_stacked(sources: Sources, rules: Rules) -> bool:
     known: list[Block | FragmentRef] = [*sources.blocks, *sources.fragments]
     known.sort(key=attrgetter("txn_min"))
     return all(s.txn_max <= rules.as_of for s in known) and all(a.txn_max < b.txn_min for a, b in pairwise(known))
+
+
+def _newest_at(rules: Rules) -> int | None:
+    """Return the snapshot of a reader who wants the newest version, whatever its age; None for others."""
+    return rules.as_of if rules.versions == 1 and not rules.expires_alone else None
+
+
+def _tops_suffice(source: Block | FragmentRef, newest_at: int | None) -> bool:
+    """Tell whether a reader of the newest version gets all from the newest record of each row, and erasures."""
+    if newest_at is None or source.unique or source.txn_max > newest_at:
+        return False
+    return not source.has_partial or (isinstance(source, FragmentRef) and source.topped)
+
+
+def _thinned(run: Run) -> Run:
+    return firsts_of_rows(run, THIN_SHARE_MAX) if len(run) >= THIN_RECORDS_MIN else run
 
 
 def _is_clean_run(run: Run, rules: Rules) -> bool:

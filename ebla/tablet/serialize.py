@@ -22,6 +22,7 @@ from ebla.storage.fragment_format import FragmentInfo, FragmentLayout
 from ebla.storage.fragment_writer import FragmentWriter
 from ebla.storage.memory import MemoryErasure, combine
 from ebla.storage.records import Block
+from ebla.storage.topping import count_surplus, top_batch
 from ebla.tablet.table_state import TableState
 
 
@@ -74,10 +75,24 @@ def write_fragment(work: FlushWork, files: Files, new_path: Callable[[str], str]
     schema = table.view.schema
     group = schema.group_by_id[work.group]
     merged = combine(work.blocks, is_cells=group.is_cells)
-    layout = FragmentLayout.of(schema, group, merged.records)
+    records = merged.records
+    is_topped = not merged.unique and group.keeps_one and _is_dense(work)
+    if is_topped:
+        known = [e for tablet in table.view.metadata.tablets for e in tablet.group(group.id).erasures]
+        records = top_batch(records, [*work.erasures, *known])
+    layout = FragmentLayout.of(schema, group, records)
     with FragmentWriter(files, new_path(table.id), table.id, layout, table.codec, unique=merged.unique) as writer:
-        writer.write(merged.records)
+        writer.topped = is_topped
+        writer.surplus = 0 if merged.unique else count_surplus(records, is_cells=group.is_cells)
+        writer.write(records)
         return writer.finish()
+
+
+def _is_dense(work: FlushWork) -> bool:
+    """Tell whether no fragment of the group has a txn among those of the flush: a bulk commit may have come between."""
+    oldest = min(block.txn_min for block in work.blocks)
+    states = (tablet.group(work.group) for tablet in work.table.view.metadata.tablets)
+    return all(fragment.txn_max < oldest for state in states for fragment in state.fragments)
 
 
 def flush_change(work: FlushWork, info: FragmentInfo | None, landed: TableMetadata | None = None) -> Flush:
@@ -132,6 +147,8 @@ def reference_to(info: FragmentInfo, schema_version: int) -> FragmentRef:
         has_partial=info.has_partial,
         tail_bytes=info.tail.size,
         tail_crc=info.tail.crc,
+        surplus=info.surplus,
+        topped=info.topped,
     )
 
 

@@ -391,7 +391,7 @@ class ReferenceTable:
         live.sort(key=lambda record: record.txn, reverse=True)
         if not purge(group, [Version(None, record.txn, record.ts) for record in live], at):
             return None
-        return {
+        found = {
             column.name: purge(
                 group,
                 [Version(r.values[column.name], r.txn, r.ts) for r in live if column.name in r.values],
@@ -399,6 +399,10 @@ class ReferenceTable:
             )
             for column in group.columns
         }
+        if group.max_versions == 1 and group.max_age_microseconds is None:
+            # Where one version is kept, it is one of the row as a whole.
+            return {name: [v._replace(txn=live[0].txn, timestamp=live[0].ts) for v in vs] for name, vs in found.items()}
+        return found
 
     def _versions_in_cells_group(self, group: GroupSchema, key: Key, at: int) -> dict[Any, list[Version]] | None:
         """Return the versions of each cell that has any; None if none has."""

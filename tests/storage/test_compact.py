@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from ebla.storage.compact import Compacted, Retention, compact
 from ebla.storage.merge import Rules, merge_cells, merge_columns
 from ebla.storage.records import TIMESTAMP_MAX, Run
+from ebla.storage.topping import firsts_of_rows
 from tests.support.records import (
     COLUMN_TYPES,
     DICE,
@@ -92,6 +93,29 @@ def test_every_snapshot_from_the_horizon_on_sees_the_same_columns(given: list[Co
         assert columns_seen([*others, *outputs], rules) == columns_seen(runs, rules)
 
 
+@given(columns_runs(), DICE)
+@settings(deadline=None, max_examples=400)
+def test_every_snapshot_sees_the_same_where_the_newest_record_took_over_what_others_set(
+    given: list[ColumnsRun], dice: Random
+) -> None:
+    kept = replace(retention(dice, is_rooted=False), versions_kept=1, age_max_microseconds=None, is_dense=True)
+    runs = [run.run() for run in given]
+    low, high = sorted((dice.randint(0, 14) << 10, dice.randint(0, 14) << 10))
+    inputs = [between(run, low, high) for run in runs]
+    others = [between(run, *ends) for run in runs for ends in ((0, low - 1), (high + 1, TXNS_MAX))]
+    outputs = run_of(compact(inputs, kept, is_cells=False))
+    for rules in readers(kept, versions=dice.choice([1, 3])):
+        assert columns_seen([*others, *outputs], rules) == columns_seen(runs, rules)
+    newest = Rules(TXNS_MAX, kept.erasures, versions_kept=1)
+    thin = [firsts_of_rows(run) for run in outputs]
+    assert columns_seen([*others, *thin], newest) == columns_seen(runs, newest)
+
+
+def between(run: Run, low: int, high: int) -> Run:
+    txns = run.txns()
+    return Run(run.records.filter(pa.array((txns >= low) & (txns <= high))), run.txn)
+
+
 @given(cell_runs(), DICE)
 @settings(deadline=None, max_examples=400)
 def test_every_snapshot_from_the_horizon_on_sees_the_same_cells(given: list[list[Cell]], dice: Random) -> None:
@@ -106,15 +130,13 @@ def test_every_snapshot_from_the_horizon_on_sees_the_same_cells(given: list[list
 
 @given(columns_runs(), DICE)
 @settings(deadline=None, max_examples=200)
-def test_one_version_per_column_is_left_where_nothing_is_retained(given: list[ColumnsRun], dice: Random) -> None:
+def test_one_record_per_row_is_left_where_nothing_is_retained(given: list[ColumnsRun], dice: Random) -> None:
     kept = replace(retention(dice, is_rooted=True), horizon=13 << 10, versions_kept=1, age_max_microseconds=None)
     outputs = run_of(compact([run.run() for run in given], kept, is_cells=False))
     for run in outputs:
         rows = run.records.column("_row").to_pylist()
         assert "_erased" not in run.records.schema.names
-        # As many records as columns at the most, and one where no record is partial.
-        for row in set(rows):
-            assert rows.count(row) <= max(1, len(COLUMN_TYPES))
+        assert len(set(rows)) == len(rows), "a partial record and what it updates are one"
 
 
 def test_a_row_that_was_written_often_shrinks_to_one_record() -> None:

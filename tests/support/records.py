@@ -140,7 +140,9 @@ def seen_columns(runs: Iterable[ColumnsRun], ids: Sequence[int], rules: Rules) -
             answer[row] = {}
             for field_id in ids:
                 versions = [(r.value(field_id), r.txn) for r, sets in live if field_id in sets]
-                answer[row][field_id] = kept(versions, [txn >> 10 for _, txn in versions], rules)
+                found = kept(versions, [txn >> 10 for _, txn in versions], rules)
+                # Where one version is kept, it is one of the row as a whole.
+                answer[row][field_id] = [(value, live[0][0].txn) for value, _ in found] if rules.keeps_one else found
     return answer
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count, pairwise
 from random import Random
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -136,3 +137,32 @@ def test_erasures_that_make_up_much_of_a_tablet_are_worth_a_rooted_compaction() 
     assert choice.is_rooted
     assert choose(state(data, erasures), 4, Strategy()) is None
     assert choose(state(ref(b"a", b"z", 99 * MIB), erasures), 7, Strategy()) is None
+
+
+class TestSurplus:
+    def stale(self, name: str, **options: object) -> FragmentRef:
+        given = {"rows": 10_000, "surplus": 9_000, "txn_min": 1, "txn_max": 50} | options
+        return msgspec.structs.replace(ref(b"a", b"z"), file=name, **given)
+
+    def chosen(self, *fragments: FragmentRef, is_cells: bool = False, purges: bool = True) -> list[str]:
+        found = choose(GroupState(1, fragments), 100, Strategy(), purges=purges, is_cells=is_cells)
+        return [] if found is None else [one.file for one in found.fragments]
+
+    def test_a_fragment_of_versions_that_nobody_sees_is_rewritten_alone(self) -> None:
+        assert self.chosen(self.stale("hot"), self.stale("clean", surplus=0)) == ["hot"]
+
+    def test_not_where_all_versions_are_kept_nor_within_history_nor_twice(self) -> None:
+        assert self.chosen(self.stale("hot"), purges=False) == []
+        assert self.chosen(self.stale("hot", txn_max=101)) == []
+        assert self.chosen(self.stale("hot", settled_txn=50)) == []
+
+    def test_not_for_a_few(self) -> None:
+        assert self.chosen(self.stale("hot", surplus=100)) == []
+        assert self.chosen(self.stale("hot", rows=100_000)) == []
+
+    def test_cells_go_together_with_all_that_is_older_if_that_is_not_too_much(self) -> None:
+        older = self.stale("older", surplus=0)
+        newer = self.stale("newer", surplus=0, txn_min=101, txn_max=102)
+        assert self.chosen(older, self.stale("hot"), newer, is_cells=True) == ["older", "hot"]
+        huge = self.stale("huge", surplus=0, bytes=1 << 40)
+        assert self.chosen(huge, self.stale("hot"), is_cells=True) == []

@@ -1,0 +1,171 @@
+"""Rows that are updated again and again: a read of the newest version looks at few of the old ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ebla
+from ebla.metadata.table_metadata import FragmentRef
+from ebla.settings import KIB, Settings
+from ebla.storage.fragment_reader import Fragment
+from tests.client.bulk_world import loaded, numbers
+
+KEPT = Settings(background_compaction=False)
+NO_HISTORY = Settings(background_compaction=False, history_seconds=0.0)
+UPDATES = 3_000
+
+
+def schema(**options: Any) -> ebla.Schema:
+    columns = {"a": "int64", "b": "string", "c": "string"}
+    return ebla.Schema(key={"k": "int64"}, groups=[ebla.Group("g", columns=columns, block_bytes=4 * KIB, **options)])
+
+
+def updated_often(db: ebla.Database, *, partial: bool, **options: Any) -> ebla.Table:
+    """Rows 0 to 9, of which row 5 is updated many times."""
+    table = db.create_table("t", schema(**options))
+    table.put([{"k": k, "a": k, "b": f"b{k}", "c": f"c{k}"} for k in range(10)])
+    for n in range(UPDATES):
+        row = {"k": 5, "a": n} if n % 2 or partial else {"k": 5, "a": n, "b": f"b{n}", "c": f"c{n}"}
+        table.put(row | ({"b": "late"} if n == 7 else {}), wait="none")
+    db.sync()
+    return table
+
+
+def fragments(table: ebla.Table) -> list[FragmentRef]:
+    return [f for t in table._state.view.metadata.tablets for state in t.groups for f in state.fragments]
+
+
+def answers(table: ebla.Table, as_of: int | None = None) -> Any:
+    return (
+        [dict(row) for row in table.scan(as_of=as_of)],
+        table.get(5, as_of=as_of),
+        table.get_many([5, 4], as_of=as_of).to_pylist(),
+        [dict(row) for row in table.scan(5, 6, versions=2, as_of=as_of)],
+    )
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many blocks were decoded in each go."""
+    counts: list[int] = []
+    whole = Fragment.read_blocks
+
+    def counted(self: Fragment, begin: int, end: int, names: Any) -> Any:
+        counts.append(end - begin)
+        return whole(self, begin, end, names)
+
+    monkeypatch.setattr(Fragment, "read_blocks", counted)
+    return counts
+
+
+@pytest.mark.parametrize("partial", [True, False], ids=["partial", "mixed"])
+def test_all_reads_agree_before_and_after_a_flush_and_compactions(tmp_path: Path, partial: bool) -> None:
+    with ebla.open(tmp_path, settings=KEPT) as db:
+        table = updated_often(db, partial=partial)
+        middle = next(iter(table.scan(5, 6, columns=["a"], versions=2)))["a"][0].txn - 1
+        now, before = answers(table), answers(table, middle)
+        assert now[1] == {"k": 5, "a": UPDATES - 1, "b": "late" if partial else f"b{UPDATES - 2}", "c": now[1]["c"]}
+        assert before[1]["a"] == UPDATES - 2
+        table.flush()
+        assert (answers(table), answers(table, middle)) == (now, before)
+        table.put({"k": 5, "c": "newest"})
+        table.flush()
+        table.compact()
+        assert answers(table, middle) == before
+        assert table.get(5) == now[1] | {"c": "newest"}
+        assert sum(f.rows for f in fragments(table)) == UPDATES + 11, "history needs them all"
+
+
+def test_the_newest_record_in_a_file_says_all_that_older_ones_do(tmp_path: Path, decoded: list[int]) -> None:
+    with ebla.open(tmp_path, settings=KEPT) as db:
+        table = updated_often(db, partial=True)
+        table.flush()
+        (ref,) = fragments(table)
+        assert (ref.topped, ref.surplus) == (True, UPDATES)
+    with ebla.open(tmp_path, settings=KEPT) as db:
+        table = db.table("t")
+        (blocks,) = [len(table._state.reader.fragment(ref).block_rows) for ref in fragments(table)]
+        assert blocks > 10
+        assert table.get(5)["b"] == "late"
+        assert [row["a"] for row in table.scan()] == [0, 1, 2, 3, 4, UPDATES - 1, 6, 7, 8, 9]
+        assert sum(decoded) <= 6, f"of {blocks} blocks"
+
+
+def test_a_partial_record_and_what_it_updates_become_one_when_history_ends(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        table = updated_often(db, partial=True)
+        expected = answers(table)
+        table.compact()
+        (ref,) = fragments(table)
+        assert (ref.rows, ref.unique, ref.surplus) == (10, True, 0)
+        assert answers(table) == expected
+        table.put({"k": 3, "b": "new"})
+        table.compact()
+        (ref,) = fragments(table)
+        assert (ref.rows, ref.has_partial) == (10, False)
+        assert table.get(3) == {"k": 3, "a": 3, "b": "new", "c": "c3"}
+
+
+def test_old_versions_go_by_themselves_when_history_ends(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=Settings(background_compaction=False, history_seconds=0.0)) as db:
+        table = updated_often(db, partial=False)
+        for n in range(3_000):
+            table.put({"k": 5, "a": n}, wait="none")
+        table.flush()
+        compactor = db._store._compactor
+        while compactor.compact_next():
+            pass
+        assert compactor.recent[-1].reason == "surplus"
+        assert sum(f.rows for f in fragments(table)) == 10
+        assert not compactor.compact_next(), "what was done is not done again"
+
+
+def test_groups_that_keep_several_versions_are_left_as_they_are(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=KEPT) as db:
+        table = updated_often(db, partial=True, max_versions="all")
+        table.flush()
+        table.compact()
+        assert not any(f.topped for f in fragments(table))
+        (row,) = table.scan(5, 6, versions=9)
+        assert [v.value for v in row["b"]] == ["late", "b5"]
+        assert [v.value for v in row["a"]][:2] == [UPDATES - 1, UPDATES - 2]
+
+
+def test_a_bulk_commit_between_the_records_of_a_row_is_not_overridden(tmp_path: Path) -> None:
+    """The newest record in memory must not take over what an older one set: the bulk commit set it later."""
+    with ebla.open(tmp_path, settings=KEPT) as db:
+        columns = {"a": "int64", "b": "string"}
+        table = db.create_table("t", ebla.Schema(key={"k": "int64"}, groups=[ebla.Group("g", columns=columns)]))
+        table.put({"k": 1, "a": 1, "b": "b"})
+        loaded(db, table, "job", numbers([1], add=100))
+        table.put({"k": 1, "b": "newest"})
+        expected = {"k": 1, "a": 101, "b": "newest"}
+        assert table.get(1) == expected
+        table.flush()
+        assert table.get(1) == expected
+        assert not fragments(table)[-1].topped
+        table.compact()
+        assert table.get(1) == expected
+        assert list(table.scan()) == [expected]
+
+
+def test_an_erasure_between_the_records_of_a_row_hides_what_is_below_it(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=KEPT) as db:
+        table = updated_often(db, partial=True)
+        table.flush()
+        table.put({"k": 5, "a": 1, "b": "below"})
+        table.erase(5)
+        for n in range(50):
+            table.put({"k": 5, "a": n})
+        table.put([{"k": 6, "a": 60}, {"k": 6, "a": 61}])
+        table.erase_range(6, 7)
+        table.put({"k": 6, "c": "only"})
+        expected = [{"k": 5, "a": 49, "b": None, "c": None}, {"k": 6, "a": None, "b": None, "c": "only"}]
+        for step in (lambda: None, table.flush, table.compact):
+            step()
+            assert [dict(row) for row in table.scan(5, 7)] == expected
+            assert [table.get(5), table.get(6)] == expected
+            assert table.get_many([5, 6]).drop_columns(["_found"]).to_pylist() == expected
