@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from ebla.errors import Corruption, FormatTooNew, MissingFile
 from ebla.storage.bloom import bitset_of, key_hash, may_contain
-from ebla.storage.cache import ON_DEMAND, BlockCache
+from ebla.storage.cache import BlockCache
 from ebla.storage.files import Files
 from ebla.storage.fragment_format import FIELD_ID, FOOTER_KEY, FORMAT_VERSION, Footer, Tail
 from ebla.storage.order import Words, common_prefix_length, key_words, lower_bound, upper_bound
@@ -199,9 +199,16 @@ class Fragment:
             arrays.append(column if column.type == kind else column.cast(kind))
         return pa.Table.from_arrays(arrays, names=list(wanted))
 
-    def block(self, number: int, priority: int = ON_DEMAND) -> Block:
+    def block(self, number: int) -> Block:
         """Return a block with all its columns, decoded, from the cache or the file."""
-        return self._stretches.block(number, priority)
+        return self._stretches.block(number)
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether the file is one whose blocks are kept in memory, and all of them are there."""
+        return self._cache.is_kept(self.file) and all(
+            self._stretches.holds(number) for number in range(len(self.footer.block_rows))
+        )
 
     def _decode(self, begin: int, end: int) -> pa.RecordBatch:
         return self.read_blocks(begin, end, self._block_names).combine_chunks().to_batches()[0]
@@ -278,13 +285,13 @@ class Fragment:
         begin = neighbours_at(words, asked)
         if begin is not None:
             sought = rows
-            records = self._stretches.slice(begin, begin + len(rows), wanted, ON_DEMAND)
+            records = self._stretches.slice(begin, begin + len(rows), wanted)
         else:
             which, places = places_of(words, asked)
             if not len(places):
                 return []
             sought = rows if which is None else rows.take(pa.array(which))
-            records = self._stretches.take(places, wanted, ON_DEMAND)
+            records = self._stretches.take(places, wanted)
         if not records.column(ROW).equals(sought):
             # Some rows share their word, and others than those asked for came along.
             records = records.filter(pc.equal(records.column(ROW), sought))

@@ -95,51 +95,57 @@ class Stretches:
 
     def cached_block(self, number: int) -> Block | None:
         """Return a block if it is cached, by itself or in a stretch."""
-        found: Block | None = self._cache.get((self._file, number))
+        found: Block | None = self._cache.get((self._file, number), is_last=self._blocks_each == 1)
         if found is None and self._blocks_each > 1:
             stretch = self._cache.get((self._file, "stretch", number // self._blocks_each))
             found = None if stretch is None else stretch.block(number)
         return found
 
-    def block(self, number: int, priority: int) -> Block:
+    def holds(self, number: int) -> bool:
+        """Tell whether a block is cached, without using it."""
+        if self._cache.peek((self._file, number)) is not None:
+            return True
+        return self._cache.peek((self._file, "stretch", number // self._blocks_each)) is not None
+
+    def block(self, number: int) -> Block:
         """Return a block from the cache or the file."""
         found = self.cached_block(number)
         if found is None:
             found = self._of_block(self._decode(number, number + 1), None)
-            self._cache.put((self._file, number), found, found.bytes, priority)
+            self._cache.put((self._file, number), found, found.bytes)
         return found
 
-    def slice(self, begin: int, end: int, columns: Sequence[str] | None, priority: int) -> pa.RecordBatch:
+    def slice(self, begin: int, end: int, columns: Sequence[str] | None) -> pa.RecordBatch:
         """Return the records at the places from begin to end, with the given columns or all."""
         found = []
         number = bisect_right(self._end_list, begin)
         while begin < end:
             first = self._end_list[number] - self._block_rows[number]
             length = min(end, self._end_list[number]) - begin
-            found.append(_with(self.block(number, priority).records, columns).slice(begin - first, length))
+            found.append(_with(self.block(number).records, columns).slice(begin - first, length))
             begin += length
             number += 1
         return found[0] if len(found) == 1 else pa.concat_batches(found)
 
-    def take(self, places: Indices, columns: Sequence[str] | None, priority: int) -> pa.RecordBatch:
+    def take(self, places: Indices, columns: Sequence[str] | None) -> pa.RecordBatch:
         """Return the records at ascending places, with the given columns or all."""
         numbers = np.searchsorted(self._ends, places, side="right")
         found: list[pa.RecordBatch] = []
         for begin, end in _spans(numbers // self._blocks_each):
             stretch = self._stretch(numbers[begin:end])
             if stretch is None:
-                found += self._take_from_blocks(places[begin:end], numbers[begin:end], columns, priority)
+                found += self._take_from_blocks(places[begin:end], numbers[begin:end], columns)
             else:
                 within = places[begin:end] - self._first_place(stretch.first_block)
                 found.append(_with(stretch.records, columns).take(pa.array(within)))
         return found[0] if len(found) == 1 else pa.concat_batches(found)
 
     def _take_from_blocks(
-        self, places: Indices, numbers: Indices, columns: Sequence[str] | None, priority: int
+        self, places: Indices, numbers: Indices, columns: Sequence[str] | None
     ) -> Iterator[pa.RecordBatch]:
         for begin, end in _spans(numbers):
             number = int(numbers[begin])
-            records = _with(self.block(number, priority).records, columns)
+            records = _with(self.block(number).records, columns)
             within = places[begin:end] - self._first_place(number)
             first, length = int(within[0]), end - begin
             if int(within[-1]) - first + 1 == length:

@@ -141,7 +141,7 @@ class Reader:
         begin, end = fragment.blocks_of(share.first, share.last)
         newest &= not ref.has_erasures  # an erasure further down would be missed
         stretches = fragment.outer_blocks(begin, end) if newest else [(begin, end)]
-        if sum(b - a for a, b in stretches) <= CACHED_BLOCKS_MAX:
+        if sum(b - a for a, b in stretches) <= CACHED_BLOCKS_MAX or fragment.is_cached:
             sliced = (fragment.block(i).slice_range(share.first, share.last) for s in stretches for i in range(*s))
             found = [run for run in sliced if run is not None]
         else:

@@ -55,6 +55,7 @@ from ebla.tablet.gate import Gate
 from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.pauses import Pauses
 from ebla.tablet.pins import Pins
+from ebla.tablet.preloader import Preloader
 from ebla.tablet.recent_rows import RecentRows
 from ebla.tablet.recutter import Recutter
 from ebla.tablet.replies import Replies
@@ -110,6 +111,7 @@ class TabletStore:
         self._saves = ThreadPoolExecutor(1, thread_name_prefix="ebla-metadata")
         self._tables = OpenTables()
         self.events = self._tables.events
+        self.preloader = Preloader(self._tables.all, cache)
         self.scanners = Scanners(clock, settings.scanners_max, settings.scanner_expiry_seconds)
         self._doubts = Doubts(self._tables, metadata, self.add_table)
         self._commit_lock = self._tables.lock
@@ -158,6 +160,7 @@ class TabletStore:
         table = TableState(name, metadata, self.fragments, self.recent, self.settings)
         table.use_metadata(metadata, self.server)
         self._tables.add(table)
+        self.preloader.start(table)
         return table
 
     def create_table(self, name: str, initial: TableMetadata) -> TableState:
@@ -219,6 +222,7 @@ class TabletStore:
             if self._commit_log is not None:
                 with contextlib.suppress(EblaError):  # the log's failure, which close tells of itself
                     self._gate.wait(self._commit_log)
+        self.preloader.stop()
         try:
             self._stop_writing()
         finally:
@@ -249,6 +253,7 @@ class TabletStore:
             self._shaper.stop()
             self._compactor.stop()
             self._flusher.stop()
+        self.preloader.stop()
         self.scan_pool.shutdown(cancel_futures=True)
         self._saves.shutdown()
 
@@ -599,5 +604,5 @@ class TabletStore:
             "scanners": self.scanners.stats(),
             "splits": self._recutter.splits,
             "joins": self._recutter.joins,
-            "block_cache": self.cache.stats(),
+            "block_cache": {**self.cache.stats(), "preloaded": self.preloader.stats()},
         }

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebla.storage.cache import ON_DEMAND, BlockCache
+from ebla.storage.cache import BlockCache
 from ebla.storage.records import Block
 from ebla.storage.stretch import STRETCH_BYTES, Stretches, is_worth_making, neighbours_at, places_of
 
@@ -39,7 +39,7 @@ class World:
         return Block(records, txn=7, unique=True, bytes_known=bytes_known)
 
     def take(self, places: list[int], columns: list[str] | None = None) -> pa.RecordBatch:
-        return self.stretches.take(np.array(places, dtype=np.int64), columns, ON_DEMAND)
+        return self.stretches.take(np.array(places, dtype=np.int64), columns)
 
     def blocks_cached(self) -> list[int]:
         return [number for number in range(len(self.ends) - 1) if self.cache.peek((FILE, number)) is not None]
@@ -51,31 +51,29 @@ def test_records_are_taken_at_their_places_whatever_is_cached(data: st.DataObjec
     world = World(block_rows, cache_bytes=data.draw(st.sampled_from([0, 2_000, 1 << 30])))
     columns = data.draw(st.sampled_from([None, ["2"], ["3", "_row"]]))
     for number in data.draw(st.sets(st.integers(0, len(block_rows) - 1))):
-        world.stretches.block(number, ON_DEMAND)
+        world.stretches.block(number)
     for _ in range(3):
         places = sorted(data.draw(st.sets(st.integers(0, sum(block_rows) - 1), min_size=1)))
         expected = world.records.take(pa.array(places))
         assert world.take(places, columns).equals(expected if columns is None else expected.select(columns))
         begin, end = places[0], places[-1] + 1
         sliced = world.records.slice(begin, end - begin)
-        assert world.stretches.slice(begin, end, columns, ON_DEMAND).equals(
-            sliced if columns is None else sliced.select(columns)
-        )
+        assert world.stretches.slice(begin, end, columns).equals(sliced if columns is None else sliced.select(columns))
     for number in range(len(block_rows)):
         begin, end = world.ends[number : number + 2]
-        assert world.stretches.block(number, ON_DEMAND).records.equals(world.records.slice(begin, end - begin))
+        assert world.stretches.block(number).records.equals(world.records.slice(begin, end - begin))
 
 
 def test_a_stretch_takes_the_place_of_its_blocks_in_the_cache() -> None:
     world = World([10] * 8)
-    world.stretches.block(1, ON_DEMAND)
-    world.stretches.block(5, ON_DEMAND)
+    world.stretches.block(1)
+    world.stretches.block(5)
     world.take([0, 10, 20, 35])
     assert world.blocks_cached() == [5]
     assert world.decoded == [(1, 2), (5, 6), (0, 1), (2, 4)]
     world.decoded.clear()
     world.take([3, 12, 31])
-    assert world.stretches.block(1, ON_DEMAND) is world.stretches.block(1, ON_DEMAND)
+    assert world.stretches.block(1) is world.stretches.block(1)
     assert world.blocks_cached() == [5]
     assert world.decoded == []
 
@@ -83,7 +81,7 @@ def test_a_stretch_takes_the_place_of_its_blocks_in_the_cache() -> None:
 def test_a_look_up_of_few_blocks_makes_no_stretch() -> None:
     world = World([10] * 8, block_bytes=STRETCH_BYTES // 8)
     for number in range(8):
-        world.stretches.block(number, ON_DEMAND)
+        world.stretches.block(number)
     world.take([15, 17])
     assert world.blocks_cached() == list(range(8))
 
