@@ -17,6 +17,7 @@
     |-- Unavailable          retry: the same request may succeed later
     |   |-- StoreLocked          another process has the store open for writing
     |   |-- StaleRoute           the tablet is elsewhere or changed: look it up again
+    |   |-- SchemaChanged        the schema changed under the request: resolve its columns again
     |   |-- Closed               the store was closed while the request was under way
     |   `-- TimedOut             it took longer than allowed
     |-- OutcomeUnknown       it may or may not have happened: read before repeating
@@ -52,6 +53,7 @@ __all__ = [
     "OutcomeUnknown",
     "ReadOnly",
     "RequestError",
+    "SchemaChanged",
     "SchemaError",
     "StaleRoute",
     "StoreError",
@@ -139,6 +141,10 @@ class StoreLocked(Unavailable):
 
 class StaleRoute(Unavailable):
     """The tablet is not served here, or its epoch or schema version moved on."""
+
+
+class SchemaChanged(StaleRoute):
+    """The schema of the table changed since the request was made. Nothing was applied; make it again."""
 
 
 class Closed(Unavailable):

@@ -209,14 +209,15 @@ class Schema:
         if not self.key:
             raise SchemaError("a key needs at least one column")
         ids = iter(range(1, 1 << 30))
-        key = tuple(Column(next(ids), _name(n, "key column"), parse_type(t)) for n, t in self.key.items())
-        numbered = tuple(_number_group(group, ids) for group in groups)
+        key = tuple(Column(next(ids), check_name(n, "key column"), parse_type(t)) for n, t in self.key.items())
+        numbered = tuple(number_group(group, ids) for group in groups)
         schema = TableSchema(version=1, key=key, groups=numbered, next_id=next(ids))
         schema.check()
         return schema
 
 
-def _name(name: Any, what: str) -> str:
+def check_name(name: Any, what: str) -> str:
+    """Return `name` if a column, a family or a group may be called that."""
     if not isinstance(name, str) or not name:
         raise SchemaError(f"a {what} needs a name, not {name!r}")
     if name.startswith("_"):
@@ -226,8 +227,11 @@ def _name(name: Any, what: str) -> str:
     return name
 
 
-def _number_group(group: Group, ids: Iterable[int]) -> GroupSchema:
+def number_group(group: Group, ids: Iterable[int], version: int = 1, *, may_be_empty: bool = False) -> GroupSchema:
+    """Check one group and give everything in it an id. Raises `SchemaError` if it cannot be."""
     take = iter(ids)
+    if not isinstance(group, Group):
+        raise SchemaError(f"groups is a list of ebla.Group, not of {type(group).__name__}")
     if (group.columns is None) == (group.families is None):
         raise SchemaError(f"group {group.name!r} needs either columns or families, and not both")
     if group.compression not in COMPRESSIONS:
@@ -239,14 +243,15 @@ def _number_group(group: Group, ids: Iterable[int]) -> GroupSchema:
     if isinstance(group.families, str):
         raise SchemaError(f"group {group.name!r}: families is a list of names, such as [{group.families!r}]")
     columns = tuple(
-        Column(next(take), _name(name, "column"), parse_type(kind)) for name, kind in (group.columns or {}).items()
+        Column(next(take), check_name(name, "column"), parse_type(kind), version, version)
+        for name, kind in (group.columns or {}).items()
     )
-    families = tuple(Family(next(take), _family(name)) for name in (group.families or ()))
-    if group.families is not None and not families:
+    families = tuple(Family(next(take), check_family(name)) for name in (group.families or ()))
+    if group.families is not None and not families and not may_be_empty:
         raise SchemaError(f"group {group.name!r} lists no family")
     return GroupSchema(
         id=next(take),
-        name=_name(group.name, "group"),
+        name=check_name(group.name, "group"),
         layout="columns" if group.columns is not None else "cells",
         columns=columns,
         families=families,
@@ -272,10 +277,11 @@ def _max_versions(group: Group) -> int | None:
     return given
 
 
-def _family(name: str) -> str:
+def check_family(name: str) -> str:
+    """Return `name` if a family may be called that; ``*`` stands for all others."""
     if name == WILDCARD:
         return name
-    if ":" in _name(name, "family"):
+    if ":" in check_name(name, "family"):
         raise SchemaError(f"family {name!r}: a family has no ':' in its name")
     return name
 
@@ -289,6 +295,8 @@ class Column(msgspec.Struct, frozen=True):
     id: int
     name: str
     type: pa.DataType
+    named_since: int = 1  # the schema version in which it got its name
+    typed_since: int = 1  # the schema version in which it got its type
 
 
 class Family(msgspec.Struct, frozen=True):
@@ -334,6 +342,14 @@ class GroupSchema(msgspec.Struct, frozen=True, dict=True):
         return any(family.name == WILDCARD for family in self.families)
 
 
+class DroppedFamily(msgspec.Struct, frozen=True):
+    """A family that was dropped: no cell of that name with a txn up to this one is ever shown again."""
+
+    name: str
+    txn: int
+    version: int  # of the schema that dropped it
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a column name means: a typed column, one cell, or a whole family of cells."""
@@ -351,6 +367,7 @@ class TableSchema(msgspec.Struct, frozen=True, dict=True):
     key: tuple[Column, ...]
     groups: tuple[GroupSchema, ...]
     next_id: int
+    dropped: tuple[DroppedFamily, ...] = ()
 
     def check(self) -> None:
         """Raise `SchemaError` unless every column maps to one group and the key can be ordered."""
@@ -403,6 +420,16 @@ class TableSchema(msgspec.Struct, frozen=True, dict=True):
     def group_by_id(self) -> dict[int, GroupSchema]:
         """The groups by id."""
         return {group.id: group for group in self.groups}
+
+    @cached_property
+    def typed_since(self) -> int:
+        """The newest version in which a column got another type: older files are read with a cast."""
+        return max((column.typed_since for group in self.groups for column in group.columns), default=1)
+
+    @cached_property
+    def wildcard_group(self) -> GroupSchema | None:
+        """The group that takes every family that no group names, if there is one."""
+        return next((group for group in self.groups if group.is_wildcard), None)
 
     @cached_property
     def _column_targets(self) -> dict[str, Target]:

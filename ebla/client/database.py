@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +19,8 @@ from ebla.coordination.sqlite import SqliteCoordination
 from ebla.errors import Closed, MissingFile, ReadOnly, RequestError, SchemaError, StoreError, StoreNotFound
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import initial_metadata
-from ebla.schema import Schema, check_table_name
+from ebla.schema import Group, Schema, TypeLike, check_table_name
+from ebla.schema_change import Alteration
 from ebla.settings import Settings
 from ebla.storage.files import FileLock, Files, LocalFiles
 from ebla.tablet.bulk import BulkCommit, BulkResult
@@ -239,6 +240,48 @@ class Database:
         self._check_writable()
         check_table_name(name)
         return Table(self._store, self._store.clone_table(self._store.table(origin), name))
+
+    def alter_table(
+        self,
+        name: str,
+        *,
+        add_columns: Mapping[str, TypeLike | Mapping[str, TypeLike]] | None = None,
+        drop_columns: Sequence[str] = (),
+        add_families: Mapping[str, Sequence[str]] | Sequence[str] = (),
+        drop_families: Sequence[str] = (),
+        rename: Mapping[str, str] | None = None,
+        move: Mapping[str, str] | None = None,
+        change_types: Mapping[str, TypeLike] | None = None,
+        groups: Sequence[Group] = (),
+        change_groups: Mapping[str, Mapping[str, Any]] | None = None,
+        drop_groups: Sequence[str] = (),
+    ) -> Table:
+        """Change the schema of a table, while reads and writes go on, and return the table.
+
+        Columns are added as ``{column: type}``, or ``{group: {column: type}}`` where there are several groups of them;
+        families as a list, or ``{group: [family]}``. `move` is ``{column or family: group}``, `groups` are new groups,
+        `change_groups` is like ``{"profile": {"compression": "zstd", "max_versions": 3}}``. `change_types` takes types
+        that hold every value of the old ones. Steps are done in this order, by the names that the one before left:
+        drop, rename, new groups, add, move, types, settings, drop groups.
+
+        All of it happens, or none. Data that was written before reads right after it: it moves by reference, and is
+        rewritten when it is compacted. What was dropped is gone for good, also if the name is used again. Scans under
+        way go on in the schema they began with. Raises `SchemaError` or `UnknownColumn` if it cannot be.
+        """
+        self._check_writable()
+        request = Alteration(
+            add_columns=add_columns or {},
+            drop_columns=drop_columns,
+            add_families=add_families,
+            drop_families=drop_families,
+            rename=rename or {},
+            move=move or {},
+            change_types=change_types or {},
+            groups=groups,
+            change_groups=change_groups or {},
+            drop_groups=drop_groups,
+        )
+        return Table(self._store, self._store.alter_table(name, request))
 
     # --- bulk jobs ---
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from ebla.client.rows import to_cells_batch, to_put_batch
 from ebla.client.scan import Position, Scan, beyond_python
 from ebla.client.snapshot import Snapshot
 from ebla.clock import microseconds_of, txn_at
-from ebla.errors import CannotJoin, Conflict, ReadOnly, RequestError
+from ebla.errors import CannotJoin, Conflict, ReadOnly, RequestError, SchemaChanged
 from ebla.ranges import ALL, KeyRange, successor
 from ebla.schema import TableSchema, Target
 from ebla.storage.order import is_strictly_sorted, sort_rows
@@ -26,14 +27,18 @@ from ebla.tablet.projection import Projection, spread
 from ebla.tablet.reader import ReadPoint
 from ebla.tablet.row_admission import RowMutation
 from ebla.tablet.scanner import Scanner, ScanRequest
-from ebla.tablet.store import TabletStore, Wait
+from ebla.tablet.schema_parts import SchemaParts
+from ebla.tablet.store import TabletStore, Wait, schema_changed
 from ebla.tablet.table_state import TableState
+from ebla.tablet.view import TableView
 
 AsOf: TypeAlias = int | datetime | Snapshot
 CHANGE_ATTEMPTS_MAX = 1_000
+SCHEMA_ATTEMPTS_MAX = 100
 FOUND = "_found"
 
 _COUNTER = struct.Struct(">q")
+_Answer = TypeVar("_Answer")
 
 
 class Row(dict[str, Any]):
@@ -50,16 +55,9 @@ class Table:
         self._store = store
         self._state = state
         self._as_of = as_of
-        self._encode = state.codec.encode
-        self._cached_rows = state.row_cache.rows
         self._sequencer = store.sequencer
-        self._key_names = state.view.schema.key_names
         settings = store.settings
         self._limits = {"value_bytes_max": settings.value_bytes_max, "batch_bytes_max": settings.batch_bytes_max}
-        kinds = [column.type for group in state.view.schema.groups for column in group.columns]
-        self._has_nested = any(pa.types.is_nested(kind) for kind in kinds)
-        # A row whose values expire changes without a commit, so it is not cached.
-        self._expires = any(group.max_age_microseconds is not None for group in state.view.schema.groups)
 
     def __repr__(self) -> str:
         return f"<ebla.Table {self.name!r}>"
@@ -99,24 +97,39 @@ class Table:
         the log) or ``none``.
         """
         self._check_writable(wait)
-        schema = self.schema
-        if replace:
-            rows = last_of_each_key(rows, schema, self._state.codec, self._store.settings.batch_bytes_max)
+        if not isinstance(rows, (dict, list)):
+            rows = _several_times(rows)
+        try:
+            return self._put(rows, replace, if_absent, if_unchanged_since, wait)
+        except SchemaChanged:
+            return self._anew(lambda: self._put(rows, replace, if_absent, if_unchanged_since, wait))
+
+    def _put(self, rows: object, replace: bool, if_absent: bool, since: int | None, wait: Wait) -> int:
         mutation = self._admit(rows, replace)
         if not if_absent:
-            return self._apply(mutation, if_unchanged_since, wait)
-        return self._retried(lambda: self._put_absent(mutation, if_unchanged_since, wait))
+            return self._apply(mutation, since, wait)
+        return self._retried(lambda: self._put_absent(mutation, since, wait))
 
     def _admit(self, rows: object, replace: bool = False) -> Mutation | RowMutation:
+        parts = self._state.view.parts
         if type(rows) is dict and not replace:
-            mutation = self._state.row_admission.put(rows)
+            mutation = parts.row_admission.put(rows)
             if mutation is not None:
                 return mutation
-        return self._state.admission.put(to_put_batch(rows, self.schema, **self._limits), replace=replace)
+        if replace:
+            rows = last_of_each_key(rows, parts.schema, parts.codec, self._store.settings.batch_bytes_max)
+        return parts.admission.put(to_put_batch(rows, parts.schema, **self._limits), replace=replace)
+
+    def _anew(self, attempt: Callable[[], _Answer]) -> _Answer:
+        """Make a request again that met a change of the schema, until it meets none."""
+        for _ in range(SCHEMA_ATTEMPTS_MAX - 1):
+            with contextlib.suppress(SchemaChanged):
+                return attempt()
+        return attempt()
 
     def _put_absent(self, mutation: Mutation | RowMutation, since: int | None, wait: Wait) -> int | None:
-        read_at = self._store.read_txn(uncommitted=True, at_once=self._expires)
-        found = self._read_rows(mutation.rows, self._state.projection([]), read_at)
+        read_at = self._read_txn()
+        found = self._read_rows(mutation.rows, [], read_at)
         if found.num_rows:
             shown = _shown([found.column(name)[0] for name in self.key_names])
             raise Conflict(f"row {shown} of {self.name!r} exists already, and if_absent was asked for")
@@ -127,8 +140,14 @@ class Table:
     def put_cells(self, cells: object, *, wait: Wait = "durable") -> int:
         """Write cells in long form: key columns, family, qualifier, value, and if wanted timestamp (microseconds)."""
         self._check_writable(wait)
-        batch = to_cells_batch(cells, self.schema, **self._limits)
-        return self._apply(self._state.admission.put(batch), None, wait)
+        cells = _several_times(cells)
+
+        def put() -> int:
+            parts = self._state.view.parts
+            batch = to_cells_batch(cells, parts.schema, **self._limits)
+            return self._apply(parts.admission.put(batch), None, wait)
+
+        return self._anew(put)
 
     def erase(self, key: object, columns: Sequence[str] | None = None, *, wait: Wait = "durable") -> int:
         """Erase a row, or only some of its columns, cells (``family:qualifier``) or families. Returns the txn."""
@@ -140,29 +159,34 @@ class Table:
         rows = self._state.codec.encode_many(keys)
         if not len(rows):
             return self._sequencer.committed
-        if columns is None:
-            return self._apply(self._state.admission.erase(rows), None, wait)
         if isinstance(columns, str):
             raise RequestError(f"columns is a list of names, such as [{columns!r}]")
-        targets = [self.schema.resolve(name) for name in columns]
-        if any(target.column is not None for target in targets):
-            return self._retried(lambda: self._erase_columns(rows, targets, wait))
-        return self._apply(self._state.admission.erase(rows, targets), None, wait)
+        return self._anew(lambda: self._erase(rows, columns, wait))
 
-    def _erase_columns(self, rows: pa.Array, targets: Sequence[Target], wait: Wait) -> int | None:
+    def _erase(self, rows: pa.Array, columns: Sequence[str] | None, wait: Wait) -> int:
+        parts = self._state.view.parts
+        if columns is None:
+            return self._apply(parts.admission.erase(rows), None, wait)
+        targets = [parts.schema.resolve(name) for name in columns]
+        if any(target.column is not None for target in targets):
+            return self._retried(lambda: self._erase_columns(parts, rows, targets, wait))
+        return self._apply(parts.admission.erase(rows, targets), None, wait)
+
+    def _erase_columns(self, parts: SchemaParts, rows: pa.Array, targets: Sequence[Target], wait: Wait) -> int | None:
         """Set typed columns to null, but only of rows that their group shows: erasing must not make rows."""
-        read_at = self._store.read_txn(uncommitted=True, at_once=self._expires)
-        parts = [self._state.admission.erase(rows, [t for t in targets if t.column is None])]
+        read_at = self._read_txn()
+        erased = [parts.admission.erase(rows, [t for t in targets if t.column is None])]
         for group in {target.group.id: target.group for target in targets if target.column is not None}.values():
             own = [target for target in targets if target.group.id == group.id]
             names = [target.column.name for target in own if target.column is not None]
-            shown = self._read_rows(_sorted_distinct(rows), self._state.projection(names), read_at)
+            shown = self._read_rows(_sorted_distinct(rows), names, read_at, parts.version)
             if shown.num_rows:
-                present = self._state.codec.encode_arrays([_one(shown.column(name)) for name in self.key_names])
-                parts.append(self._state.admission.erase(present, own))
-        groups = {group: records for part in parts for group, records in part.groups.items()}
-        touched = _sorted_distinct(pa.concat_arrays([part.rows for part in parts if part.groups] or [rows.slice(0, 0)]))
-        return self._try_apply(Mutation(touched, groups), read_at, wait)
+                present = parts.codec.encode_arrays([_one(shown.column(name)) for name in parts.schema.key_names])
+                erased.append(parts.admission.erase(present, own))
+        groups = {group: records for part in erased for group, records in part.groups.items()}
+        touched = [part.rows for part in erased if part.groups] or [rows.slice(0, 0)]
+        mutation = Mutation(_sorted_distinct(pa.concat_arrays(touched)), groups, schema_version=parts.version)
+        return self._try_apply(mutation, read_at, wait)
 
     def erase_range(self, start: object = None, stop: object = None, *, wait: Wait = "durable") -> int:
         """Erase all rows from `start` up to and not including `stop`, in one step. Returns the txn."""
@@ -231,23 +255,26 @@ class Table:
     ) -> None:
         """Change a cell so that the outcome is seen, also where its newest version has a timestamp of the future."""
         self._check_writable(wait)
-        row = self._encode(key)
-        named = dict(zip(self.key_names, self._state.codec.decode(row), strict=True))
-        projection = self._state.projection([column], versions=2)
+        row = self._state.codec.encode(key)
 
         def attempt() -> int | None:
-            read_at = self._store.read_txn(uncommitted=True, at_once=self._expires)
+            read_at = self._read_txn()
             view = self._state.view
-            tablet = view.metadata.tablet_for(row)
-            found = self._state.reader.read_row(view, tablet, row, ReadPoint(read_at, projection))
+            parts = view.parts
+            point = ReadPoint(read_at, parts.projection([column], versions=2))
+            found = parts.reader.read_row(view, view.metadata.tablet_for(row), row, point)
             versions = None if found is None else found.column(column)[0]
             newest = versions[0] if versions is not None and versions.is_valid else None
             after[:] = [change(target, None if newest is None else newest["value"].as_py())]
-            cell = {**named, "family": target.family, "qualifier": target.qualifier, "value": after[0]}
+            cell = dict(zip(parts.schema.key_names, parts.codec.decode(row), strict=True))
+            cell |= {"family": target.family, "qualifier": target.qualifier, "value": after[0]}
             if newest is not None and newest["timestamp"].value > microseconds_of(read_at):
                 cell["timestamp"] = newest["timestamp"].value
-            batch = to_cells_batch([cell], self.schema, **self._limits)
-            return self._try_apply(self._state.admission.put(batch), read_at, wait)
+            batch = to_cells_batch([cell], parts.schema, **self._limits)
+            try:
+                return self._try_apply(parts.admission.put(batch), read_at, wait)
+            except SchemaChanged:
+                return None
 
         self._retried(attempt)
 
@@ -265,16 +292,23 @@ class Table:
         written. Returns the txn of the commit, or of the read.
         """
         self._check_writable(wait)
-        row = self._encode(key)
-        named = dict(zip(self.key_names, self._state.codec.decode(row), strict=True))
-        projection = self._state.projection(columns)
+        row = self._state.codec.encode(key)
 
         def attempt() -> int | None:
-            read_at = self._store.read_txn(uncommitted=True, at_once=self._expires)
-            changes = change(self._read_one(row, projection, read_at))
+            read_at = self._read_txn()
+            version = self._state.view.parts.version
+            changes = change(self._read_one(row, columns, read_at))
             if changes is None:
                 return read_at
-            return self._try_apply(self._admit({**changes, **named}), read_at, wait)
+            parts = self._state.view.parts
+            named = dict(zip(parts.schema.key_names, parts.codec.decode(row), strict=True))
+            mutation = self._admit({**changes, **named})
+            if mutation.schema_version != version:
+                return None  # what was read may have other columns by now
+            try:
+                return self._try_apply(mutation, read_at, wait)
+            except SchemaChanged:
+                return None
 
         return self._retried(attempt)
 
@@ -287,6 +321,10 @@ class Table:
             return self._apply(mutation, read_at, wait)
         except Conflict:
             return None
+
+    def _read_txn(self) -> int:
+        """Return the txn of this very moment, for changes that depend on what was read."""
+        return self._store.read_txn(uncommitted=True, at_once=self._state.view.parts.expires)
 
     def _retried(self, attempt: Callable[[], int | None]) -> int:
         for _ in range(CHANGE_ATTEMPTS_MAX):
@@ -312,39 +350,45 @@ class Table:
         read_uncommitted: bool = False,
     ) -> Row | None:
         """Return one row, or None if there is none."""
-        encoded = self._encode(key)
-        if columns is None and as_of is None and self._as_of is None and not (read_uncommitted or self._expires):
+        parts = self._state.view.parts
+        encoded = parts.codec.encode(key)
+        if columns is None and as_of is None and self._as_of is None and not (read_uncommitted or parts.expires):
             txn = self._sequencer.committed
-            cached = self._cached_rows.get(encoded)
+            cached = parts.row_cache.rows.get(encoded)
             if cached is not None:
-                row = Row(copy.deepcopy(cached) if self._has_nested else cached)
+                row = Row(copy.deepcopy(cached) if parts.has_nested else cached)
                 row.txn = txn
                 return row
             return self._read_and_cache(encoded, txn)
-        projection = self._state.projection(columns)
-        return self._read_one(encoded, projection, self._txn(as_of, read_uncommitted))
+        return self._read_one(encoded, columns, self._txn(as_of, read_uncommitted))
 
     def _read_and_cache(self, encoded: bytes, txn: int) -> Row | None:
-        row = self._read_one(encoded, self._state.everything, txn)
-        if row is not None and self._state.row_cache.wants(encoded):
+        view = self._state.view
+        parts = view.parts
+        row = self._read_from(view, encoded, parts.everything, txn)
+        if row is not None and parts.row_cache.wants(encoded):
             slot = self._store.recent.slot_of(encoded, self._state.salt)
-            kept = copy.deepcopy(dict(row)) if self._has_nested else dict(row)
+            kept = copy.deepcopy(dict(row)) if parts.has_nested else dict(row)
             size = sum(len(v) if isinstance(v, (bytes, str)) else 32 for v in row.values())
-            self._state.row_cache.put(encoded, kept, size, slot, txn)
+            parts.row_cache.put(encoded, kept, size, slot, txn)
         return row
 
-    def _read_one(self, encoded: bytes, projection: Projection, txn: int) -> Row | None:
+    def _read_one(self, encoded: bytes, columns: Sequence[str] | None, txn: int) -> Row | None:
         view = self._state.view
+        return self._read_from(view, encoded, view.parts.projection(columns), txn)
+
+    def _read_from(self, view: TableView, encoded: bytes, projection: Projection, txn: int) -> Row | None:
+        parts = view.parts
         point = ReadPoint(txn, projection)
         try:
             if projection.plain:
-                values = self._state.reader.get(view, encoded, point)
+                values = parts.reader.get(view, encoded, point)
                 if values is None:
                     return None
-                row = Row(zip(self._key_names, self._state.codec.decode(encoded), strict=True))
+                row = Row(zip(parts.schema.key_names, parts.codec.decode(encoded), strict=True))
                 row.update(values)
             else:
-                found = self._state.reader.read_row(view, view.metadata.tablet_for(encoded), encoded, point)
+                found = parts.reader.read_row(view, view.metadata.tablet_for(encoded), encoded, point)
                 if found is None:
                     return None
                 row = Row(spread(found.to_pylist()[0], projection))
@@ -355,28 +399,36 @@ class Table:
 
     def get_many(self, keys: Any, columns: Sequence[str] | None = None, *, as_of: AsOf | None = None) -> pa.Table:
         """Return rows in the order asked, one for each key, with a column ``_found``; a missing row is all null."""
-        asked = self._state.codec.encode_many(keys)
-        projection = self._state.projection(columns)
+        codec = self._state.codec
+        asked = codec.encode_many(keys)
         rows, back = asked, None
         if not is_strictly_sorted(asked):
             order, repeats = sort_rows(asked)
             rows = asked.take(pa.array(order[~repeats]))
             back = np.empty(len(order), dtype=np.int64)
             back[order] = np.cumsum(~repeats) - 1
-        found = self._read_rows(rows, projection, self._txn(as_of, False))
+        found = self._read_rows(rows, columns, self._txn(as_of, False))
         if found.num_rows == len(rows):
             if back is not None:
                 found = found.combine_chunks().take(pa.array(back))
             return found.append_column(FOUND, pa.repeat(True, len(asked)))
-        there = self._state.codec.encode_arrays([_one(found.column(name)) for name in self.key_names])
+        # The columns of the key come first, whatever they are called by now.
+        there = codec.encode_arrays([_one(found.column(at)) for at in range(len(self.key_names))])
         places = pc.index_in(asked, value_set=there)
         answer = found.take(places)
-        for at, column in enumerate(self._state.codec.decode_arrays(asked)):
+        for at, column in enumerate(codec.decode_arrays(asked)):
             answer = answer.set_column(at, answer.schema.field(at), column)
         return answer.append_column(FOUND, pc.is_valid(places))
 
-    def _read_rows(self, rows: pa.Array, projection: Projection, txn: int) -> pa.Table:
-        batches = self._state.reader.read_rows(self._state.view, rows, ReadPoint(txn, projection))
+    def _read_rows(
+        self, rows: pa.Array, columns: Sequence[str] | None, txn: int, schema_version: int | None = None
+    ) -> pa.Table:
+        """Read many rows; with a version, only under that version of the schema."""
+        view = self._state.view
+        if schema_version not in (None, view.parts.version):
+            raise schema_changed(self.name)
+        projection = view.parts.projection(columns)
+        batches = view.parts.reader.read_rows(view, rows, ReadPoint(txn, projection))
         return pa.Table.from_batches(batches, projection.arrow_schema)
 
     def scan(
@@ -442,7 +494,7 @@ class Table:
 
     def _txn(self, as_of: AsOf | None, uncommitted: bool) -> int:
         at = txn_of(as_of) if as_of is not None else self._as_of
-        return self._store.read_txn(at, uncommitted=uncommitted, at_once=self._expires)
+        return self._store.read_txn(at, uncommitted=uncommitted, at_once=self._state.view.parts.expires)
 
     # --- care ---
 
@@ -568,6 +620,13 @@ def txn_of(as_of: AsOf) -> int:
 def time_of(txn: int) -> datetime:
     """Return the time at which `txn` was given out."""
     return datetime.fromtimestamp(0, UTC) + (datetime.resolution * microseconds_of(txn))
+
+
+def _several_times(rows: object) -> object:
+    """Return rows that can be read more than once, should the schema change while they are written."""
+    if isinstance(rows, pa.RecordBatchReader):
+        return rows.read_all()
+    return list(rows) if isinstance(rows, Iterator) else rows
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -14,6 +14,7 @@ touch each other commute, and one that lost a race is tried again on what the wi
     RecordJob       a bulk job is applied once, at this txn: refused if it is on record
     RequireSchema   changes nothing; refuses if the schema has another version
     BeginSplit, FinishSplit, CancelSplit, BeginJoin, FinishJoin, CancelJoin       recutting.py
+    AlterSchema     the schema becomes another, and references count for the groups that it has      altering.py
 
 Applying a list of changes is all or nothing. Invariants: `flushed` never goes down; a stale epoch changes nothing.
 """
@@ -25,6 +26,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from ebla.metadata.altering import repartitioned
 from ebla.metadata.recutting import (
     BeginJoin,
     BeginSplit,
@@ -38,10 +40,12 @@ from ebla.metadata.recutting import (
 from ebla.metadata.requirements import RequirementFailed, TabletAt, led, named_once
 from ebla.metadata.table_metadata import FragmentRef, GroupState, RangeErasure, TableMetadata, TabletMetadata
 from ebla.ranges import KeyRange
+from ebla.schema import TableSchema
 
 __all__ = [
     "JOBS_MAX",
     "AddFragments",
+    "AlterSchema",
     "Change",
     "Flush",
     "FlushedTablet",
@@ -143,7 +147,20 @@ class RequireSchema(msgspec.Struct, frozen=True, array_like=True, tag="require_s
     version: int
 
 
-Change: TypeAlias = TakeLog | Flush | AddFragments | ReplaceFragments | RangeErase | RecordJob | RequireSchema | Recut
+class AlterSchema(msgspec.Struct, frozen=True, array_like=True, tag="alter_schema"):
+    """The schema becomes the next version of it; `tablets` are all there are, with everything they have in fragments.
+
+    It was worked out from the schema of `base_version`, and is refused on any other.
+    """
+
+    base_version: int
+    schema: TableSchema
+    tablets: tuple[FlushedTablet, ...]
+
+
+Change: TypeAlias = (
+    TakeLog | Flush | AddFragments | ReplaceFragments | RangeErase | RecordJob | RequireSchema | AlterSchema | Recut
+)
 
 
 def apply(metadata: TableMetadata, changes: Sequence[Change], new_txnid: str) -> TableMetadata:
@@ -181,6 +198,24 @@ def _update(metadata: TableMetadata, change: Change) -> TableMetadata:
             return metadata
         case BeginSplit() | FinishSplit() | CancelSplit() | BeginJoin() | FinishJoin() | CancelJoin():
             return recut(metadata, change)
+        case AlterSchema():
+            return _alter(metadata, change)
+
+
+def _alter(metadata: TableMetadata, change: AlterSchema) -> TableMetadata:
+    if metadata.schema.version != change.base_version or change.schema.version != change.base_version + 1:
+        reason = f"the schema has version {metadata.schema.version}, not {change.base_version}"
+        raise RequirementFailed("schema_version", reason)
+    named_once(change.tablets)
+    if {at.tablet for at in change.tablets} != {tablet.id for tablet in metadata.tablets}:
+        raise RequirementFailed("wrong_tablets", "the change of the schema does not name exactly the tablets there are")
+    for at in change.tablets:
+        led(metadata, at)
+    flushed = {at.tablet: at.flushed for at in change.tablets}
+    return metadata.with_schema(
+        change.schema,
+        [repartitioned(tablet, metadata.schema, change.schema, flushed[tablet.id]) for tablet in metadata.tablets],
+    )
 
 
 def _take_log(metadata: TableMetadata, change: TakeLog) -> list[TabletMetadata]:
@@ -269,10 +304,10 @@ def _received(
         raise RequirementFailed("unknown_group", f"the table has no group {group} (any more)")
     received: dict[str, list[FragmentRef]] = {tablet: [] for tablet in tablets}
     for new in fragments:
-        if new.fragment.schema_version > metadata.schema.version:
-            reason = (
-                f"{new.fragment.file} was written under schema version {new.fragment.schema_version}, of the future"
-            )
+        if new.fragment.schema_version != metadata.schema.version:
+            # What it holds may belong to other groups by now, or to none.
+            written = new.fragment.schema_version
+            reason = f"{new.fragment.file} was written under schema version {written}, not {metadata.schema.version}"
             raise RequirementFailed("schema_version", reason)
         for tablet in new.tablets:
             if tablet not in received:

@@ -82,6 +82,14 @@ class FragmentRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     surplus: int = 0  # so many records are not the newest of their identity in the file
     topped: bool = False  # the newest record of a row sets all that older ones in the file do, down to an erasure
     settled_txn: int = 0  # what may go of the records up to here is gone from the file
+    families_out: tuple[str, ...] = ()  # these families do not count
+    renamed: tuple[tuple[str, str], ...] = ()  # families as they are called in the file, and now
+    is_guest: bool = False  # of another group: a record that sets none of `columns`, and erases nothing, does not count
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether not all of the file counts as it lies there."""
+        return bool(self.columns is not None or self.families is not None or self.families_out or self.renamed)
 
     def within(self, rows: KeyRange) -> KeyRange | None:
         """Return the part of `rows` in which records of the file count; None if there is none."""
@@ -303,6 +311,13 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
         table.__dict__.update(self.__dict__)
         return table
 
+    def with_schema(self, schema: TableSchema, tablets: Iterable[TabletMetadata]) -> TableMetadata:
+        """Return the table under another schema, its tablets with the same ids and ranges in the new groups."""
+        schema.check()
+        table = msgspec.structs.replace(self, schema=schema, tablets=tuple(tablets))
+        table.check()
+        return table
+
     def with_txnid(self, txnid: str, sequence: int) -> TableMetadata:
         """Return the same table as the outcome of another transaction."""
         table = msgspec.structs.replace(self, txnid=txnid, sequence=sequence)
@@ -377,7 +392,7 @@ def _tablet_problem(tablet: TabletMetadata, schema: TableSchema) -> str | None:
             problem = _fragment_problem(fragment, tablet)
             if problem is not None:
                 return f"group {state.group}, {fragment.file}: {problem}"
-            seen.add((fragment.file, fragment.columns, fragment.families, fragment.clip))
+            seen.add((fragment.file, fragment.columns, fragment.families, fragment.families_out, fragment.clip))
         if len(seen) != len(state.fragments):
             return f"group {state.group}: a fragment is referenced twice"
     return None
@@ -388,6 +403,8 @@ def _fragment_problem(fragment: FragmentRef, tablet: TabletMetadata) -> str | No
         return "it needs a file, a number of rows and a size"
     if fragment.first > fragment.last:
         return "its first row is after its last"
+    if fragment.is_guest and fragment.columns is None:
+        return "of another group's fragment, only the columns that are named can count"
     if not fragment.may_have_rows_in(tablet.range):
         return "it has no row of the tablet"
     if fragment.txn_min > fragment.txn_max:

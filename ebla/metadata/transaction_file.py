@@ -79,7 +79,7 @@ class SnapshotRecord(msgspec.Struct, frozen=True, array_like=True):
 Record: TypeAlias = ChangeRecord | SnapshotRecord
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=encode_hook)
-_change_decoder = msgspec.msgpack.Decoder(ChangeRecord)
+_change_decoder = msgspec.msgpack.Decoder(ChangeRecord, dec_hook=decode_hook)
 _snapshot_decoder = msgspec.msgpack.Decoder(SnapshotRecord, dec_hook=decode_hook)
 
 

@@ -11,8 +11,9 @@ import threading
 from base64 import b64decode
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -36,6 +37,14 @@ INDEX_ROWS_MAX = 4_000_000
 _OWN = (FAMILY, QUALIFIER, TIMESTAMP, TXN, ERASED, SET)
 
 
+@dataclass(frozen=True, slots=True)
+class FieldTypes:
+    """Types that columns have by now, by field id as text, and the schema version that they are of."""
+
+    version: int
+    types: Mapping[str, pa.DataType]
+
+
 class Fragment:
     """An open fragment file. Safe to use from several threads."""
 
@@ -46,9 +55,12 @@ class Fragment:
         cache: BlockCache,
         constant_txn: int | None = None,
         tail: Tail | None = None,
+        types: FieldTypes | None = None,
     ) -> None:
+        """`types` has the columns that got other types since the file was written, by field id: they are cast."""
         # Set once.
         self.file = file
+        self._cached_as = file if types is None else f"{file} at {types.version}"
         self._files = files
         self._cache = cache
         self._txn = constant_txn
@@ -63,6 +75,8 @@ class Fragment:
             names = _internal_names(reader.schema_arrow, self.footer)
             self._types = _written_types(self._metadata)
         self._physical = {internal: physical for physical, internal in names}
+        if types is not None:
+            self._types.update((self._physical[i], kind) for i, kind in types.types.items() if i in self._physical)
         self._internal = dict(names)
         if not self.footer.block_rows or self._metadata.num_row_groups != len(self.footer.block_rows):
             raise Corruption(file, "its footer does not list its row groups")
@@ -72,7 +86,9 @@ class Fragment:
         )
         self._block_names = [name for name in self._physical if not name.startswith("key:")]
         block_bytes = self._metadata.row_group(0).total_byte_size
-        self._stretches = Stretches(file, cache, self.footer.block_rows, block_bytes, self._decode, self._of_block)
+        self._stretches = Stretches(
+            self._cached_as, cache, self.footer.block_rows, block_bytes, self._decode, self._of_block
+        )
         self._inner: list[int] | None = None  # found when first asked for
         # Guarded by _lock.
         self._idle: list[pq.ParquetFile] = [reader]
@@ -362,11 +378,11 @@ class OpenFragments:
         self._open_max = open_max
         self._lock = threading.Lock()
         # Guarded by _lock.
-        self._open: OrderedDict[tuple[str, int | None], Fragment] = OrderedDict()
+        self._open: OrderedDict[tuple[str, int | None, int], Fragment] = OrderedDict()
 
-    def find(self, file: str, constant_txn: int | None = None) -> Fragment | None:
+    def find(self, file: str, constant_txn: int | None = None, types_version: int = 0) -> Fragment | None:
         """Return a fragment if it is open."""
-        key = (file, constant_txn)
+        key = (file, constant_txn, types_version)
         with self._lock:
             found = self._open.get(key)
             if found is not None:
@@ -379,13 +395,20 @@ class OpenFragments:
             for key in [key for key in self._open if key[0] in files]:
                 del self._open[key]
 
-    def get(self, file: str, constant_txn: int | None = None, tail: Tail | None = None) -> Fragment:
+    def get(
+        self,
+        file: str,
+        constant_txn: int | None = None,
+        tail: Tail | None = None,
+        types: FieldTypes | None = None,
+    ) -> Fragment:
         """Return an open fragment, opening it if it is not, and then checking its end."""
-        found = self.find(file, constant_txn)
+        version = 0 if types is None else types.version
+        found = self.find(file, constant_txn, version)
         if found is not None:
             return found
-        key = (file, constant_txn)
-        fragment = Fragment(self._files, file, self._cache, constant_txn, tail)
+        key = (file, constant_txn, version)
+        fragment = Fragment(self._files, file, self._cache, constant_txn, tail, types)
         with self._lock:
             fragment = self._open.setdefault(key, fragment)
             while len(self._open) > self._open_max:

@@ -86,11 +86,15 @@ class GroupRecords:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One commit's worth of changes to one table, sorted and divided by group."""
+    """One commit's worth of changes to one table, sorted and divided by group.
+
+    `schema_version` is that of the schema they were divided by; 0 if it does not matter.
+    """
 
     rows: pa.Array
     groups: dict[int, GroupRecords] = field(default_factory=dict)
     ranges: tuple[KeyRange, ...] = ()
+    schema_version: int = 0
 
     @property
     def bytes(self) -> int:
@@ -149,7 +153,7 @@ class Admission:
             rows = _distinct_rows([rows, self._put_cells(batch.cells, parts)])
         if replace:
             self._erase_the_rest(rows, parts)
-        return Mutation(rows, parts)
+        return Mutation(rows, parts, schema_version=self._schema.version)
 
     def _encode(self, batch: pa.RecordBatch) -> pa.Array:
         return self._codec.encode_arrays([batch.column(name) for name in self._schema.key_names])
@@ -320,7 +324,7 @@ class Admission:
                 named.update((str(i), pa.nulls(len(rows), columns[i].type)) for i in sorted(columns))
             records = _batch(named)
             parts[group.id] = GroupRecords.of(records)
-        return Mutation(rows, parts)
+        return Mutation(rows, parts, schema_version=self._schema.version)
 
 
 def erase_range(key_range: KeyRange) -> Mutation:

@@ -36,6 +36,7 @@ from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP,
 from ebla.tablet.compaction import Choice, Reason, Strategy, choose, choose_all
 from ebla.tablet.garbage import Nursery
 from ebla.tablet.open_tables import OpenTables
+from ebla.tablet.scopes import WHOLE, Scoped, ScopedOutput, compact_scoped, is_mixed, restricted, scope_of
 from ebla.tablet.serialize import reference_to
 from ebla.tablet.table_state import TableState
 from ebla.tablet.view import TableView
@@ -243,16 +244,19 @@ class Compactor:
             return begun[-1]
 
         schema = table.view.schema
-        is_dense = _is_dense(table.view, tablet.id, group.id, choice.fragments)
-        output = FragmentRun(
-            self._files,
-            new_path,
-            table.id,
-            schema,
-            group,
-            table.codec,
-            self._settings.fragment_bytes_max,
-            topped=is_dense and group.keeps_one,
+        mixed = is_mixed(choice.fragments, group)
+        is_dense = not mixed and _is_dense(table.view, tablet.id, group.id, choice.fragments)
+        output = ScopedOutput(
+            lambda: FragmentRun(
+                self._files,
+                new_path,
+                table.id,
+                schema,
+                group,
+                table.codec,
+                self._settings.fragment_bytes_max,
+                topped=is_dense and group.keeps_one,
+            )
         )
         try:
             records_read = self._merge(table, tablet, group, choice, horizon, output, is_dense=is_dense)
@@ -263,10 +267,10 @@ class Compactor:
         except BaseException:
             output.abandon()
             raise
-        records_written = sum(info.rows for info in written)
+        records_written = sum(info.rows for info, _ in written)
         # Surplus versions of cells stay unless everything is merged; of columns, what can go has gone.
         settled_txn = horizon if choice.is_rooted or not group.is_cells else 0
-        added = [reference_to(info, schema.version) for info in written]
+        added = [scope.applied_to(reference_to(info, schema.version)) for info, scope in written]
         change = ReplaceFragments(
             TabletAt(tablet.id, tablet.epoch),
             group.id,
@@ -294,7 +298,7 @@ class Compactor:
             len(choice.fragments),
             len(written),
             choice.bytes,
-            sum(info.bytes for info in written),
+            sum(info.bytes for info, _ in written),
             records_read,
             records_written,
         )
@@ -309,7 +313,7 @@ class Compactor:
         group: GroupSchema,
         choice: Choice,
         horizon: int,
-        output: FragmentRun,
+        output: ScopedOutput,
         *,
         is_dense: bool,
     ) -> int:
@@ -323,6 +327,8 @@ class Compactor:
             is_dense,
         )
         names = record_names(group)
+        mixed = is_mixed(choice.fragments, group)
+        reader = table.reader
         records_read = 0
         for window in _windows(table, tablet, choice.fragments):
             if self._worker.is_stopping:
@@ -332,13 +338,17 @@ class Compactor:
                 counted = ref.within(window)
                 if counted is None:
                     continue
-                run = table.reader.fragment(ref).read_range(counted.first, counted.last, names)
+                run = reader.fragment(ref).read_range(counted.first, counted.last, names)
                 if run is not None:
-                    runs.append(run)
                     records_read += len(run)
-            left = compact(runs, retention, is_cells=group.is_cells)
+                    runs.append(Scoped(restricted(run, ref, group), scope_of(ref, group)))
+            if mixed:
+                for scope, part in compact_scoped(runs, group, retention):
+                    output.write(scope, part)
+                continue
+            left = compact([one.run for one in runs], retention, is_cells=group.is_cells)
             if left is not None:
-                output.write(left.records, unique=left.unique, surplus=left.surplus)
+                output.write(WHOLE, left)
         return records_read
 
 
@@ -351,8 +361,8 @@ def _is_dense(view: TableView, tablet_id: str, group: int, inputs: Sequence[Frag
     unflushed = view.memory_of(group).txn_min
     if unflushed is not None and unflushed <= newest:
         return False
-    files = {ref.file for ref in inputs}
-    others = (ref for ref in tablet.group(group).fragments if ref.file not in files)
+    chosen = set(inputs)
+    others = (ref for ref in tablet.group(group).fragments if ref not in chosen)
     return all(ref.txn_max < oldest or ref.txn_min > newest for ref in others)
 
 

@@ -21,15 +21,16 @@ import pyarrow.compute as pc
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import FragmentRef, TabletMetadata
 from ebla.ranges import KeyRange, successor
-from ebla.schema import GroupSchema
+from ebla.schema import GroupSchema, TableSchema
 from ebla.storage.bloom import RowHash
 from ebla.storage.fragment_format import Tail
-from ebla.storage.fragment_reader import Fragment, OpenFragments
+from ebla.storage.fragment_reader import FieldTypes, Fragment, OpenFragments
 from ebla.storage.merge import MergedCells, MergedColumns, Rules, merge_cells, merge_columns
 from ebla.storage.order import is_strictly_sorted, lower_bound, upper_bound
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
 from ebla.storage.topping import firsts_of_rows
 from ebla.tablet.projection import Projection, join_rows
+from ebla.tablet.scopes import WHOLE, Scoped, covers, is_mixed, merge_scoped, restricted, scope_of
 from ebla.tablet.view import Sources, TableView, check_history
 
 # A read of at most this many blocks of a file goes through the cache; a longer one would only wash it out.
@@ -58,17 +59,28 @@ def rules_for(group: GroupSchema, as_of: int, sources: Sources, versions: int) -
 class Reader:
     """Reads stretches of tablets. Holds no state of its own but the open fragments."""
 
-    def __init__(self, fragments: OpenFragments, codec: KeyCodec) -> None:
+    def __init__(self, fragments: OpenFragments, codec: KeyCodec, schema: TableSchema) -> None:
         self._fragments = fragments
         self._codec = codec
+        self._schema = schema
 
     def fragment(self, ref: FragmentRef) -> Fragment:
-        """Return the open fragment of a reference."""
+        """Return the open fragment of a reference, with columns of the types that they have by now."""
+        if ref.schema_version < self._schema.typed_since:
+            return self._older_fragment(ref)
         found = self._fragments.find(ref.file, ref.txn)
         if found is None:
-            tail = Tail(ref.tail_bytes, ref.tail_crc) if ref.tail_bytes else None
-            found = self._fragments.get(ref.file, ref.txn, tail)
+            found = self._fragments.get(ref.file, ref.txn, _tail(ref))
         return found
+
+    def _older_fragment(self, ref: FragmentRef) -> Fragment:
+        types = {
+            str(column.id): column.type
+            for group in self._schema.groups
+            for column in group.columns
+            if column.typed_since > ref.schema_version
+        }
+        return self._fragments.get(ref.file, ref.txn, _tail(ref), FieldTypes(self._schema.typed_since, types))
 
     def forget(self, files: Collection[str]) -> None:
         """Let go of fragments that nobody will ask for any more."""
@@ -85,6 +97,9 @@ class Reader:
                 merged[group.id] = self._read_cells(group, sources, share, rules, projection)
                 continue
             types = projection.types[group.id]
+            if is_mixed(sources.fragments, group):
+                merged[group.id] = self._read_mixed(group, sources, share, rules, projection)
+                continue
             is_clean = _is_clean(sources, rules)
             if is_clean and len(projection.groups) == 1:
                 return self._read_clean_rows(sources, share, projection)
@@ -149,6 +164,19 @@ class Reader:
             found = [] if run is None else [run]
         return [_thinned(run) for run in found] if newest else found
 
+    def _read_mixed(
+        self, group: GroupSchema, sources: Sources, share: KeyRange, rules: Rules, projection: Projection
+    ) -> MergedColumns:
+        """Read a stretch of a group to which columns came from elsewhere."""
+        # All of its columns, for which records count as saying something depends on them.
+        names = [ROW, TXN, ERASED, SET, *(str(column.id) for column in group.columns)]
+        found = (block.slice_range(share.first, share.last) for block in sources.blocks)
+        runs = [Scoped(run) for run in found if run is not None]
+        for ref in sources.fragments:
+            scope = scope_of(ref, group)
+            runs += [Scoped(restricted(run, ref, group), scope) for run in self._fragment_runs(ref, share, names)]
+        return merge_scoped([one for one in runs if len(one.run)], group, projection.types[group.id], rules)
+
     def _read_clean_rows(self, sources: Sources, share: KeyRange, projection: Projection) -> pa.Table | None:
         """Read a stretch that one run covers: its columns are the answer, in as many chunks as they come."""
         names = [ROW, *projection.key_fields, *projection.field_names]
@@ -184,7 +212,10 @@ class Reader:
     def _read_cells(
         self, group: GroupSchema, sources: Sources, share: KeyRange, rules: Rules, projection: Projection
     ) -> MergedCells:
-        runs = self._runs(sources, share, [FAMILY, QUALIFIER, TIMESTAMP, VALUE])
+        blocks = [run for block in sources.blocks if (run := block.slice_range(share.first, share.last)) is not None]
+        names = [ROW, FAMILY, QUALIFIER, TIMESTAMP, TXN, ERASED, VALUE]
+        files = [(ref, self._fragment_runs(ref, share, names)) for ref in sources.fragments]
+        runs = [*blocks, *(restricted(run, ref, group) for ref, found in files for run in found)]
         wanted = projection.wanted_cells(group)
         if wanted is not None:
             runs = [run for run in (_only_cells(run, wanted) for run in runs) if len(run)]
@@ -196,15 +227,19 @@ class Reader:
         """Return the records of one row in one group, from memory and from the fragments that may have it."""
         share = KeyRange(row, row + b"\0")
         sources = view.sources(tablet, group, share, as_of)
+        schema = view.schema.group_by_id[group]
         runs = []
         for block in sources.blocks:
             begin, end = block.find(row)
             if begin < end:
-                runs.append(Run(block.records.slice(begin, end - begin), block.txn))
+                runs.append(Scoped(Run(block.records.slice(begin, end - begin), block.txn)))
         hashed = RowHash(row)
         for ref in sources.fragments:
+            scope = WHOLE if schema.is_cells else scope_of(ref, schema)
             for block, begin, end in self.fragment(ref).find(row, hashed):
-                runs.append(Run(block.records.slice(begin, end - begin), block.txn))
+                run = restricted(Run(block.records.slice(begin, end - begin), block.txn), ref, schema)
+                if len(run):
+                    runs.append(Scoped(run, scope))
         return RowRuns(runs, sources)
 
     def get(self, view: TableView, row: bytes, point: ReadPoint) -> dict[str, Any] | None:
@@ -214,15 +249,20 @@ class Reader:
         projection = point.projection
         values: dict[str, Any] = dict.fromkeys(projection.names)
         for group, wanted in projection.by_group:
-            exists |= _resolve(self._records_of_row(view, tablet, group, row, point.as_of), wanted, values)
+            records = self._records_of_row(view, tablet, group, row, point.as_of)
+            if records is None:
+                batch = self.read_row(view, tablet, row, point)
+                return None if batch is None else batch.select(projection.names).to_pylist()[0]
+            exists |= _resolve(records, wanted, values)
         return values if exists else None
 
     def _records_of_row(
         self, view: TableView, tablet: TabletMetadata, group: int, row: bytes, as_of: int
-    ) -> Iterable[tuple[int, Block, int]]:
+    ) -> Iterable[tuple[int, Block, int]] | None:
         """Return the visible records of one row of a columns group as (txn, block, place), newest first.
 
         They are looked at as they are asked for: of a row that was updated a million times, only the newest few are.
+        None if not all of them speak for all columns of the group, so that they have to be merged.
         """
         erased_at = 0
         memory = view.memory_of(group)
@@ -242,6 +282,8 @@ class Reader:
             if ref.txn_min <= as_of and ref.first <= row <= ref.last and ref.txn_max >= erased_at:
                 if ref.clip is not None and not KeyRange(*ref.clip).contains(row):
                     continue
+                if ref.columns is not None and not covers(ref, view.schema.group_by_id[group]):
+                    return None
                 newest = not ref.has_erasures and _tops_suffice(ref, as_of)
                 places += self.fragment(ref).find(row, hashed, newest=newest)
         if len(places) == 1 and not erased_at:
@@ -260,11 +302,11 @@ class Reader:
             rules = rules_for(group, point.as_of, found.sources, projection.versions)
             if group.is_cells:
                 wanted = projection.wanted_cells(group)
-                runs = _in_few(found.runs)
+                runs = _in_few([one.run for one in found.runs])
                 runs = runs if wanted is None else [_only_cells(run, wanted) for run in runs]
                 merged[group.id] = merge_cells([run for run in runs if len(run)], rules)
             else:
-                merged[group.id] = merge_columns(found.runs, projection.types[group.id], rules)
+                merged[group.id] = merge_scoped(found.runs, group, projection.types[group.id], rules)
         return self.assemble(projection, merged)
 
     def read_rows(self, view: TableView, rows: pa.Array, point: ReadPoint) -> list[pa.RecordBatch]:
@@ -291,13 +333,16 @@ class Reader:
             sources = view.sources(tablet, group.id, share, point.as_of)
             rules = rules_for(group, point.as_of, sources, projection.versions)
             if group.is_cells:
-                runs = self._find_many(sources, rows)
+                runs = self._find_many(sources, rows, group=group)
                 wanted = projection.wanted_cells(group)
                 if wanted is not None:
                     runs = [run for run in (_only_cells(run, wanted) for run in runs) if len(run)]
                 merged[group.id] = merge_cells(runs, rules)
                 continue
             types = projection.types[group.id]
+            if is_mixed(sources.fragments, group):
+                merged[group.id] = merge_scoped(self._find_scoped(sources, rows, group), group, types, rules)
+                continue
             names = [ROW, ERASED, SET, *map(str, types)]
             if _is_clean(sources, rules):
                 runs = self._find_many(sources, rows, names)
@@ -317,14 +362,32 @@ class Reader:
         return [] if batch is None else [batch]
 
     def _find_many(
-        self, sources: Sources, rows: pa.Array, names: Sequence[str] | None = None, *, stacked: bool = False
+        self,
+        sources: Sources,
+        rows: pa.Array,
+        names: Sequence[str] | None = None,
+        *,
+        stacked: bool = False,
+        group: GroupSchema | None = None,
     ) -> list[Run]:
-        """Return the records of many rows from all sources; see `_runs` for `stacked`."""
+        """Return the records of many rows from all sources; see `_runs` for `stacked`. With a group, what counts."""
         runs = [run for block in sources.blocks for run in _find_in_memory(block, rows)]
         for ref in sources.fragments:
             asked = rows if ref.clip is None else _rows_in(rows, KeyRange(*ref.clip))
             found = self.fragment(ref).find_many(asked, names)
+            if group is not None:
+                found = [restricted(run, ref, group) for run in found]
             runs += [Run(run.records, ref.txn_max) for run in found] if stacked else found
+        return runs
+
+    def _find_scoped(self, sources: Sources, rows: pa.Array, group: GroupSchema) -> list[Scoped]:
+        """Return the records of many rows of a group to which columns came from elsewhere."""
+        runs = [Scoped(run) for block in sources.blocks for run in _find_in_memory(block, rows)]
+        for ref in sources.fragments:
+            scope = scope_of(ref, group)
+            asked = rows if ref.clip is None else _rows_in(rows, KeyRange(*ref.clip))
+            found = (restricted(run, ref, group) for run in self.fragment(ref).find_many(asked))
+            runs += [Scoped(run, scope) for run in found if len(run)]
         return runs
 
     def latest_txn(self, view: TableView, tablet: TabletMetadata, row: bytes) -> int:
@@ -332,10 +395,14 @@ class Reader:
         latest = 0
         for group in view.schema.groups:
             found = self.runs_of_row(view, tablet, group.id, row, (1 << 63) - 1)
-            for run in found.runs:
-                latest = max(latest, int(run.txns().max(initial=0)))
+            for one in found.runs:
+                latest = max(latest, int(one.run.txns().max(initial=0)))
             latest = max(latest, view.erased_at(tablet, group.id, row))
         return latest
+
+
+def _tail(ref: FragmentRef) -> Tail | None:
+    return Tail(ref.tail_bytes, ref.tail_crc) if ref.tail_bytes else None
 
 
 def _visible_records(
@@ -405,7 +472,7 @@ def _resolve(
 class RowRuns:
     """The records of one row in one group, and the sources they came from."""
 
-    runs: list[Run]
+    runs: list[Scoped]
     sources: Sources
 
 

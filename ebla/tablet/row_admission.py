@@ -44,6 +44,7 @@ class RowMutation:
     row: bytes
     parts: tuple[RowPart, ...]
     bytes: int
+    schema_version: int = 0
 
     @property
     def rows(self) -> pa.Array:
@@ -92,6 +93,7 @@ class RowAdmission:
     def __init__(self, schema: TableSchema, codec: KeyCodec, value_bytes_max: int, batch_bytes_max: int) -> None:
         # Set once.
         self._schema = schema
+        self._schema_version = schema.version
         self._codec = codec
         self._bytes_max = min(value_bytes_max, batch_bytes_max)
         self._key = tuple(_value(column.name, column.type) for column in schema.key)
@@ -119,7 +121,9 @@ class RowAdmission:
                 parts.append(RowPart(group, plan, values, size))
         except (_Unusual, RequestError, pa.ArrowException, ValueError, OverflowError):
             return None
-        return RowMutation(encoded, tuple(parts), total) if total <= self._bytes_max else None
+        if total > self._bytes_max:
+            return None
+        return RowMutation(encoded, tuple(parts), total, self._schema_version)
 
     def _remember(self, names: tuple[Any, ...]) -> _Shape | None:
         if len(self._shapes) >= _SHAPES_MAX:

@@ -14,18 +14,19 @@ last row it gave.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebla.errors import RequestError, UnknownColumn
+from ebla.errors import MissingFile, RequestError, SchemaChanged, UnknownColumn
 from ebla.metadata.table_metadata import TabletMetadata
 from ebla.ranges import ALL, KeyRange
 from ebla.storage.memory import FOLD_BLOCKS_MIN
 from ebla.tablet.projection import Projection
-from ebla.tablet.reader import ReadPoint
+from ebla.tablet.reader import Reader, ReadPoint
 from ebla.tablet.scan_progress import ScanProgress, Window, after
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
@@ -130,13 +131,40 @@ class Scanner:
 
     def _read(self, window: KeyRange) -> pa.Table | None:
         """Read one window. Tablets may have changed since it was cut, so it may touch several."""
-        view = self._table.view
+        view = self._view()
         point = ReadPoint(self._txn(), self._projection)
-        parts = [self._table.reader.read(view, tablet, share, point) for tablet, share in view.tablets_in(window)]
+        reader = view.parts.reader
+        with self._replaced(view):
+            parts = [reader.read(view, tablet, share, point) for tablet, share in view.tablets_in(window)]
         found = [part for part in parts if part is not None]
         if len(found) > 1:
             return pa.concat_tables(found)
         return found[0] if found else None
+
+    def _view(self) -> TableView:
+        """Return the newest view under the schema that the scan began with.
+
+        After a change of the schema that is the last one before it, which has all that the scan may see, unless it
+        follows newer commits.
+        """
+        view = self._table.view_under(self._projection.schema.version)
+        is_former = view is not None and view is not self._table.view and view.parts is not self._table.view.parts
+        if view is None or (is_former and self._request.as_of is None):
+            raise self._changed()
+        return view
+
+    def _changed(self) -> SchemaChanged:
+        return SchemaChanged(f"the schema of {self._table.name!r} was changed since the scan began: begin it again")
+
+    @contextmanager
+    def _replaced(self, view: TableView) -> Iterator[None]:
+        """Tell files that are gone because the scan reads under a former schema from files that are lost."""
+        try:
+            yield
+        except MissingFile as error:
+            if view.parts is self._table.view.parts:
+                raise
+            raise self._changed() from error
 
     def _planner(self, whole: bool) -> Callable[[KeyRange], tuple[list[Window], KeyRange | None]]:
         """Return what cuts the next tablet of a range into windows, in the direction of the scan.
@@ -148,13 +176,13 @@ class Scanner:
 
         def plan(rest: KeyRange) -> tuple[list[Window], KeyRange | None]:
             nonlocal size
-            view = self._table.view
+            view = self._view()
             metadata = view.metadata
             tablet = metadata.tablet_before(rest.last) if reverse else metadata.tablet_for(rest.first)
             share = rest.intersect(tablet.range)
             assert share is not None, "the tablets cover every row"
             sources = self._sources(view, tablet, share)
-            marks = sorted(mark for one in sources for mark in self._source_marks(one, share))
+            marks = sorted(mark for one in sources for mark in self._source_marks(view.parts.reader, one, share))
             largest = self._window_rows(view, tablet, sources)
             if reverse:
                 windows = cut(share, marks, min(size, INLINE_ROWS), min(largest, INLINE_ROWS))
@@ -200,13 +228,13 @@ class Scanner:
                 self._store.wish_fold(self._table, group.id)
         return found
 
-    def _source_marks(self, sources: Sources, share: KeyRange) -> Iterator[tuple[bytes, int]]:
+    def _source_marks(self, reader: Reader, sources: Sources, share: KeyRange) -> Iterator[tuple[bytes, int]]:
         """Yield rows of the sources, each with the number of records from it on to the next of its source."""
         for block in sources.blocks:
             for begin in range(0, len(block), MEMORY_STRIDE):
                 yield block.rows[begin].as_py(), min(MEMORY_STRIDE, len(block) - begin)
         for ref in sources.fragments:
-            fragment = self._table.reader.fragment(ref)
+            fragment = reader.fragment(ref)
             begin, end = fragment.blocks_of(share.first, share.last)
             yield from zip(fragment.first_rows[begin:end], fragment.block_rows[begin:end], strict=True)
 

@@ -27,6 +27,7 @@ from ebla.errors import (
     OutcomeUnknown,
     ReadOnly,
     RequestError,
+    SchemaChanged,
     StoreError,
     Unavailable,
     UnknownTable,
@@ -34,6 +35,7 @@ from ebla.errors import (
 from ebla.metadata.changes import TabletAt, TakeLog
 from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
 from ebla.metadata.transaction import MetadataServer
+from ebla.schema_change import Alteration
 from ebla.settings import Settings
 from ebla.storage.cache import BlockCache
 from ebla.storage.files import Files
@@ -43,6 +45,7 @@ from ebla.storage.log_writer import LogWriter
 from ebla.storage.order import Indices
 from ebla.storage.records import Block
 from ebla.tablet.admission import Mutation
+from ebla.tablet.alterer import Alterer
 from ebla.tablet.bulk import BulkCommit, BulkResult
 from ebla.tablet.bulk_driver import BulkDriver
 from ebla.tablet.cloning import Cloner
@@ -74,6 +77,11 @@ REPLY_BYTES = 64
 # METADATA that a commit depends on is tried again so often before the commit is given up.
 SAVE_ATTEMPTS_MAX = 10
 SAVE_PAUSE_SECONDS = 0.05
+
+
+def schema_changed(table: str) -> SchemaChanged:
+    """Return the error for a request that was made under a former schema."""
+    return SchemaChanged(f"the schema of {table!r} was changed since the request was made: make it again")
 
 
 class TabletStore:
@@ -132,6 +140,7 @@ class TabletStore:
             self._writable_log,
             new_id,
         )
+        self._alterer = Alterer(self._tables, metadata, self._recutter, self.sequencer, clock, server)
         self._bulk = BulkDriver(
             self._tables,
             self._gate,
@@ -175,6 +184,12 @@ class TabletStore:
         """Drop a table and stop serving it; its memory is let go."""
         self._doubts.drop(name)
         self._flusher.wake()
+
+    def alter_table(self, name: str, request: Alteration) -> TableState:
+        """Change the schema of a table, while reads and writes go on."""
+        table = self.table(name)
+        self._alterer.alter(table, request)
+        return table
 
     def table(self, name: str) -> TableState:
         """Return an open table by name."""
@@ -285,6 +300,8 @@ class TabletStore:
         for _ in range(CONFLICT_CHECKS_MAX):
             if table.is_unsettled and not table.is_paused:
                 self._recutter.settle(table)
+            if table.is_schema_in_doubt and not table.is_paused:
+                self._alterer.settle(table)
             self._throttle(log)
             checked_at = None
             if unchanged_since is not None:
@@ -294,12 +311,14 @@ class TabletStore:
                     self._gate.wait(log)
                 if table.is_paused:
                     self._pauses.wait(table, log)
-                if table.is_unsettled:
+                if table.is_unsettled or table.is_schema_in_doubt:
                     continue
                 if self._closing:
                     raise Closed("the store was closed")
                 if table.is_dropped:
                     raise UnknownTable(f"the table {table.name!r} was dropped")
+                if mutation.schema_version not in (0, table.view.parts.version):
+                    raise schema_changed(table.name)
                 if request is not None and (known := self._replies.find(request)) is not None:
                     txn = known
                     break

@@ -6,14 +6,16 @@ the store's commit lock, in txn order, and does as little as possible there.
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
 from ebla.clock import microseconds_of
-from ebla.errors import RequestError
+from ebla.errors import SchemaError
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
 from ebla.settings import Settings
@@ -30,9 +32,13 @@ from ebla.tablet.reader import Reader
 from ebla.tablet.recent_rows import RecentRows
 from ebla.tablet.row_admission import RowAdmission, RowMutation
 from ebla.tablet.row_cache import RowCache
+from ebla.tablet.schema_parts import SchemaParts
 from ebla.tablet.view import TableView
 
-PROJECTIONS_MAX = 256
+_log = logging.getLogger(__name__)
+
+# Scans that began under a former schema go on for so many changes of it.
+FORMER_MAX = 4
 # So many blocks may gather in a group before small ones are folded, even if nobody reads.
 BLOCKS_UNFOLDED_MAX = 64
 
@@ -47,45 +53,54 @@ class TableState:
         self.id = metadata.table_id
         self.name = name
         self.salt = zlib.crc32(self.id.encode()) * 0x9E3779B1
-        self.codec = KeyCodec(metadata.schema.key, settings.key_bytes_max)
-        self.admission = Admission(metadata.schema, self.codec)
-        self.row_admission = RowAdmission(
-            metadata.schema, self.codec, settings.value_bytes_max, settings.batch_bytes_max
-        )
-        self.reader = Reader(fragments, self.codec)
-        self.row_cache = RowCache(recent, settings.row_cache_bytes)
-        self.everything = Projection.of(metadata.schema)
+        self._parts_of = partial(SchemaParts, fragments=fragments, recent=recent, settings=settings)
         # Told of every change of METADATA, under the commit lock; set before the table is served.
         self.on_metadata: Callable[[TableMetadata, TableMetadata], None] = lambda before, after: None
-        self._projections: dict[tuple[tuple[str, ...] | None, int], Projection] = {}
         # Replaced as a whole, under the commit lock; read without it.
-        self.view = TableView(metadata, {})
+        self.view = TableView(metadata, {}, self._parts_of(metadata.schema))
         self.is_dropped = False
         self.is_in_doubt = False  # its drop had an unknown outcome: see doubts.py
         self.is_unsettled = False  # a split or join had an unknown outcome: see recutter.py
+        self.is_schema_in_doubt = False  # a change of its schema had an unknown outcome: see alterer.py
         # Guarded by the commit lock.
         self.flushing: dict[int, frozenset[int]] = {}
         # The newest commit that may have changed any row: a range erasure, a bulk commit, all that a clone began with.
         self.last_wide_txn = metadata.newest_txn
         self.fold_wanted: set[int] = set()
         self.is_paused = False  # writers wait: see pauses.py
+        self.former: dict[int, TableView] = {}  # the last views of former schemas, by version: for scans under way
+        self.invalid_schema: SchemaError | None = None  # what METADATA says and cannot be, so that it is ignored
         self._indexes: dict[str, int] = {}
         self._log_taken: set[str] = set()
 
+    @property
+    def codec(self) -> KeyCodec:
+        """How keys are encoded, by the schema in force. So are the others below."""
+        return self.view.parts.codec
+
+    @property
+    def admission(self) -> Admission:
+        """How requests become mutations."""
+        return self.view.parts.admission
+
+    @property
+    def row_admission(self) -> RowAdmission:
+        """How single rows become mutations."""
+        return self.view.parts.row_admission
+
+    @property
+    def reader(self) -> Reader:
+        """The read path."""
+        return self.view.parts.reader
+
+    @property
+    def row_cache(self) -> RowCache:
+        """Rows that were asked for again and again."""
+        return self.view.parts.row_cache
+
     def projection(self, columns: Sequence[str] | None, versions: int = 1) -> Projection:
         """Return the projection on these columns, remembered if it is a common one."""
-        if columns is None and versions == 1:
-            return self.everything
-        if isinstance(columns, str):
-            raise RequestError(f"columns is a list of names, such as [{columns!r}]")
-        key = (None if columns is None else tuple(columns), versions)
-        found = self._projections.get(key)
-        if found is None:
-            found = Projection.of(self.view.schema, columns, versions)
-            if len(self._projections) >= PROJECTIONS_MAX:
-                self._projections.clear()
-            self._projections[key] = found
-        return found
+        return self.view.parts.projection(columns, versions)
 
     # --- writing, under the commit lock ---
 
@@ -128,7 +143,7 @@ class TableState:
             for group in metadata.schema.groups:
                 memory[group.id] = memory.get(group.id, view.memory_of(group.id)).with_erasure(erased)
             self.last_wide_txn = txn
-        self.view = TableView(metadata, memory)
+        self.view = TableView(metadata, memory, self.view.parts)
         first_touched = [t for t in touched.values() if t.id not in self._log_taken]
         self._log_taken.update(t.id for t in first_touched)
         return Commit(txn, mutation.bytes, tuple(staged), tuple(erasures), reply), first_touched
@@ -147,7 +162,7 @@ class TableState:
             held = memory[group.id] = self.view.memory_of(group.id).with_block(block)
             if held.count >= BLOCKS_UNFOLDED_MAX:
                 self.fold_wanted.add(group.id)
-        self.view = TableView(metadata, memory)
+        self.view = TableView(metadata, memory, self.view.parts)
         first_touched = [] if tablet.id in self._log_taken else [tablet]
         self._log_taken.add(tablet.id)
         return Commit(txn, mutation.bytes, tuple(staged), (), reply), first_touched
@@ -171,6 +186,10 @@ class TableState:
             memory = memory.with_erasure(erasure)
         self.view = replace(self.view, memory={**self.view.memory, group: memory})
 
+    def index_of(self, tablet: str) -> int:
+        """Return the newest log index of a tablet."""
+        return self._indexes.get(tablet, 0)
+
     def saw_index(self, tablet: str, index: int) -> None:
         """Note a log index found in a replay: later ones are greater."""
         self._indexes[tablet] = max(index, self._indexes.get(tablet, 0))
@@ -178,8 +197,12 @@ class TableState:
     def use_metadata(self, metadata: TableMetadata, log: str | None) -> None:
         """Take over newer METADATA; an older one that arrives late is ignored."""
         if metadata.sequence >= self.view.metadata.sequence:
-            self.on_metadata(self.view.metadata, metadata)
-            self.view = replace(self.view, metadata=metadata)
+            before = self.view.metadata
+            if metadata.schema.version == self.view.parts.version:
+                self.view = replace(self.view, metadata=metadata)
+            elif not self._use_schema(metadata):
+                return
+            self.on_metadata(before, metadata)
             if log is not None:
                 self._log_taken.update(tablet.id for tablet in metadata.tablets if tablet.log == log)
             for tablet in metadata.tablets:
@@ -191,6 +214,30 @@ class TableState:
         held = [block.indexes for memory in self.view.memory.values() for block in memory.blocks]
         held += [erasure.indexes for memory in self.view.memory.values() for erasure in memory.erasures]
         return any(not tablets.isdisjoint(indexes) for indexes in held)
+
+    def _use_schema(self, metadata: TableMetadata) -> bool:
+        """Take over METADATA with another schema; False if that cannot be, and the last one stays in force."""
+        try:
+            metadata.schema.check()
+        except SchemaError as error:
+            self.invalid_schema = error
+            _log.warning("table %s: schema version %s is ignored: %s", self.name, metadata.schema.version, error)
+            return False
+        assert not any(memory.count or memory.erasures for memory in self.view.memory.values()), (
+            "a schema is changed when all is in fragments"
+        )
+        self.invalid_schema = None
+        self.former[self.view.parts.version] = self.view
+        while len(self.former) > FORMER_MAX:
+            del self.former[min(self.former)]
+        self.fold_wanted.clear()
+        self.view = TableView(metadata, {}, self._parts_of(metadata.schema))
+        return True
+
+    def view_under(self, schema_version: int) -> TableView | None:
+        """Return the newest view under a version of the schema: that of now, or the last one before it was changed."""
+        view = self.view
+        return view if view.parts.version == schema_version else self.former.get(schema_version)
 
     @property
     def memory_bytes(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ebla.errors import HistoryGone
 from ebla.metadata.table_metadata import FragmentRef, GroupState, TableMetadata, TabletMetadata
@@ -17,6 +18,9 @@ from ebla.schema import TableSchema
 from ebla.storage.memory import Memory
 from ebla.storage.merge import TXN_MAX, Erasure
 from ebla.storage.records import Block
+
+if TYPE_CHECKING:
+    from ebla.tablet.schema_parts import SchemaParts
 
 NO_MEMORY = Memory()
 
@@ -27,6 +31,7 @@ class TableView:
 
     metadata: TableMetadata
     memory: Mapping[int, Memory]
+    parts: SchemaParts
 
     @property
     def schema(self) -> TableSchema:

@@ -1,0 +1,63 @@
+"""All that a table has by its schema: how keys are encoded, how requests are admitted, what is read, and cached rows.
+
+It belongs to a view. Whoever takes a view has the parts that go with its METADATA, and a change of the schema replaces
+both in one assignment: no reader ever looks at new references with the columns of an old schema. Rows that somebody
+read under the old one go to the old cache, which nobody asks any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from ebla.errors import RequestError
+from ebla.keys import KeyCodec
+from ebla.schema import TableSchema
+from ebla.settings import Settings
+from ebla.storage.fragment_reader import OpenFragments
+from ebla.tablet.admission import Admission
+from ebla.tablet.projection import Projection
+from ebla.tablet.reader import Reader
+from ebla.tablet.recent_rows import RecentRows
+from ebla.tablet.row_admission import RowAdmission
+from ebla.tablet.row_cache import RowCache
+
+__all__ = ["SchemaParts"]
+
+PROJECTIONS_MAX = 256
+
+
+class SchemaParts:
+    """What a table needs of one version of its schema. Set once, but for what is remembered."""
+
+    def __init__(self, schema: TableSchema, fragments: OpenFragments, recent: RecentRows, settings: Settings) -> None:
+        self.schema = schema
+        self.version = schema.version
+        self.codec = KeyCodec(schema.key, settings.key_bytes_max)
+        self.admission = Admission(schema, self.codec)
+        self.row_admission = RowAdmission(schema, self.codec, settings.value_bytes_max, settings.batch_bytes_max)
+        self.reader = Reader(fragments, self.codec, schema)
+        self.row_cache = RowCache(recent, settings.row_cache_bytes)
+        self.everything = Projection.of(schema)
+        kinds = [column.type for group in schema.groups for column in group.columns]
+        self.has_nested = any(pa.types.is_nested(kind) for kind in kinds)
+        # A row whose values expire changes without a commit, so it is not cached.
+        self.expires = any(group.max_age_microseconds is not None for group in schema.groups)
+        # Any thread adds to it; the same twice does no harm.
+        self._projections: dict[tuple[tuple[str, ...] | None, int], Projection] = {}
+
+    def projection(self, columns: Sequence[str] | None, versions: int = 1) -> Projection:
+        """Return the projection on these columns, remembered if it is a common one."""
+        if columns is None and versions == 1:
+            return self.everything
+        if isinstance(columns, str):
+            raise RequestError(f"columns is a list of names, such as [{columns!r}]")
+        key = (None if columns is None else tuple(columns), versions)
+        found = self._projections.get(key)
+        if found is None:
+            found = Projection.of(self.schema, columns, versions)
+            if len(self._projections) >= PROJECTIONS_MAX:
+                self._projections.clear()
+            self._projections[key] = found
+        return found
