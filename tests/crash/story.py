@@ -16,10 +16,11 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from ebla.schema import Group, Schema
+from ebla.schema_change import Alteration, altered
 from ebla.settings import KIB, MIB, Settings
 from tests.model.reference import Cell, ReferenceTable
 
-Kind = Literal["create", "drop", "commit", "reopen", "other"]
+Kind = Literal["create", "drop", "alter", "commit", "reopen", "other"]
 
 CALM = Settings(
     flush_bytes=16 * MIB,
@@ -130,6 +131,13 @@ def increment(table: str, key: Any, column: str, by: int) -> Step:
     )
 
 
+def alter(table: str, **request: Any) -> Step:
+    def change(model: ReferenceTable, txn: int) -> None:
+        model.alter(altered(model.schema, Alteration(**request), txn))
+
+    return Step(f"alter {table}", "alter", table, lambda db: db.alter_table(table, **request), change)
+
+
 def flush(table: str) -> Step:
     return Step(f"flush {table}", "other", table, lambda db: db.table(table).flush(), is_synced=True)
 
@@ -218,4 +226,45 @@ def story() -> list[Step]:
         put("mixed", {"user": "ada", "view:x": b"11"}, "none"),
         compact("plain"),
         reopen(),
+    ]
+
+
+def story_of_alterations() -> list[Step]:
+    """Changes of the schema, with rows in files, in memory and in the log alone; the names stay the same in all."""
+    return [
+        create("mixed", MIXED, ["h"]),
+        put(
+            "mixed",
+            [
+                {"user": "ada", "name": "Ada", "age": 36, "note": "engine", "click:home": b"1", "view:top": b"a"},
+                {"user": "kurt", "name": "Kurt", "note": "logic", "view:top": b"b"},
+            ],
+        ),
+        flush("mixed"),
+        put("mixed", {"user": "emmy", "age": 53, "note": "rings"}, "logged"),
+        erase("mixed", "kurt", wait="none"),
+        put("mixed", [{"user": "kurt", "note": "again"}, {"user": "ada", "click:home": b"2"}], "none"),
+        alter("mixed", move={"note": "profile", "age": "extra"}, groups=[Group("seen", families=[])]),
+        put("mixed", [{"user": "ada", "note": "new", "age": 37}, {"user": "rosa", "name": "Rosa"}], "none"),
+        put("mixed", {"user": "emmy", "age": 54}, replace=True),
+        alter(
+            "mixed",
+            move={"view": "seen"},
+            drop_columns=["name"],
+            add_columns={"profile": {"name": "string"}},
+            change_types={"age": "int64"},
+        ),
+        put("mixed", {"user": "ada", "name": "Countess", "view:top": b"c"}, "logged"),
+        compact("mixed"),
+        put("mixed", {"user": "kurt", "age": 1 << 40, "click:home": b"3"}, "none"),
+        alter(
+            "mixed",
+            move={"note": "extra", "view": "events"},
+            drop_groups=["seen"],
+            drop_families=["click"],
+            add_families={"events": ["click"]},
+        ),
+        reopen(),
+        put("mixed", {"user": "ada", "note": "last", "click:home": b"4"}),
+        compact("mixed"),
     ]

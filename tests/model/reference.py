@@ -27,11 +27,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
+import pyarrow as pa
+
 from ebla.errors import Conflict, RequestError, TableExists, UnknownTable
-from ebla.schema import GroupSchema, Schema, TableSchema, Target
+from ebla.schema import Column, GroupSchema, Schema, TableSchema, Target
 
 Key: TypeAlias = "tuple[Any, ...]"
 Row: TypeAlias = "dict[str, Any]"
@@ -71,6 +73,19 @@ class Record:
     txn: int
     erased: bool
     values: Any
+    # After a change of the schema, in columns groups: the ids of the columns it speaks for (None: all that the group
+    # has), and whether it was written to another group, where alone it makes the row exist by itself.
+    scope: frozenset[int] | None = None
+    is_guest: bool = False
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """What tells it from other records of its row."""
+        return self.group, self.identity, self.ts, self.txn, self.scope, self.is_guest
+
+    def speaks_for(self, column: int) -> bool:
+        """Tell whether an erasure hides older values of a column."""
+        return self.scope is None or column in self.scope
 
 
 @dataclass(frozen=True)
@@ -262,6 +277,15 @@ class ReferenceTable:
         self.put(self.key_row(key) | {column: value}, txn)
         return value
 
+    def alter(self, schema: TableSchema) -> None:
+        """Change the schema: all that was ever written is written as if it had stood there under the new one."""
+        old, self.schema = self.schema, schema
+        for key, records in self.history.items():
+            rewritten = [new for record in records for new in rewrite(record, old, schema)]
+            # An erasure of a row stands in several groups, and would be written to each of them by each of them.
+            erasures = {r.place: r for r in rewritten if r.erased}
+            self.history[key] = [r for r in rewritten if not r.erased or erasures[r.place] is r]
+
     # --- conditions ---------------------------------------------------------------------------
 
     def conflicts(
@@ -381,21 +405,24 @@ class ReferenceTable:
 
         That the row exists is treated as one more column, which every record sets: so it is purged like one.
         """
-        records = self._seen(group, key, at)
+        records = sorted(self._seen(group, key, at), key=lambda record: record.txn, reverse=True)
         erasures = [record for record in records if record.erased]
-        live = [
-            record
-            for record in records
-            if not record.erased and not any(erasure.txn > record.txn for erasure in erasures)
-        ]
-        live.sort(key=lambda record: record.txn, reverse=True)
+        written = [record for record in records if not record.erased]
+
+        def sets(record: Record, column: Column) -> bool:
+            later = (erasure for erasure in erasures if erasure.txn > record.txn)
+            return column.name in record.values and not any(erasure.speaks_for(column.id) for erasure in later)
+
+        def shows(record: Record) -> bool:
+            erased = any(erasure.txn > record.txn for erasure in erasures if not erasure.is_guest)
+            return not (erased or record.is_guest) or any(sets(record, column) for column in group.columns)
+
+        live = [record for record in written if shows(record)]
         if not purge(group, [Version(None, record.txn, record.ts) for record in live], at):
             return None
         found = {
             column.name: purge(
-                group,
-                [Version(r.values[column.name], r.txn, r.ts) for r in live if column.name in r.values],
-                at,
+                group, [Version(r.values[column.name], r.txn, r.ts) for r in written if sets(r, column)], at
             )
             for column in group.columns
         }
@@ -498,6 +525,58 @@ class _Commit:
     def write(self) -> None:
         for record in self._records.values():
             self._table.history.setdefault(record.key, []).append(record)
+
+
+def rewrite(record: Record, old: TableSchema, new: TableSchema) -> Iterable[Record]:
+    """Return what a record means under another schema: it may be divided among groups, or mean nothing any more."""
+    group = next(group for group in old.groups if group.name == record.group)
+    if group.is_cells:
+        yield from _rewrite_cell(record, group, new)
+        return
+    was_anywhere = {column.id for other in old.groups for column in other.columns}
+    spoken = set(group.column_by_id) if record.scope is None else set(record.scope)
+    for target in new.groups:
+        if target.is_cells:
+            continue
+        is_home = target.id == group.id and not record.is_guest
+        kept = spoken & target.column_by_id.keys()
+        values = None
+        if not record.erased:
+            values = {
+                target.column_by_id[i].name: _widened(
+                    record.values[column.name], column.type, target.column_by_id[i].type
+                )
+                for i, column in group.column_by_id.items()
+                if i in kept and column.name in record.values
+            }
+        if is_home:
+            kept |= target.column_by_id.keys() - was_anywhere
+        elif not kept or values == {}:
+            continue
+        yield replace(record, group=target.name, values=values, scope=frozenset(kept), is_guest=not is_home)
+
+
+def _rewrite_cell(record: Record, group: GroupSchema, new: TableSchema) -> Iterable[Record]:
+    family, qualifier = record.identity
+    if family is None:  # a whole row was erased in every group of cells at once
+        yield from (replace(record, group=target.name) for target in new.groups if target.is_cells)
+        return
+    places = {one.id: (target.name, one.name) for target in new.groups for one in target.families}
+    names = {one.name: one.id for one in group.families}
+    if family in names:
+        place = places.get(names[family])
+    elif any(one.name == family and one.version == new.version for one in new.dropped):
+        place = None
+    else:  # it was in the group of all others, and may have a name of its own by now
+        named = next((one for one in places.values() if one[1] == family), None)
+        rest = places.get(names["*"])
+        place = named or (rest and (rest[0], family))
+    if place is not None:
+        yield replace(record, group=place[0], identity=(place[1], qualifier))
+
+
+def _widened(value: Any, old: pa.DataType, new: pa.DataType) -> Any:
+    return value if old == new else pa.scalar(value, old).cast(new).as_py()
 
 
 def erases(erasure: Record, record: Record) -> bool:
