@@ -70,5 +70,7 @@ class Settings:
     history_seconds: float = 900.0
     clock_skew_seconds_max: float = 60.0
     clock_reserve_seconds: float = 2.0
+    # Who owns a store that is coordinated by ZooKeeper is forgotten after so long without a sign of life.
+    owner_lease_seconds: float = 10.0
     # METADATA of a table is saved as a whole once in so many transactions, as changes in between.
     metadata_snapshot_every: int = 32

@@ -15,11 +15,11 @@ import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from ebla.client.database import COORDINATION_FILE, JOB_EXPIRES_SECONDS, Database, new_id
+from ebla.client.coordination_place import connect_at
+from ebla.client.database import JOB_EXPIRES_SECONDS, Database, new_id
 from ebla.client.database import open as open_database
 from ebla.clock import Clock, SystemClock
 from ebla.coordination.service import CoordinationService
-from ebla.coordination.sqlite import SqliteCoordination
 from ebla.errors import StoreLocked
 from ebla.metadata.store import MetadataStore
 from ebla.metadata.transaction import MetadataServer
@@ -79,7 +79,7 @@ def end_job_at(root: Root, job: str, keep: Collection[str] = ()) -> list[str]:
 @contextlib.contextmanager
 def _parts(root: Root) -> Iterator[tuple[CoordinationService, Files, Clock]]:
     clock = SystemClock()
-    with SqliteCoordination(Path(root) / COORDINATION_FILE, clock, create=False) as coordination:
+    with connect_at(Path(root), clock) as coordination:
         yield coordination, LocalFiles(root), clock
 
 

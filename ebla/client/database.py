@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import uuid
@@ -10,13 +11,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from ebla.client.coordination_place import COORDINATION_FILE, chosen_address, open_elsewhere
+from ebla.client.ownership import Ownership
 from ebla.client.snapshot import Snapshot
 from ebla.client.system_tables import is_system_table, system_table
 from ebla.client.table import AsOf, Table
 from ebla.clock import Clock, SystemClock
 from ebla.coordination.service import CoordinationService
 from ebla.coordination.sqlite import SqliteCoordination
-from ebla.errors import Closed, MissingFile, ReadOnly, RequestError, SchemaError, StoreError, StoreNotFound
+from ebla.errors import Closed, ReadOnly, RequestError, SchemaError, StoreError
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import initial_metadata
 from ebla.schema import Group, Schema, TypeLike, check_table_name
@@ -30,9 +33,7 @@ from ebla.tablet.garbage import GarbageReport
 from ebla.tablet.opening import open_store
 from ebla.tablet.store import TabletStore
 
-COORDINATION_FILE = "coordination.sqlite"
 LOCK_FILE = "LOCK"
-STORE_DIRECTORIES = ("metadata", "fragments", "log")
 TABLETS_MAX = 10_000
 # The files of a bulk job are left alone for so long if its process dies.
 JOB_EXPIRES_SECONDS = 86_400.0
@@ -44,23 +45,19 @@ def open(  # noqa: A001 - ebla.open reads best
     read_only: bool = False,
     create: bool = True,
     settings: Settings | None = None,
+    coordination: str | None = None,
 ) -> Database:
     """Open the store in a directory, making it if it is not there.
 
     One process at a time may have it open for writing; `StoreLocked` tells who has. With `read_only`, any number of
     processes may read it beside a writer; each sees everything that was durable when it opened.
+
+    `coordination` is the address of a ZooKeeper ensemble (``zk://host:port,host:port/znode``) for a store whose
+    directory several hosts see; it is needed when the store is made, and remembered. Without it, a file does.
     """
     root = Path(path)
-    missing = not (root / COORDINATION_FILE).exists()
-    if missing and (read_only or not create):
-        raise StoreNotFound(f"there is no store at {root}: check the path, or open it for writing to make one")
-    if root.exists() and not root.is_dir():
-        raise StoreNotFound(f"{root} is a file, not the directory of a store")
-    if missing and any((root / directory).is_dir() for directory in STORE_DIRECTORIES):
-        # Made anew, it would know nothing of the tables that are there.
-        raise MissingFile(
-            f"{root / COORDINATION_FILE} is missing, but there are files of a store: restore it from a copy"
-        )
+    settings = settings or Settings()
+    address = chosen_address(root, coordination, may_create=create and not read_only)
     files = LocalFiles(root)
     clock = SystemClock()
     lock = None
@@ -73,16 +70,23 @@ def open(  # noqa: A001 - ebla.open reads best
                 f"the store at {root} cannot be opened for writing: {error.strerror}: choose another place, mend the "
                 "cause, or open it read-only"
             ) from error
-    coordination: CoordinationService | None = None
-    try:
-        coordination = SqliteCoordination(root / COORDINATION_FILE, clock, read_only=read_only)
-        return Database.wire(root, files, coordination, clock, settings or Settings(), lock, read_only=read_only)
-    except BaseException:
-        if coordination is not None:
-            coordination.close()
+    with contextlib.ExitStack() as undo:
         if lock is not None:
-            lock.release()
-        raise
+            undo.callback(lock.release)
+        service: CoordinationService
+        ownership = None
+        if address is None:
+            service = SqliteCoordination(root / COORDINATION_FILE, clock, read_only=read_only)
+            undo.callback(service.close)
+        else:
+            service = open_elsewhere(root, files, address, clock, read_only=read_only)
+            undo.callback(service.close)
+            if not read_only:
+                ownership = Ownership(service, clock, root, settings.owner_lease_seconds)
+                undo.callback(ownership.release)
+        database = Database.wire(root, files, service, clock, settings, lock, ownership, read_only=read_only)
+        undo.pop_all()
+    return database
 
 
 def new_id() -> str:
@@ -101,11 +105,13 @@ class Database:
         lock: FileLock | None,
         mailbox: Mailbox | None = None,
         clock: Clock | None = None,
+        ownership: Ownership | None = None,
     ) -> None:
         self.path = path
         self._store = store
         self._coordination = coordination
         self._lock = lock
+        self._ownership = ownership
         self._mailbox = mailbox
         self._clock = clock or SystemClock()
         self._closed = False
@@ -119,6 +125,7 @@ class Database:
         clock: Clock,
         settings: Settings,
         lock: FileLock | None,
+        ownership: Ownership | None = None,
         *,
         read_only: bool = False,
     ) -> Database:
@@ -130,9 +137,12 @@ class Database:
             settings=settings,
             new_id=new_id,
             read_only=read_only,
+            fence=None if ownership is None else ownership.check,
         )
         if read_only:
             return cls(path, store, coordination, lock, clock=clock)
+        if ownership is not None:
+            ownership.on_lost(store.stop_writing)
         mailbox = Mailbox(coordination, files, clock, store.commit_bulk)
         try:
             mailbox.open()
@@ -140,7 +150,7 @@ class Database:
             mailbox.close()
             store.close()
             raise
-        return cls(path, store, coordination, lock, mailbox, clock)
+        return cls(path, store, coordination, lock, mailbox, clock, ownership)
 
     def __repr__(self) -> str:
         return f"<ebla.Database {str(self.path)!r}>"
@@ -166,6 +176,8 @@ class Database:
                 self._mailbox.close()
             self._store.close()
         finally:
+            if self._ownership is not None:
+                self._ownership.release()
             self._coordination.close()
             if self._lock is not None:
                 self._lock.release()
@@ -176,6 +188,8 @@ class Database:
         if self._mailbox is not None:
             self._mailbox.close()
         self._store.abandon()
+        if self._ownership is not None:
+            self._ownership.abandon()
         self._coordination.close()
         if self._lock is not None:
             self._lock.release()

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ebla.client.bulk import begin_job_at, commit_bulk_at, end_job_at
-from ebla.client.database import COORDINATION_FILE, Database, new_id
+from ebla.client.coordination_place import connect_at, is_store
+from ebla.client.database import Database, new_id
 from ebla.client.database import open as open_database
 from ebla.clock import SystemClock
-from ebla.coordination.sqlite import SqliteCoordination
 from ebla.errors import Closed, RequestError, StoreLocked, StoreNotFound, Unavailable, UnknownTable
 from ebla.metadata.store import MetadataStore
 from ebla.metadata.table_metadata import TableMetadata
@@ -47,7 +47,7 @@ class Place:
         if not isinstance(given, (str, os.PathLike)):
             raise RequestError(f"give an open database or the directory of a store, not {type(given).__name__}")
         root = Path(given)
-        if not (root / COORDINATION_FILE).exists():
+        if not is_store(root):
             raise StoreNotFound(f"there is no store at {root}: check the path, or open it with ebla.open to make one")
         return cls(root)
 
@@ -94,7 +94,7 @@ class Place:
             yield self._database._store.metadata
             return
         clock = SystemClock()
-        with SqliteCoordination(Path(self.root) / COORDINATION_FILE, clock, read_only=True) as coordination:
+        with connect_at(Path(self.root), clock, read_only=True) as coordination:
             yield MetadataServer(coordination, MetadataStore(LocalFiles(self.root)), clock, server_id="", new_id=new_id)
 
     # --- jobs ---

@@ -93,13 +93,18 @@ class CommitLog:
         sequencer: Sequencer,
         slices_of: Callable[[str, Block], tuple[Slice, ...]],
         on_durable: Callable[[Sequence[Combined], int], None],
+        fence: Callable[[], None] | None = None,
     ) -> None:
-        """`slices_of` divides a block among tablets; `on_durable` runs after the sync and makes commits visible."""
+        """`slices_of` divides a block among tablets; `on_durable` runs after the sync and makes commits visible.
+
+        `fence` runs in between, and raises if somebody else may be writing by now: then nothing is acknowledged.
+        """
         # Set once.
         self._writer = writer
         self._sequencer = sequencer
         self._slices_of = slices_of
         self._on_durable = on_durable
+        self._fence = fence
         self._state = threading.Lock()
         self._worker_wakes = threading.Condition(self._state)
         # Guarded by _state.
@@ -261,6 +266,8 @@ class CommitLog:
         last = commits[-1].txn
         self._writer.append(LogEntry(last, blocks, erasures, tuple(replies)))
         self._writer.sync()
+        if self._fence is not None:
+            self._fence()
         self._on_durable(gathering.combined, last)
 
     def _gather(self, commits: Sequence[Commit]) -> _Gathering:

@@ -82,8 +82,13 @@ def open_store(
     settings: Settings,
     new_id: Callable[[], str],
     read_only: bool,
+    fence: Callable[[], None] | None = None,
 ) -> TabletStore:
-    """Open a store whose files and coordination service are there; for writing, the caller holds its lock."""
+    """Open a store whose files and coordination service are there; for writing, the caller holds its lock.
+
+    `fence` is called after every sync of the log, before anything in it is acknowledged, and raises if somebody else
+    may own the store by now.
+    """
     identity = _identity(coordination, new_id, read_only)
     metadata = MetadataServer(
         coordination,
@@ -94,7 +99,7 @@ def open_store(
     )
     parts = _Parts(files, coordination, metadata, clock, settings, identity, new_id)
     try:
-        return _open_for_reading(parts) if read_only else _open_for_writing(parts)
+        return _open_for_reading(parts) if read_only else _open_for_writing(parts, fence)
     except OSError as error:
         raise StoreError(f"the store cannot be opened: {error}: mend the cause, then open it again") from error
 
@@ -119,7 +124,7 @@ def _identity(coordination: CoordinationService, new_id: Callable[[], str], read
     return identity
 
 
-def _open_for_writing(parts: _Parts) -> TabletStore:
+def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> TabletStore:
     files, metadata, settings, identity = parts.files, parts.metadata, parts.settings, parts.identity
     bound = _ClockBound(parts.coordination, identity.server)
     txn_clock = TxnClock(
@@ -156,7 +161,7 @@ def _open_for_writing(parts: _Parts) -> TabletStore:
         files, directory, identity.server, recovery.next_sequence, settings.log_segment_bytes, recovery.segments
     )
     store.recovered(replayed.replies)
-    store.start(writer)
+    store.start(writer, fence)
     return store
 
 

@@ -214,9 +214,9 @@ class TabletStore:
         """Make room during a replay: everything in it was committed before."""
         self._flusher.flush_table(table)
 
-    def start(self, writer: LogWriter) -> None:
-        """Begin to accept writes, into `writer`."""
-        self._commit_log = CommitLog(writer, self.sequencer, self._slices_of, self._on_durable)
+    def start(self, writer: LogWriter, fence: Callable[[], None] | None = None) -> None:
+        """Begin to accept writes, into `writer`; `fence` raises once nothing may be acknowledged any more."""
+        self._commit_log = CommitLog(writer, self.sequencer, self._slices_of, self._on_durable, fence)
         self._flusher.start(writer, self._keep_replies, self._compactor.wake)
         if self.settings.background_compaction:
             self._compactor.start()
@@ -257,6 +257,11 @@ class TabletStore:
             self._flusher.flush_down_to(self.settings.close_flush_bytes)
             with contextlib.suppress(EblaError):  # a bound that stays too high only lets the next txns begin later
                 self.txn_clock.release()
+
+    def stop_writing(self, error: EblaError) -> None:
+        """Accept no more writes; whoever waits, and who comes later, gets the error. Reads go on."""
+        if self._commit_log is not None:
+            self._commit_log.fail(error)
 
     def abandon(self) -> None:
         """Stop as a crash would, writing nothing more. For tests."""

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import ebla
-from ebla.client.database import COORDINATION_FILE, Database
+from ebla.client.coordination_place import COORDINATION_FILE
+from ebla.client.database import Database
 from ebla.client.rows import to_put_batch
 from ebla.clock import ManualClock
 from ebla.coordination.sqlite import SqliteCoordination
