@@ -25,7 +25,7 @@ from ebla.errors import InvalidBatch, RequestError, UnknownTable
 from ebla.pipeline.datasource_options import ReadOptions, key_from_text
 from ebla.pipeline.failures import plain_errors, told_plainly
 from ebla.pipeline.plan import Section
-from ebla.pipeline.sections import SectionPlan, Target, plan_sections, read_section
+from ebla.pipeline.sections import SectionPlan, Target, plan_scan, read_section
 from ebla.pipeline.types import spark_schema
 
 __all__ = ["EblaReader", "Pinned", "pin"]
@@ -58,7 +58,7 @@ def pin(options: ReadOptions) -> Pinned:
     """Fix the snapshot of a load: the newest that is there, unless the options name one."""
     with open_database(options.address.root, read_only=True) as database:
         schema = database.table(options.address.table).schema
-        plan = plan_sections(
+        plan = plan_scan(
             database,
             options.address.table,
             columns=options.columns,
@@ -67,6 +67,7 @@ def pin(options: ReadOptions) -> Pinned:
             prefix=key_from_text(options.prefix, schema),
             as_of=options.as_of,
             cores=os.cpu_count() or 1,
+            native=False,
         )
     return Pinned(options, plan)
 

@@ -31,17 +31,17 @@ import shutil
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, Unpack
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 from pyspark.sql.types import ArrayType, BinaryType, DataType, DayTimeIntervalType, MapType, StructType
 
 from ebla.client.database import Database
-from ebla.client.table import AsOf, time_of
+from ebla.client.table import time_of
 from ebla.errors import RequestError, StoreError
 from ebla.pipeline.export_manifest import (
     MANIFEST_NAME,
@@ -54,7 +54,7 @@ from ebla.pipeline.export_manifest import (
 from ebla.pipeline.failures import unwrapping
 from ebla.pipeline.progress import JobProgress, Report, watched
 from ebla.pipeline.scan import frame_of
-from ebla.pipeline.sections import SectionPlan, plan_scan
+from ebla.pipeline.sections import ScanArguments, SectionPlan, plan_scan
 from ebla.pipeline.session import session
 
 __all__ = ["ExportFormat", "ExportSummary", "check_target", "export"]
@@ -101,20 +101,17 @@ def export(
     path: str | os.PathLike[str],
     *,
     format: ExportFormat = "parquet",
-    as_of: AsOf | None = None,
-    columns: Sequence[str] | None = None,
-    start: object = None,
-    stop: object = None,
-    prefix: object = None,
     overwrite: bool = False,
     spark: SparkSession | None = None,
     progress: Report | None = None,
+    **asked: Unpack[ScanArguments],
 ) -> ExportSummary:
-    """Write the rows that ``table.scan`` with the same arguments gives into files of a new directory.
+    """Write the rows that ``table.scan(**asked)`` gives into files of a new directory.
 
-    `source` is a database that this process has open, or the root of a store that anybody may have open. The directory
-    must not exist, or be empty; with `overwrite` it may hold an earlier export, which is replaced at the very end.
-    `progress` is called now and then with how far the job is.
+    `asked` are `columns`, `start`, `stop`, `prefix` and `as_of`, each if it is wanted. `source` is a database that this
+    process has open, or the root of a store that anybody may have open. The directory must not exist, or be empty; with
+    `overwrite` it may hold an earlier export, which is replaced at the very end. `progress` is called now and then with
+    how far the job is.
     """
     began = time.monotonic()
     if format not in FORMATS:
@@ -124,16 +121,7 @@ def export(
     if spark is None:
         spark = session()
     with unwrapping():
-        planned = plan_scan(
-            source,
-            table,
-            columns=columns,
-            start=start,
-            stop=stop,
-            prefix=prefix,
-            as_of=as_of,
-            cores=spark.sparkContext.defaultParallelism,
-        )
+        planned = plan_scan(source, table, cores=spark.sparkContext.defaultParallelism, **asked)
         with warnings.catch_warnings():
             # PySpark warns that pandas 3 is new to it. Only Arrow is moved here.
             warnings.simplefilter("ignore", FutureWarning)
@@ -143,7 +131,7 @@ def export(
                 count = _write(rows, staging, format, spark)
             if progress is not None:
                 progress(JobProgress("checking"))
-            keys = [None if bound is None else repr(bound) for bound in (start, stop, prefix)]
+            keys = [None if bound is None else repr(bound) for bound in map(asked.get, ("start", "stop", "prefix"))]
             manifest = _manifest(planned, rows, staging, format, count, keys)
             write_manifest(staging, manifest)
             _publish(staging, target)

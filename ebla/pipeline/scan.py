@@ -1,7 +1,8 @@
 """A table as a Spark DataFrame: clean ranges by Spark's own Parquet reader, the rest merged by the engine.
 
-    plan_scan -->  whole files that are clean    spark.read.parquet(files)                 as fast as Spark is
-                   clean parts of files          spark.read.parquet(files).where(ranges)   row groups pruned
+    plan_scan -->  whole files                   spark.read.parquet(files)                 as fast as Spark is
+                   parts of files                spark.read.parquet(files).where(ranges)   row groups pruned
+                   rows that others cover        ... .where(not in mask)                   by row number
                    everything else               a task per section, merged, over Arrow
               -->  the union of these
 
@@ -15,6 +16,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
+from typing import Unpack
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -22,10 +24,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from ebla.client.database import Database
-from ebla.client.table import AsOf
 from ebla.pipeline.location import settle_worker
+from ebla.pipeline.masks import unmasked
 from ebla.pipeline.plan import CleanRead, Limits, Section
-from ebla.pipeline.sections import SectionPlan, Target, plan_scan, read_section
+from ebla.pipeline.sections import ScanArguments, SectionPlan, Target, plan_scan, read_section
 from ebla.pipeline.session import active_session, session
 from ebla.pipeline.types import spark_schema
 from ebla.ranges import KeyRange
@@ -51,27 +53,21 @@ def scan(
     source: Database | str | os.PathLike[str],
     table: str,
     *,
-    columns: Sequence[str] | None = None,
-    start: object = None,
-    stop: object = None,
-    prefix: object = None,
-    as_of: AsOf | None = None,
     spark: SparkSession | None = None,
     limits: Limits = Limits(),  # noqa: B008 - frozen
+    **asked: Unpack[ScanArguments],
 ) -> DataFrame:
-    """Return the rows that ``table.scan`` with the same arguments gives, as a DataFrame.
+    """Return the rows that ``table.scan(**asked)`` gives, as a DataFrame.
 
-    `source` is a database that this process has open, or the root of a store that anybody may have open. Without
-    `as_of` it is the newest snapshot. Families of cells are maps from qualifier to value. The order of rows is not
-    defined. Raises the errors of ``table.scan``, before any job runs.
+    `asked` are `columns`, `start`, `stop`, `prefix` and `as_of`, each if it is wanted; without `as_of` it is the newest
+    snapshot. `source` is a database that this process has open, or the root of a store that anybody may have open.
+    Families of cells are maps from qualifier to value. The order of rows is not defined. Raises the errors of
+    ``table.scan``, before any job runs.
     """
     if spark is None:
         spark = active_session() or session()
     cores = spark.sparkContext.defaultParallelism
-    planned = plan_scan(
-        source, table, columns=columns, start=start, stop=stop, prefix=prefix, as_of=as_of, cores=cores, limits=limits
-    )
-    return frame_of(planned, spark)
+    return frame_of(plan_scan(source, table, cores=cores, limits=limits, **asked), spark)
 
 
 def frame_of(planned: SectionPlan, spark: SparkSession) -> DataFrame:
@@ -104,6 +100,9 @@ def _clean_part(spark: SparkSession, planned: SectionPlan, read: CleanRead) -> D
         bounds = _string_bounds if is_text else _binary_bounds
         row = F.col(_quoted(row_name))
         rows = rows.where(reduce(Column.__or__, (bounds(row, part) for part in read.ranges)))
+    masks = {file: planned.layers.masks[file] for file in read.files if file in planned.layers.masks}
+    if masks:
+        rows = unmasked(rows, planned.target.root, read.files, masks)
     names = [field.name for field in held]
     if names == answer.names:
         return rows

@@ -1,6 +1,6 @@
 """Sections of a scan: how they are planned on the driver, and how a task reads one.
 
-    driver   plan_sections(db or root, "users", ...)  -->  SectionPlan(target, sections)
+    driver   plan_scan(db or root, "users", ...)      -->  SectionPlan(target, plan, masks, sections)
     task     read_section(target, section)            -->  Arrow batches, in the types that Spark takes
 
 A `Target` says all that a task must know: where the store is, which table, which columns, and the txn at which every
@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -25,6 +25,7 @@ from ebla.client.database import Database
 from ebla.client.database import open as open_database
 from ebla.client.table import AsOf, txn_of
 from ebla.errors import EblaError, MissingFile, RequestError, StaleRoute, UnknownTable
+from ebla.pipeline.layers import Layers, lay, rows_of_section
 from ebla.pipeline.location import forget, reading, store_of, table_by_id
 from ebla.pipeline.plan import Limits, ScanPlan, Section, make_plan
 from ebla.pipeline.survey import survey
@@ -32,11 +33,12 @@ from ebla.pipeline.types import arrow_for_spark, is_native, to_spark
 from ebla.ranges import ALL, KeyRange, successor
 from ebla.schema import GroupSchema
 from ebla.tablet.projection import Projection
+from ebla.tablet.reader import ReadPoint
 from ebla.tablet.scanner import Scanner, ScanRequest
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
 
-__all__ = ["FLUSH_BYTES", "SectionPlan", "Target", "plan_scan", "plan_sections", "read_section", "spark_batches"]
+__all__ = ["FLUSH_BYTES", "ScanArguments", "SectionPlan", "Target", "plan_scan", "read_section", "spark_batches"]
 
 MIB = 1 << 20
 # More than this in memory is flushed before a scan is planned: then Spark can read it by itself.
@@ -58,6 +60,16 @@ class Target:
     at_least_txn: int
 
 
+class ScanArguments(TypedDict, total=False):
+    """What may be asked of a scan: the arguments of ``table.scan`` that Spark has no better way for."""
+
+    columns: Sequence[str] | None
+    start: object
+    stop: object
+    prefix: object
+    as_of: AsOf | None
+
+
 @dataclass(frozen=True, slots=True)
 class SectionPlan:
     """A scan as it was planned: its target, its columns, and what is read how."""
@@ -65,11 +77,12 @@ class SectionPlan:
     target: Target
     projection: Projection
     plan: ScanPlan
+    layers: Layers
 
     @property
     def sections(self) -> tuple[Section, ...]:
         """What tasks merge."""
-        return self.plan.dirty
+        return self.plan.dirty + self.layers.sections
 
     @property
     def schema(self) -> pa.Schema:
@@ -80,56 +93,26 @@ class SectionPlan:
 # --- on the driver -------------------------------------------------------------------------------
 
 
-def plan_sections(
-    source: Database | str | os.PathLike[str],
-    table: str,
-    *,
-    columns: Sequence[str] | None = None,
-    start: object = None,
-    stop: object = None,
-    prefix: object = None,
-    as_of: AsOf | None = None,
-    cores: int = 1,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
-) -> SectionPlan:
-    """Plan a scan of which every row is read by `read_section`. The arguments are those of ``table.scan``."""
-    return plan_scan(
-        source,
-        table,
-        columns=columns,
-        start=start,
-        stop=stop,
-        prefix=prefix,
-        as_of=as_of,
-        cores=cores,
-        limits=limits,
-        native=False,
-    )
-
-
 def plan_scan(
     source: Database | str | os.PathLike[str],
     table: str,
     *,
-    columns: Sequence[str] | None = None,
-    start: object = None,
-    stop: object = None,
-    prefix: object = None,
-    as_of: AsOf | None = None,
     cores: int = 1,
     limits: Limits = Limits(),  # noqa: B008 - frozen
     native: bool = True,
+    **asked: Unpack[ScanArguments],
 ) -> SectionPlan:
-    """Plan a scan; with `native`, what is clean is left to Spark's own reader.
+    """Plan a scan; with `native`, what Spark's own reader can read is left to it, else `read_section` gives every row.
 
-    `source` is a database that this process has open, or the root of a store. Raises `StoreNotFound`, `UnknownTable`,
-    `UnknownColumn` or another `RequestError`, as ``table.scan`` does.
+    `source` is a database that this process has open, or the root of a store; `asked` are arguments of ``table.scan``.
+    Raises `StoreNotFound`, `UnknownTable`, `UnknownColumn` or another `RequestError`, as ``table.scan`` does.
     """
+    columns, as_of = asked.get("columns"), asked.get("as_of")
     with _opened(source) as database:
         store = store_of(database)
         state = store.table(table)
         projection = state.projection(columns)
-        key_range = _range(state, start, stop, prefix)
+        key_range = _range(state, asked.get("start"), asked.get("stop"), asked.get("prefix"))
         if as_of is None:
             _flush_much(store, state)
         txn, seen = _txn(store, state, as_of)
@@ -144,7 +127,9 @@ def plan_scan(
         )
         groups = [group.id for group in projection.groups if native and _reads_natively(group, projection)]
         found = survey(state.view, state.reader, projection, key_range, txn, groups)
-        return SectionPlan(target, projection, make_plan(found.sources, found.erasures, cores, limits))
+        plan = make_plan(found.sources, found.erasures, cores, limits)
+        layers = lay(plan, found, state.reader, store.scan_pool, cores)
+        return SectionPlan(target, projection, plan, layers)
 
 
 @contextmanager
@@ -205,19 +190,33 @@ def _reads_natively(group: GroupSchema, projection: Projection) -> bool:
 
 def read_section(target: Target, section: Section) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a section in key order, as Arrow batches in the types that Spark takes."""
+    if section.rows is not None:
+        yield from _resumed(target, rows_of_section(section), _read_rows)
+        return
     for key_range in section.ranges:
-        yield from _read_range(target, key_range)
+        yield from _resumed(target, key_range, _read_range)
 
 
-def _read_range(target: Target, key_range: KeyRange) -> Iterator[pa.RecordBatch]:
-    rest = key_range
+Left = TypeVar("Left")
+
+
+def _resumed(
+    target: Target,
+    left: Left,
+    read: Callable[[TabletStore, TableState, Target, Left], Iterator[tuple[pa.Table, Left]]],
+) -> Iterator[pa.RecordBatch]:
+    """Yield what `read` gives of what is left to be read, from where it was if the open has to be renewed."""
     for is_last_attempt in (False, True):
         try:
             with reading(target.root, target.at_least_txn) as database:
                 table = table_by_id(database, target.table_id)
-                for found in _scanned(database, table, target, rest):
+                if table.view.schema.version != target.schema_version:
+                    raise StaleRoute(
+                        f"the schema of {target.table!r} was changed since the scan was planned: plan anew"
+                    )
+                for found, then in read(store_of(database), table, target, left):
                     yield from spark_batches(found)
-                    rest = _after(table, found, rest)
+                    left = then
             return
         except (MissingFile, UnknownTable, StaleRoute):
             if is_last_attempt:
@@ -226,11 +225,23 @@ def _read_range(target: Target, key_range: KeyRange) -> Iterator[pa.RecordBatch]
             forget(target.root)
 
 
-def _scanned(database: Database, table: TableState, target: Target, key_range: KeyRange) -> Iterator[pa.Table]:
-    if table.view.schema.version != target.schema_version:
-        raise StaleRoute(f"the schema of {target.table!r} was changed since the scan was planned: plan it anew")
-    request = ScanRequest(table.projection(target.columns), key_range, as_of=target.as_of)
-    yield from Scanner(store_of(database), table, request).tables(whole=True)
+def _read_range(
+    store: TabletStore, table: TableState, target: Target, left: KeyRange
+) -> Iterator[tuple[pa.Table, KeyRange]]:
+    request = ScanRequest(table.projection(target.columns), left, as_of=target.as_of)
+    for found in Scanner(store, table, request).tables(whole=True):
+        yield found, _after(table, found, left)
+
+
+def _read_rows(
+    store: TabletStore, table: TableState, target: Target, left: pa.Array
+) -> Iterator[tuple[pa.Table, pa.Array]]:
+    point = ReadPoint(target.as_of, table.projection(target.columns))
+    schema = point.projection.arrow_schema
+    with store.pins.held(target.as_of):
+        for begin in range(0, len(left), BATCH_ROWS):
+            batches = table.reader.read_rows(table.view, left.slice(begin, BATCH_ROWS), point)
+            yield pa.Table.from_batches(batches, schema), left.slice(begin + BATCH_ROWS)
 
 
 def _after(table: TableState, found: pa.Table, rest: KeyRange) -> KeyRange:

@@ -6,8 +6,15 @@
 
     stretches    |------A-----|-A+B|---A---|    |--B--|
 
-Sources are swept in row order. A stretch in which one source alone has records, one for each row, and nothing hides any
-of them has an *owner*: the rows of its file are the answer. Where all records are hidden there is no stretch at all.
+Sources are swept in row order. In a stretch a source is an *owner* if its file can be read as it is: one record for
+each row, none hidden by an erasure, each newer than all of the owner before it, and whole, so that nothing older shows
+through (but for the oldest owner, which has nothing under it). Whatever else has records there is one of the *others*.
+
+    one owner, no others     the rows of its file are the answer
+    owners, and others       a row of an owner is the answer where no newer owner, and none of the others, has it too
+    no owner                 has to be merged
+
+Where all records are hidden there is no stretch at all.
 """
 
 from __future__ import annotations
@@ -50,17 +57,30 @@ class Source:
     txn_max: int
     file: str | None = None
     is_native: bool = False  # where it is alone and nothing hides its records, its rows are the answer
+    is_whole: bool = False  # every record of it sets every column that is asked for: nothing older shows through
 
 
 @dataclass(slots=True)
 class Stretch:
-    """Rows [first, last) with the same sources; `owner` is the one that is alone and can be read as it is."""
+    """Rows [first, last) with the same sources, and about how many records begin there."""
 
-    first: bytes
-    last: bytes
-    owner: int | None
+    first: RowBytes
+    last: RowBytes
+    owners: tuple[int, ...]  # oldest first
+    others: tuple[int, ...]
     records: int
+    others_records: int
     bytes: int
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the rows of one file are the answer."""
+        return len(self.owners) == 1 and not self.others
+
+    def give_up(self) -> None:
+        """Leave all of it to the merge."""
+        self.others_records = self.records
+        self.owners, self.others = (), (*self.owners, *self.others)
 
 
 @dataclass(slots=True)
@@ -93,15 +113,15 @@ class _Erased:
         return 0
 
 
-def sweep(sources: Sequence[Source], erasures: Iterable[tuple[int, Erasure]]) -> tuple[list[Stretch], set[int]]:
-    """Go over all rows in order. Returns the stretches that have records, and the sources that are in dirty ones."""
+def sweep(sources: Sequence[Source], erasures: Iterable[tuple[int, Erasure]]) -> list[Stretch]:
+    """Go over all rows in order, and return the stretches that have records."""
     edges: dict[bytes, _Edge] = defaultdict(_Edge)
     for number, source in enumerate(sources):
         for span in _counted(source):
             edges[span.first].begins.append((number, span))
             edges[span.last].ends.append(number)
     if not edges:
-        return [], set()
+        return []
     for group, erasure in erasures:
         edges[erasure.first].erasures.append((group, erasure))
         if erasure.last is not None:
@@ -109,8 +129,8 @@ def sweep(sources: Sequence[Source], erasures: Iterable[tuple[int, Erasure]]) ->
     rows = sorted(edges)
     present: dict[int, int] = {}
     erased = _Erased()
+    roles = _Roles(sources)
     stretches: list[Stretch] = []
-    in_dirty: set[int] = set()
     for row, following in pairwise(rows):
         edge = edges[row]
         for number in edge.ends:
@@ -121,17 +141,49 @@ def sweep(sources: Sequence[Source], erasures: Iterable[tuple[int, Erasure]]) ->
             present[number] = present.get(number, 0) + 1
         for group, erasure in edge.erasures:
             erased.add(group, erasure)
-        seen = [n for n in present if sources[n].txn_max >= erased.txn_at(sources[n].group, row)]
+        txns = {n: erased.txn_at(sources[n].group, row) for n in present}
+        seen = [n for n in present if sources[n].txn_max >= txns[n]]
         if not seen:
             continue
-        alone = sources[seen[0]]
-        is_clean = len(seen) == 1 and alone.is_native and alone.txn_min >= erased.txn_at(alone.group, row)
-        if not is_clean:
-            in_dirty.update(seen)
-        records = sum(span.records for _, span in edge.begins)
-        size = sum(span.bytes for _, span in edge.begins)
-        stretches.append(Stretch(row, following, seen[0] if is_clean else None, records, size))
-    return stretches, in_dirty
+        owners, others = roles.of(seen, [n for n in seen if sources[n].txn_min >= txns[n]])
+        stretch = Stretch(row, following, owners, others, 0, 0, 0)
+        for number, span in edge.begins:
+            stretch.records += span.records
+            stretch.bytes += span.bytes
+            if number not in owners:
+                stretch.others_records += span.records
+        stretches.append(stretch)
+    return stretches
+
+
+class _Roles:
+    """Tells owners from others, and remembers what it told: few mixtures of sources occur."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+        self._records = [sum(span.records for span in source.spans) for source in sources]
+        self._known: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]] = {}
+
+    def of(self, seen: list[int], unhidden: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        key = (tuple(sorted(seen)), tuple(sorted(unhidden)))
+        found = self._known.get(key)
+        if found is None:
+            owners = self._owners([n for n in key[1] if self._sources[n].is_native])
+            found = self._known[key] = (owners, tuple(n for n in key[0] if n not in owners))
+        return found
+
+    def _owners(self, natives: list[int]) -> tuple[int, ...]:
+        """Choose owners that agree with each other, the large ones first: what is left over is merged."""
+        owners: list[int] = []
+        for number in sorted(natives, key=lambda n: -self._records[n]):
+            tried = sorted([*owners, number], key=lambda n: self._sources[n].txn_min)
+            if all(self._lies_over(over, under) for under, over in pairwise(tried)):
+                owners = tried
+        return tuple(owners)
+
+    def _lies_over(self, over: int, under: int) -> bool:
+        upper, lower = self._sources[over], self._sources[under]
+        return upper.is_whole and upper.group == lower.group and upper.txn_min > lower.txn_max
 
 
 def _counted(source: Source) -> Iterable[Span]:
@@ -151,7 +203,11 @@ def _counted(source: Source) -> Iterable[Span]:
 
 def mixed_sources(sources: Sequence[Source], erasures: Iterable[tuple[int, Erasure]]) -> set[int]:
     """Return the places of the sources that share rows with others, or cannot be read as they are."""
-    return sweep(sources, erasures)[1]
+    mixed: set[int] = set()
+    for stretch in sweep(sources, erasures):
+        if not stretch.is_clean:
+            mixed.update(stretch.owners, stretch.others)
+    return mixed
 
 
 def cut_rows(rows: Sequence[bytes], marks: Sequence[bytes], bytes_all: int) -> tuple[Span, ...]:

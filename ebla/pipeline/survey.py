@@ -31,15 +31,17 @@ __all__ = ["Survey", "survey"]
 # Rows of sources up to this size are looked at one by one, as long as all of them together are not too many.
 FINE_RECORDS_MAX = 262_144
 FINE_RECORDS_ALL_MAX = 2_097_152
+FINE_WHOLE_MAX = 16_384
 MARKS_MAX = 4_096
 MEMORY_STRIDE = 1_024
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a scan meets: sources, and range erasures with the groups they hide in."""
+    """What a scan meets: sources, what each of them is, and range erasures with the groups they hide in."""
 
     sources: tuple[Source, ...]
+    origins: tuple[FragmentRef | Block, ...]
     erasures: tuple[tuple[int, Erasure], ...]
 
 
@@ -52,9 +54,9 @@ def survey(
     native_groups: Collection[int] = (),
 ) -> Survey:
     """Return what a scan meets. Fragments of `native_groups` may be read by Spark itself where they are alone."""
-    found, origins = sources_of(view, projection, key_range, as_of, native_groups)
+    found = sources_of(view, projection, key_range, as_of, native_groups)
     mixed = sorted(mixed_sources(found.sources, found.erasures))
-    return replace(found, sources=refine(found.sources, [(n, origins[n]) for n in mixed], reader))
+    return replace(found, sources=refine(found, mixed, reader, projection))
 
 
 # --- from METADATA and memory ----------------------------------------------------------------------
@@ -62,8 +64,8 @@ def survey(
 
 def sources_of(
     view: TableView, projection: Projection, key_range: KeyRange, as_of: int, native_groups: Collection[int]
-) -> tuple[Survey, list[FragmentRef | Block]]:
-    """Return what may have records at `as_of` in a range, each with one span, and what each of these is."""
+) -> Survey:
+    """Return what may have records at `as_of` in a range, each with one span."""
     sources: list[Source] = []
     origins: list[FragmentRef | Block] = []
     erasures: list[tuple[int, Erasure]] = []
@@ -94,7 +96,7 @@ def sources_of(
                 sources.append(Source(group.id, (span,), (key_range,), block.txn_min, block.txn_max))
                 origins.append(block)
         erasures += [(group.id, erasure) for erasure in memory.erasures if erasure.txn <= as_of]
-    return Survey(tuple(sources), tuple(erasures)), origins
+    return Survey(tuple(sources), tuple(origins), tuple(erasures))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +138,30 @@ def _joined(shares: Sequence[KeyRange]) -> tuple[KeyRange, ...]:
 # --- from files ------------------------------------------------------------------------------------
 
 
-def refine(
-    sources: Sequence[Source], mixed: Sequence[tuple[int, FragmentRef | Block]], reader: Reader
-) -> tuple[Source, ...]:
-    """Return the sources with those in `mixed` (place, and what it is) divided into spans that have records."""
-    fragments = {n: reader.fragment(origin) for n, origin in mixed if isinstance(origin, FragmentRef)}
+def refine(found: Survey, mixed: Collection[int], reader: Reader, projection: Projection) -> tuple[Source, ...]:
+    """Return the sources, with those numbered in `mixed` divided into spans that have records."""
+    sources = list(found.sources)
+    fragments = {n: reader.fragment(ref) for n in mixed if isinstance(ref := found.origins[n], FragmentRef)}
+    memory = {n: block for n in mixed if isinstance(block := found.origins[n], Block)}
     spans = {n: block_spans(fragment, sources[n]) for n, fragment in fragments.items()}
-    memory = {n: origin for n, origin in mixed if isinstance(origin, Block)}
     marks = _marks([span.first for own in spans.values() for span in own], memory.values())
-    fine = _fine({n: sources[n].spans[0].records for n, _ in mixed})
-    for n in fine:
+    for n, fragment in fragments.items():
+        sources[n] = replace(sources[n], is_whole=sets_all(found.origins[n], fragment, sources[n].group, projection))
+    # Where many whole rows lie over others, it does not matter whether that is here and there or everywhere.
+    worth_a_look = [n for n in mixed if not sources[n].is_whole or sources[n].spans[0].records <= FINE_WHOLE_MAX]
+    for n in _fine({n: sources[n].spans[0].records for n in worth_a_look}):
         rows = memory[n].rows.to_pylist() if n in memory else _rows_of(fragments[n])
         spans[n] = cut_rows(rows, marks, sources[n].spans[0].bytes)
     return tuple(replace(source, spans=spans[n]) if n in spans else source for n, source in enumerate(sources))
+
+
+def sets_all(origin: FragmentRef | Block, fragment: Fragment, group: int, projection: Projection) -> bool:
+    """Tell whether every record of a fragment sets every column that is asked for.
+
+    A record that does not say what it sets sets the columns that its file has, and these need not be all.
+    """
+    wanted = {str(field_id) for field_id in projection.types.get(group, ())}
+    return not origin.has_partial and wanted <= fragment.names
 
 
 def _fine(records: Mapping[int, int]) -> set[int]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from ebla.pipeline.plan import CleanRead, Limits, ScanPlan, Section, make_plan
+from ebla.pipeline.plan import CleanRead, Cover, Limits, Merged, ScanPlan, Section, make_plan
 from ebla.pipeline.stretches import Source, Span, cut_rows, mixed_sources
 from ebla.ranges import ALL, KeyRange, successor
 
@@ -34,6 +34,7 @@ def fragment(
     txn: int | tuple[int, int] = 1,
     shares: tuple[KeyRange, ...] = (ALL,),
     native: bool = True,
+    whole: bool = False,
     group: int = 1,
     step: int = 100,
 ) -> Source:
@@ -41,7 +42,7 @@ def fragment(
     txn_min, txn_max = txn if isinstance(txn, tuple) else (txn, txn)
     bounds = [*range(first, last, step), last]
     spans = tuple(Span(row(a), row(b), b - a, 100 * (b - a)) for a, b in pairwise(bounds))
-    return Source(group, spans, shares, txn_min, txn_max, file, native)
+    return Source(group, spans, shares, txn_min, txn_max, file, native, whole)
 
 
 def dirty_ranges(plan: ScanPlan) -> list[KeyRange]:
@@ -265,3 +266,86 @@ def _counts(source: Source, here: bytes) -> bool:
 def _erased_at(erasures: list[tuple[int, Erased]], group: int, here: bytes) -> int:
     over = [e.txn for g, e in erasures if g == group and e.first <= here and (e.last is None or here < e.last)]
     return max(over, default=0)
+
+
+# --- layers --------------------------------------------------------------------------------------
+
+LAYERED = replace(FINE, layer_records_min=1)
+EVERY = (KeyRange(row(0), row(1000)),)
+
+
+def memory(*numbers: int) -> Source:
+    """A block in memory with some rows."""
+    spans = tuple(Span(row(n), successor(row(n)), 1, 100) for n in numbers)
+    return replace(fragment(0, 1, txn=(50, 60)), spans=spans, file=None, is_native=False)
+
+
+def test_whole_rows_over_others_are_read_by_spark_from_both_files() -> None:
+    plan = make_plan([fragment(0, 1000, "a"), fragment(300, 400, "b", txn=2, whole=True)], [], limits=LAYERED)
+    assert plan.clean == (CleanRead(1, ("a", "b")),)
+    assert plan.covers == (Cover(0, 1, (KeyRange(row(300), row(400)),)),)
+    assert plan.dirty == ()
+    assert plan.merged == ()
+
+
+def test_the_newest_of_several_files_covers_all_others() -> None:
+    sources = [fragment(0, 1000, name, txn=txn, whole=True) for name, txn in (("a", 3), ("b", 1), ("c", 2))]
+    plan = make_plan(sources, [], limits=LAYERED)
+    assert plan.covers == (Cover(1, 0, EVERY), Cover(1, 2, EVERY), Cover(2, 0, EVERY))
+
+
+def test_records_that_set_some_columns_are_merged_row_by_row_over_a_file_that_is_read() -> None:
+    scattered = replace(memory(150, 450, 750), file="b")
+    plan = make_plan([fragment(0, 1000, "a"), scattered], [], limits=LAYERED)
+    assert plan.clean == (CleanRead(1, ("a",)),)
+    assert plan.dirty == ()
+    ranges = (KeyRange(row(150), successor(row(750))),)
+    assert plan.covers == (Cover(0, 1, ranges),)
+    assert plan.merged == (Merged(1, ranges),)
+
+
+def test_a_file_whose_txns_are_among_those_of_another_is_merged_with_it() -> None:
+    mixed = fragment(300, 310, "b", txn=(4, 6), whole=True)
+    plan = make_plan([fragment(0, 1000, "a", txn=(1, 5), whole=True), mixed], [], limits=LAYERED)
+    assert [part.source for part in plan.merged] == [1]
+
+
+def test_a_record_of_another_group_is_merged_with_the_row_it_belongs_to() -> None:
+    other = fragment(300, 310, "b", txn=2, whole=True, group=2)
+    plan = make_plan([fragment(0, 1000, "a", whole=True), other], [], limits=LAYERED)
+    assert plan.clean == (CleanRead(1, ("a",)),)
+    assert [part.source for part in plan.merged] == [1]
+
+
+def test_rows_that_a_range_erasure_hid_in_memory_do_not_cover_what_was_written_after_it() -> None:
+    over = replace(fragment(0, 1000, "a", txn=80), is_whole=True)
+    plan = make_plan([over, memory(150, 450)], [(1, Erased(row(400), row(500), 70))], limits=LAYERED)
+    assert plan.covers == (Cover(0, 1, (KeyRange(row(150), successor(row(150))),)),)
+    assert plan.clean == (CleanRead(1, ("a",)),)
+
+
+def test_a_file_of_which_much_has_changed_is_merged_and_not_read_row_by_row() -> None:
+    many = memory(*range(0, 1000, 3))
+    plan = make_plan([fragment(0, 1000, "a"), many], [], limits=LAYERED)
+    assert plan.merged == ()
+    assert plan.covers == ()
+    assert plan.dirty
+
+
+def test_layers_are_given_up_where_too_many_keys_would_have_to_be_compared_or_carried() -> None:
+    sources = [fragment(0, 1000, "a"), memory(150, 450, 750)]
+    assert make_plan(sources, [], limits=LAYERED).merged
+    assert not make_plan(sources, [], limits=replace(LAYERED, layer_others_max=2)).merged
+    assert not make_plan(sources, [], limits=replace(LAYERED, layer_records_max=500)).merged
+    over = [fragment(0, 1000, "a"), fragment(0, 1000, "b", txn=2, whole=True)]
+    assert make_plan(over, [], limits=LAYERED).covers
+    assert not make_plan(over, [], limits=replace(LAYERED, layer_records_max=500)).covers
+
+
+def test_a_layer_of_which_one_file_is_not_worth_a_read_is_merged() -> None:
+    share = KeyRange(row(100), row(140))
+    tiny = fragment(100, 200, "b", txn=2, whole=True, shares=(share,), step=10)
+    plan = make_plan([fragment(0, 1000, "a"), tiny], [], limits=replace(LAYERED, clean_records_min=200))
+    assert plan.covers == ()
+    assert dirty_ranges(plan) == [KeyRange(row(0), row(140))]
+    assert plan.clean == (CleanRead(1, ("a",), (KeyRange(row(140), row(1000)),)),)

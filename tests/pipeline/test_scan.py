@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import ebla
+import ebla.pipeline
 from ebla.errors import Closed, RequestError, StoreNotFound, UnknownColumn, UnknownTable
 from ebla.pipeline.plan import Limits
 from ebla.pipeline.scan import frame_of, scan, string_bound
-from ebla.pipeline.sections import SectionPlan, plan_scan, plan_sections, read_section
+from ebla.pipeline.sections import SectionPlan, plan_scan, read_section
 from ebla.pipeline.types import to_spark
 from tests.pipeline.scanning import assert_same_rows, executed, rows_of, scanned_rows
 
@@ -194,7 +196,9 @@ def test_sections_alone_give_every_row_in_key_order(db: ebla.Database) -> None:
     table.put(pairs(range(3_000)))
     table.flush()
     table.put(pairs(range(2_500, 3_500), n=5))
-    planned = plan_sections(db, "t", start=("u005",), columns=["n"], cores=2, limits=Limits(section_records=300))
+    planned = plan_scan(
+        db, "t", start=("u005",), columns=["n"], cores=2, limits=Limits(section_records=300), native=False
+    )
     assert planned.plan.clean == ()
     assert len(planned.sections) > 5
     batches = [batch for section in planned.sections for batch in read_section(planned.target, section)]
@@ -215,6 +219,90 @@ def test_erased_rows_are_gone_and_overwritten_ranges_are_clean(db: ebla.Database
     frame = frame_of(planned, spark)
     assert frame.count() == 899
     assert_same_rows(frame, table.scan(), table)
+
+
+# --- layers --------------------------------------------------------------------------------------
+
+LAYERED = Limits(layer_records_min=1)
+
+
+def test_whole_rows_put_again_are_left_out_of_the_file_they_were_in_by_spark_alone(
+    db: ebla.Database, spark: SparkSession
+) -> None:
+    table = db.create_table("t", POINTS, splits=["001500"])
+    for numbers, more in ((range(3_000), 0), (range(0, 3_000, 7), 1), (range(100, 4_000, 11), 2)):
+        table.put(points(numbers, n=more))
+        table.flush()
+    planned = plan_scan(db, "t", limits=LAYERED)
+    assert planned.sections == ()
+    assert len(planned.layers.masks) >= 2
+    frame = frame_of(planned, spark)
+    assert "MapInArrow" not in executed(frame)
+    assert_same_rows(frame, table.scan(), table)
+    assert "ReadSchema: struct<_tmp_metadata_row_index:bigint>" in executed(frame.groupBy().count())
+    assert frame.count() == table.scan().to_arrow().num_rows
+    assert_same_rows(
+        frame.where("n < 1000 and s > 'text 3'"),
+        table.scan(where=(pc.field("n") < 1000) & (pc.field("s") > "text 3")),
+        table,
+    )
+
+
+def test_files_of_one_size_are_told_apart_by_their_names(db: ebla.Database, spark: SparkSession) -> None:
+    table = db.create_table("t", POINTS)
+    for first in (100_000, 200_000, 300_000):
+        table.put(points(range(first, first + 500)))
+        table.flush()
+    sizes = [Path(db.path, file).stat().st_size for read in plan_scan(db, "t").plan.clean for file in read.files]
+    assert len(set(sizes)) < len(sizes), "this proves something for equal sizes only"
+    table.put(points(range(200_000, 200_500, 3), n=5))
+    table.flush()
+    planned = plan_scan(db, "t", limits=LAYERED)
+    assert len(planned.layers.masks) == 1
+    assert_same_rows(frame_of(planned, spark), table.scan(), table)
+
+
+def test_partial_erased_and_unflushed_rows_are_merged_one_by_one_over_a_file_that_spark_reads(
+    db: ebla.Database, spark: SparkSession
+) -> None:
+    table = db.create_table("t", PAIRS)
+    table.put(pairs(range(3_000)))
+    table.flush()
+    table.put([{"user": "u001", "at": 3, "n": None}, {"user": "u000", "at": -50, "n": 7}])
+    table.erase_many([("u002", at) for at in range(-50, -40)])
+    table.flush()
+    table.put([{"user": "u029", "at": 49, "n": -1}, {"user": "new", "at": 0, "n": 0}])
+    table.erase(("u010", 0))
+    planned = plan_scan(db, "t", limits=LAYERED)
+    assert [section.records for section in planned.plan.dirty] == [1]  # where the file has no row
+    assert sum(section.records for section in planned.layers.sections) == 14
+    assert [read.ranges for read in planned.plan.clean] == [()]
+    assert_same_rows(frame_of(planned, spark), table.scan(), table)
+
+
+def test_a_file_that_lacks_a_column_lets_older_values_show_through(db: ebla.Database, spark: SparkSession) -> None:
+    table = db.create_table("t", POINTS)
+    table.put(points(range(500)))
+    table.flush()
+    ebla.pipeline.load(db, "t", spark.createDataFrame([(f"{n:06}", -n) for n in range(100)], "id string, n bigint"))
+    for columns in (None, ["n"], ["s"]):
+        planned = plan_scan(db, "t", columns=columns, limits=LAYERED)
+        assert_same_rows(frame_of(planned, spark), table.scan(columns=columns), table)
+    assert plan_scan(db, "t", columns=["n"], limits=LAYERED).sections == ()
+    assert plan_scan(db, "t", columns=["s"], limits=LAYERED).sections != ()
+
+
+def test_rows_whose_keys_differ_late_are_told_apart(db: ebla.Database, spark: SparkSession) -> None:
+    table = db.create_table("t", ebla.Schema(key={"k": "string"}, columns={"n": "int64"}))
+    names = [f"{'x' * (n % 5)}/long common words/{n // 9:04}/{n % 9}" for n in range(2_000)]
+    table.put([{"k": name, "n": 0} for name in names])
+    table.flush()
+    table.put([{"k": name + more, "n": 1} for name in names[::10] for more in ("", "!")])
+    table.flush()
+    planned = plan_scan(db, "t", limits=LAYERED)
+    (mask,) = planned.layers.masks.values()
+    assert np.unpackbits(mask.view(np.uint8)).sum() == 200
+    assert_same_rows(frame_of(planned, spark), table.scan(), table)
 
 
 # --- time ----------------------------------------------------------------------------------------
@@ -380,7 +468,7 @@ def test_values_of_every_type_are_the_same_by_both_ways(db: ebla.Database, spark
     assert "FileScan parquet" in executed(native)
     assert "MapInArrow" not in executed(native)
     assert_same_rows(native, table.scan(), table)
-    merged = frame_of(plan_sections(db, "t"), spark)
+    merged = frame_of(plan_scan(db, "t", native=False), spark)
     assert "FileScan parquet" not in executed(merged)
     assert native.schema == merged.schema
     assert_same_rows(merged, table.scan(), table)

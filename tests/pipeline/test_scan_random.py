@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -183,6 +184,10 @@ def limits_of(dice: random.Random) -> Limits:
         clean_records_min=dice.choice((1, 1, 20)),
         clean_ranges_max=dice.choice((2, 64)),
         clean_reads_max=dice.choice((1, 8)),
+        layer_records_min=dice.choice((1, 1, 20, 65_536)),
+        layer_others_share_max=dice.choice((0.1, 0.5, 10)),
+        layer_others_max=dice.choice((10, 1_000_000)),
+        layer_records_max=dice.choice((100, 1_000_000, 1_000_000)),
     )
 
 
@@ -210,12 +215,14 @@ def test_a_plan_has_the_rows_of_a_scan(tmp_path: Path) -> None:
             for question in story.questions():
                 planned = plan_scan(db, "t", cores=2, limits=limits, **question)
                 met.update("part" if read.ranges else "whole" for read in planned.plan.clean)
-                met["dirty"] += len(planned.sections)
+                met["dirty"] += len(planned.plan.dirty)
+                met["masked"] += len(planned.layers.masks)
+                met["row by row"] += len(planned.layers.sections)
                 key = story.table.key_names
                 expected = rows_of(to_spark(story.table.scan(**question).to_arrow()), key)
                 assert rows_of(planned_rows(planned), key) == expected, f"seed {seed}, {question}"
     # A property that never met a clean part would prove little.
-    assert min(met["whole"], met["part"], met["dirty"]) >= PLAN_SEEDS / 4, met
+    assert min(met.values()) >= PLAN_SEEDS / 4, met
 
 
 def planned_rows(planned: SectionPlan) -> pa.Table:
@@ -227,9 +234,14 @@ def planned_rows(planned: SectionPlan) -> pa.Table:
         row_name = schema.key[0].name if schema.has_simple_key else "_row"
         for file in read.files:
             stored = pq.read_table(f"{planned.target.root}/{file}")
+            mask = planned.layers.masks.get(file)
+            left_out = np.zeros(len(stored), np.bool_)
+            if mask is not None:
+                left_out = np.unpackbits(mask.view(np.uint8), bitorder="little")[: len(stored)].astype(np.bool_)
             if read.ranges:
                 rows = [row.encode() if isinstance(row, str) else row for row in stored[row_name].to_pylist()]
-                stored = stored.filter(pa.array([any(part.contains(row) for part in read.ranges) for row in rows]))
+                left_out |= ~np.array([any(part.contains(row) for part in read.ranges) for row in rows])
+            stored = stored.filter(pa.array(~left_out))
             own = {output.name for output in planned.projection.outputs if output.group.id == read.group}
             arrays = []
             for field in planned.projection.arrow_schema:

@@ -1,0 +1,195 @@
+"""Layers of files: which rows of a file are not the answer, for something newer has them too. By their places.
+
+    A      a b c d e f g h i j k                        a large file
+    B          c   e         j                          newer, whole rows
+    memory           f     i                            anything else: partial, erased, unflushed
+
+    mask of A    . . x . x x . . x x .                  Spark reads A less what is marked, and all of B but f and i
+    merged       f i                                    row by row, by the engine
+
+A mask has one bit for each row of its file, by the number that Parquet gives it: Spark knows that number without
+reading anything, so that even a query that reads no column at all stays one. Keys are compared here, once for each pair
+of files that meet: files never change, and masks are remembered.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from math import ceil
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebla.metadata.table_metadata import FragmentRef
+from ebla.pipeline.plan import Cover, Merged, ScanPlan, Section
+from ebla.pipeline.survey import Survey
+from ebla.ranges import KeyRange, successor
+from ebla.storage.cache import BlockCache
+from ebla.storage.fragment_reader import Fragment
+from ebla.storage.order import Indices, common_prefix_length, is_strictly_sorted, key_words, lower_bound, sort_rows
+from ebla.storage.records import ROW
+from ebla.storage.stretch import places_of
+from ebla.tablet.reader import Reader
+
+__all__ = ["Layers", "Mask", "lay", "rows_of_section"]
+
+# One bit for each row of a file, the first in the lowest bit of the first word: set where the row is not the answer.
+Mask: TypeAlias = npt.NDArray[np.int64]
+
+WORD_BITS = 64
+MASK_CACHE_BYTES = 32 << 20
+SECTION_ROWS_MAX = 50_000
+
+_masks = BlockCache(MASK_CACHE_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """What Spark leaves out of files, and the rows that are merged one by one instead."""
+
+    masks: Mapping[str, Mask]
+    sections: tuple[Section, ...]
+
+
+def lay(plan: ScanPlan, found: Survey, reader: Reader, pool: Executor, cores: int) -> Layers:
+    """Look up what a plan says by ranges: the places that are covered, and the rows to be merged."""
+    rows_of = cache(lambda number, ranges: _rows_in(found, number, ranges, reader))
+    covers: dict[int, list[Cover]] = defaultdict(list)
+    for cover in plan.covers:
+        covers[cover.source].append(cover)
+
+    def masked(number: int) -> tuple[str, Mask]:
+        ref = found.origins[number]
+        assert isinstance(ref, FragmentRef), "only files are read natively"
+        return ref.file, _mask(ref, covers[number], found, reader, rows_of)
+
+    masks = dict(pool.map(masked, covers))
+    return Layers({file: mask for file, mask in masks.items() if mask.any()}, _sections(plan.merged, rows_of, cores))
+
+
+RowsOf: TypeAlias = Callable[[int, tuple[KeyRange, ...]], pa.Array]
+
+
+def _mask(ref: FragmentRef, covers: Sequence[Cover], found: Survey, reader: Reader, rows_of: RowsOf) -> Mask:
+    """Return the rows of a file that are covered. What other files cover is remembered; memory changes all the time."""
+    by_files = [cover for cover in covers if isinstance(found.origins[cover.by], FragmentRef)]
+    by_memory = [cover for cover in covers if cover not in by_files]
+    key = (ref.file, tuple((found.sources[cover.by].file, cover.ranges) for cover in by_files))
+    mask: Mask | None = _masks.get(key)
+    if mask is None:
+        mask = _marked(reader.fragment(ref), _distinct(rows_of(cover.by, cover.ranges) for cover in by_files))
+        _masks.put(key, mask, mask.nbytes)
+    if by_memory:
+        mask = mask | _marked(reader.fragment(ref), _distinct(rows_of(cover.by, cover.ranges) for cover in by_memory))
+    return mask
+
+
+def _marked(fragment: Fragment, rows: pa.Array) -> Mask:
+    length = sum(fragment.block_rows)
+    bits = np.zeros(ceil(length / WORD_BITS) * WORD_BITS, np.bool_)
+    for places in _places(fragment, rows):
+        bits[places] = True
+    return np.packbits(bits, bitorder="little").view(np.int64)
+
+
+def _rows_in(found: Survey, number: int, ranges: tuple[KeyRange, ...], reader: Reader) -> pa.Array:
+    """Return the rows that a source has in ranges, which are in order; a row with several records comes repeatedly."""
+    origin = found.origins[number]
+    if isinstance(origin, FragmentRef):
+        fragment = reader.fragment(origin)
+        begin, end = fragment.blocks_of(ranges[0].first, ranges[-1].last)
+        rows = _joined(fragment.read_blocks(begin, end, [ROW]).column(0))
+    else:
+        rows = origin.rows
+    parts = []
+    for part in ranges:
+        begin = lower_bound(rows, part.first)
+        end = len(rows) if part.last is None else lower_bound(rows, part.last, begin)
+        parts.append(rows.slice(begin, end - begin))
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+
+def _joined(rows: pa.ChunkedArray) -> pa.Array:
+    joined = rows.combine_chunks()
+    return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined
+
+
+def _distinct(arrays: Iterable[pa.Array]) -> pa.Array:
+    """Return all rows of several arrays, sorted, each once."""
+    parts = list(arrays)
+    rows = pa.concat_arrays(parts) if parts else pa.array([], pa.binary())
+    if is_strictly_sorted(rows):
+        return rows
+    order, repeats = sort_rows(rows)
+    return rows.take(pa.array(order[~repeats]))
+
+
+# --- places --------------------------------------------------------------------------------------
+
+
+def _places(fragment: Fragment, rows: pa.Array) -> Iterator[Indices]:
+    """Yield the places of those of many sorted rows that a file has, which has one record for each of its rows."""
+    footer = fragment.footer
+    begin = lower_bound(rows, footer.first)
+    rows = rows.slice(begin, lower_bound(rows, successor(footer.last), begin) - begin)
+    if not len(rows):
+        return
+    skip = common_prefix_length(footer.first, footer.last)
+    asked = key_words(rows, skip)
+    starts = key_words(pa.array(fragment.first_rows, pa.binary()), skip)
+    # A block whose first row has the same word as one that is asked for may begin before or after it.
+    begins = np.bincount(np.maximum(starts.searchsorted(asked) - 1, 0), minlength=len(starts) + 1)
+    ends = np.bincount(starts.searchsorted(asked, "right"), minlength=len(starts) + 1)
+    touched = np.cumsum(begins - ends) > 0
+    bounds = np.flatnonzero(np.diff(touched, prepend=False, append=False))
+    firsts = np.concatenate([[0], np.cumsum(fragment.block_rows)])
+    for low, high in bounds.reshape(-1, 2).tolist():
+        held = _joined(fragment.read_blocks(low, high, [ROW]).column(0))
+        words = key_words(held, skip)
+        from_, to = asked.searchsorted(words[0]), asked.searchsorted(words[-1], "right")
+        which, places = places_of(words, asked[from_:to])
+        sought = rows.slice(int(from_), int(to - from_))
+        if which is not None:
+            sought = sought.take(pa.array(which))
+        # Rows that share a word with one that is asked for came along.
+        same = pc.equal(held.take(pa.array(places)), sought).to_numpy(zero_copy_only=False)
+        yield places[same] + firsts[low]
+
+
+# --- rows that are merged ------------------------------------------------------------------------
+
+
+def _sections(merged: Iterable[Merged], rows_of: RowsOf, cores: int) -> tuple[Section, ...]:
+    rows = _distinct(rows_of(part.source, part.ranges) for part in merged)
+    if not len(rows):
+        return ()
+    count = max(ceil(len(rows) / SECTION_ROWS_MAX), min(cores, ceil(len(rows) / (SECTION_ROWS_MAX // 8))))
+    bounds = np.linspace(0, len(rows), count + 1).astype(int).tolist()
+    sections = []
+    for begin, end in pairwise(bounds):
+        part = rows.slice(begin, end - begin)
+        key_range = KeyRange(part[0].as_py(), successor(part[-1].as_py()))
+        sections.append(Section((key_range,), len(part), _as_stream(part)))
+    return tuple(sections)
+
+
+def _as_stream(rows: pa.Array) -> bytes:
+    batch = pa.record_batch([rows], names=[ROW])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def rows_of_section(section: Section) -> pa.Array:
+    """Return the rows that a section names one by one."""
+    assert section.rows is not None
+    return _joined(pa.ipc.open_stream(section.rows).read_all().column(0))
