@@ -15,6 +15,7 @@ touch each other commute, and one that lost a race is tried again on what the wi
     RequireSchema   changes nothing; refuses if the schema has another version
     BeginSplit, FinishSplit, CancelSplit, BeginJoin, FinishJoin, CancelJoin       recutting.py
     AlterSchema     the schema becomes another, and references count for the groups that it has      altering.py
+    AssignTablets, StartTablets, ReplaceTablets, PlaceTablets, ForgetReplaced     assigning.py
 
 Applying a list of changes is all or nothing. Invariants: `flushed` never goes down; a stale epoch changes nothing.
 """
@@ -27,6 +28,15 @@ from typing import TypeAlias
 import msgspec
 
 from ebla.metadata.altering import repartitioned
+from ebla.metadata.assigning import (
+    Assign,
+    AssignTablets,
+    ForgetReplaced,
+    PlaceTablets,
+    ReplaceTablets,
+    StartTablets,
+    assign,
+)
 from ebla.metadata.recutting import (
     BeginJoin,
     BeginSplit,
@@ -159,7 +169,16 @@ class AlterSchema(msgspec.Struct, frozen=True, array_like=True, tag="alter_schem
 
 
 Change: TypeAlias = (
-    TakeLog | Flush | AddFragments | ReplaceFragments | RangeErase | RecordJob | RequireSchema | AlterSchema | Recut
+    TakeLog
+    | Flush
+    | AddFragments
+    | ReplaceFragments
+    | RangeErase
+    | RecordJob
+    | RequireSchema
+    | AlterSchema
+    | Recut
+    | Assign
 )
 
 
@@ -198,6 +217,8 @@ def _update(metadata: TableMetadata, change: Change) -> TableMetadata:
             return metadata
         case BeginSplit() | FinishSplit() | CancelSplit() | BeginJoin() | FinishJoin() | CancelJoin():
             return recut(metadata, change)
+        case AssignTablets() | StartTablets() | ReplaceTablets() | PlaceTablets() | ForgetReplaced():
+            return assign(metadata, change)
         case AlterSchema():
             return _alter(metadata, change)
 

@@ -28,6 +28,7 @@ class TableConfig(msgspec.Struct, frozen=True):
     state: Literal["running", "deleted"]
     metadata_txnid: str  # empty: an id that was used up without becoming a table
     metadata_servers: tuple[str, ...]
+    deleted_microseconds: int = 0  # when it was deleted, if a master did; 0: it was dropped at once
 
 
 class TableEntry(NamedTuple):

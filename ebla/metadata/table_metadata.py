@@ -37,6 +37,7 @@ __all__ = [
     "InvalidMetadata",
     "JoinPlan",
     "RangeErasure",
+    "ReplacedTablet",
     "Replica",
     "Retired",
     "SplitPlan",
@@ -150,6 +151,13 @@ class Retired(msgspec.Struct, frozen=True, array_like=True, gc=False):
     txn: int
 
 
+class ReplacedTablet(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A tablet that was not created in time and gave way to another. These servers may have something of it yet."""
+
+    tablet: str
+    servers: tuple[str, ...] = ()
+
+
 class TabletMetadata(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The rows [first, last) of a table."""
 
@@ -195,6 +203,7 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
     jobs: tuple[tuple[str, int], ...] = ()  # the latest bulk jobs that were applied and their txns, oldest first
     retired: tuple[Retired, ...] = ()  # tablets that are gone and that the log may still name
     is_fixed: bool = False  # its tablets are never split or joined
+    replaced: tuple[ReplacedTablet, ...] = ()  # tablets that must not come back
 
     def tablet_for(self, row: bytes) -> TabletMetadata:
         """Return the tablet that `row` belongs to."""
@@ -246,7 +255,9 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
     @property
     def checksum(self) -> int:
         """A 64-bit sum over everything in the value."""
-        head = _encoder.encode((self.table_id, self.txnid, self.sequence, self.jobs, self.retired, self.is_fixed))
+        head = _encoder.encode(
+            (self.table_id, self.txnid, self.sequence, self.jobs, self.retired, self.is_fixed, self.replaced)
+        )
         return (xxhash.xxh3_64_intdigest(head) + self._schema_hash + self._tablets_hash) & _CHECKSUM_MASK
 
     @cached_property
@@ -303,6 +314,30 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
         table = msgspec.structs.replace(self, tablets=tablets)
         tablets_hash = self._tablets_hash + sum(map(_hash, new)) - sum(map(_hash, former))
         table.__dict__.update(_schema_hash=self._schema_hash, _tablets_hash=tablets_hash & _CHECKSUM_MASK)
+        return table
+
+    def with_swapped(self, swaps: Iterable[tuple[str, TabletMetadata]]) -> TableMetadata:
+        """Return the table with some tablets, by id, replaced by others of new ids and the same ranges."""
+        tablets = [*self.tablets]
+        tablets_hash = self._tablets_hash
+        for former_id, tablet in swaps:
+            position = self._positions[former_id]
+            former = tablets[position]
+            if (former.first, former.last) != (tablet.first, tablet.last):
+                raise InvalidMetadata(f"tablet {tablet.id}: it takes the place of one with another range")
+            check_tablet(tablet, self.schema)
+            tablets[position] = tablet
+            tablets_hash += _hash(tablet) - _hash(former)
+        table = msgspec.structs.replace(self, tablets=tuple(tablets))
+        if len(table._positions) != len(tablets):
+            raise InvalidMetadata(f"table {self.table_id}: two tablets have the same id")
+        table.__dict__.update(_schema_hash=self._schema_hash, _tablets_hash=tablets_hash & _CHECKSUM_MASK)
+        return table
+
+    def with_replaced(self, replaced: tuple[ReplacedTablet, ...]) -> TableMetadata:
+        """Return the same table with another record of tablets that gave way to others."""
+        table = msgspec.structs.replace(self, replaced=replaced)
+        table.__dict__.update(self.__dict__)
         return table
 
     def with_retired(self, retired: tuple[Retired, ...]) -> TableMetadata:

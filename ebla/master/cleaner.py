@@ -1,0 +1,63 @@
+"""The cleaner: deleted tables and replaced tablets leave memory and METADATA once nothing of them is anywhere.
+
+    deleted table, retained           kept: it may come back
+    deleted table, retention over     its replicas are deleted; when every server confirmed it: purged
+    replaced tablet                   when every server confirmed it: forgotten but for its id
+
+A server confirms by a report that does not have the replica any more. One that is not heard of does not confirm, so its
+tables wait for it; what it brings back after people have declared it gone is deleted by its id, which stays for ever.
+
+It runs in every round. (Where it does not, every start of a master loads all that was ever deleted.)
+"""
+
+from __future__ import annotations
+
+from ebla.master.catalog import Catalog
+from ebla.master.reports import DELETE
+from ebla.master.servers import Servers
+from ebla.master.table_info import TableInfo
+from ebla.master.tasks import Tasks
+from ebla.master.writes import ChangeTable
+from ebla.metadata.assigning import ForgetReplaced
+
+__all__ = ["delete_replicas", "purgeable", "replaced_to_forget"]
+
+
+def delete_replicas(info: TableInfo, servers: Servers, tasks: Tasks, now: float) -> None:
+    """Ask all servers for the deletion of their replicas of a table whose retention is over."""
+    for tablet in info.metadata.tablets:
+        for replica in tablet.replicas:
+            server = servers.get(replica.server)
+            if server is not None and tablet.id in server.reported:
+                tasks.ensure(server.uuid, tablet.id, DELETE, now, replica.assignment_id)
+
+
+def purgeable(info: TableInfo, servers: Servers) -> bool:
+    """Whether no server has anything of a deleted table any more."""
+    metadata = info.metadata
+    return all(
+        servers.confirms_absence(replica.server, tablet.id)
+        for tablet in metadata.tablets
+        for replica in tablet.replicas
+    ) and all(_is_confirmed(one.tablet, one.servers, servers) for one in metadata.replaced)
+
+
+def replaced_to_forget(catalog: Catalog, table_ids: dict[str, None], servers: Servers) -> tuple[ChangeTable, ...]:
+    """Return the changes that forget the replaced tablets of which no server has anything any more."""
+    changes = []
+    for table_id in table_ids:
+        info = catalog.tables.get(table_id)
+        if info is None or not info.is_visible:
+            continue
+        confirmed = tuple(
+            one.tablet
+            for one in info.metadata.replaced
+            if one.servers and _is_confirmed(one.tablet, one.servers, servers)
+        )
+        if confirmed:
+            changes.append(ChangeTable(table_id, (ForgetReplaced(confirmed),)))
+    return tuple(changes)
+
+
+def _is_confirmed(tablet: str, at: tuple[str, ...], servers: Servers) -> bool:
+    return all(servers.confirms_absence(server, tablet) for server in at)

@@ -1,0 +1,96 @@
+"""The durable side of a master: METADATA transactions, and the tables' configurations in the coordination service.
+
+    CreateTable              METADATA file, then tables/<id> + names/<name> in one step       metadata.transaction
+    ChangeTables             one METADATA transaction per table                               metadata.transaction
+    Rename, Delete, ...      tables/<id> and names/ in one step                               metadata.naming
+
+Lost replies are settled down there. What still comes out as `OutcomeUnknown` is unknown for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ebla.errors import UnknownTable
+from ebla.master.writes import (
+    ChangeTable,
+    ChangeTables,
+    CreateTable,
+    DeleteTable,
+    PurgeTable,
+    ReadTables,
+    RenameTable,
+    StoredTable,
+    UndeleteTable,
+    Write,
+)
+from ebla.metadata.changes import RequirementFailed
+from ebla.metadata.naming import TableNaming
+from ebla.metadata.store import MetadataStore
+from ebla.metadata.table_config import TableConfig
+from ebla.metadata.table_metadata import TableMetadata
+from ebla.metadata.transaction import MetadataServer
+
+__all__ = ["MetadataDurable"]
+
+
+class MetadataDurable:
+    """Carries out writes through a metadata server. Safe to use from several threads."""
+
+    def __init__(self, server: MetadataServer, store: MetadataStore, naming: TableNaming) -> None:
+        """`store` has the METADATA files of `server`; deleted tables are read from it."""
+        self._server = server
+        self._store = store
+        self._naming = naming
+
+    def load(self) -> Iterator[StoredTable]:
+        """Yield every table that there is or was."""
+        for table_id, config in self._server.directory.configs().items():
+            yield self._stored(table_id, config)
+
+    def write(self, write: Write) -> Any:
+        """Carry out a write."""
+        match write:
+            case CreateTable():
+                metadata = self._server.create_table(write.name, write.table_id, write.metadata)
+                config = self._server.directory.config(write.table_id)
+                assert config is not None  # a node of a table stays for ever
+                return StoredTable(write.table_id, config, metadata)
+            case ChangeTables():
+                return [self._change(change) for change in write.tables]
+            case RenameTable():
+                return self._switched(write.table_id, self._naming.rename(write.table_id, write.name))
+            case DeleteTable():
+                return self._switched(write.table_id, self._naming.delete(write.table_id, write.microseconds))
+            case UndeleteTable():
+                return self._switched(write.table_id, self._naming.undelete(write.table_id, write.name))
+            case PurgeTable():
+                return self._switched(write.table_id, self._naming.purge(write.table_id))
+            case ReadTables():
+                return [self._read(table_id) for table_id in write.table_ids]
+
+    def _change(self, change: ChangeTable) -> TableMetadata | RequirementFailed | UnknownTable:
+        try:
+            return self._server.commit(change.table_id, change.changes)
+        except (RequirementFailed, UnknownTable) as refusal:
+            return refusal
+
+    def _read(self, table_id: str) -> StoredTable | UnknownTable:
+        config = self._server.directory.config(table_id)
+        if config is None:
+            return UnknownTable(f"there is no table of id {table_id}")
+        return self._stored(table_id, config)
+
+    def _switched(self, table_id: str, config: TableConfig) -> StoredTable:
+        return self._stored(table_id, config)
+
+    def _stored(self, table_id: str, config: TableConfig) -> StoredTable:
+        if not config.metadata_txnid:
+            return StoredTable(table_id, config, None)
+        if config.state == "running":
+            try:
+                return StoredTable(table_id, config, self._server.refresh(table_id))
+            except UnknownTable:
+                pass  # deleted between the two reads
+        return StoredTable(table_id, config, self._store.load(table_id, config.metadata_txnid))

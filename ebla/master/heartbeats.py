@@ -1,0 +1,219 @@
+"""Handling a heartbeat: message in, at most one write, message out.
+
+    1  cluster id         another cluster: refused before anything else is looked at
+    2  instance           an older run: refused; a newer one: it registers and sends a full report
+    3  registration       taken, if there is one
+    4  not registered     "needs register", and nothing else of the message counts
+    5  heard              the server is alive
+    6  report             older than one that was taken: ignored
+                          a chunk that does not follow: "needs full report"
+                          else judged, tablet by tablet; one write for all that it started
+    7  reply              which report was taken; "needs full report" until one was complete
+
+What the report asks for is done through tasks, after the write. A report that was not written is not acknowledged, and
+comes again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ebla.master.catalog import Catalog
+from ebla.master.messages import Heartbeat, HeartbeatReply, Refusal, ReportedTablet, TabletReport
+from ebla.master.reports import ALTER, CREATE, DELETE, REFRESH, START, UNKNOWN, UPDATE, judge
+from ebla.master.servers import Server, Servers, StaleInstance
+from ebla.master.settings import MasterSettings
+from ebla.master.tasks import Tasks
+from ebla.master.writes import ChangeTable, ChangeTables, Operation, ReadTables
+from ebla.metadata.assigning import StartTablets
+from ebla.metadata.requirements import TabletAt
+from ebla.metadata.table_metadata import TableMetadata
+
+__all__ = ["HeartbeatHandler"]
+
+_REPORT_ENDS = (CREATE, UPDATE, ALTER)
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What a report asks for, before anything is done about it."""
+
+    starts: dict[str, list[TabletAt]] = field(default_factory=dict)  # by table
+    refresh: dict[str, None] = field(default_factory=dict)  # tables to look at again
+    again: list[ReportedTablet] = field(default_factory=list)  # to be judged once more after that
+
+
+class HeartbeatHandler:
+    """Takes the heartbeats of a term."""
+
+    def __init__(
+        self,
+        cluster_id: str,
+        term: int,
+        catalog: Catalog,
+        servers: Servers,
+        tasks: Tasks,
+        settings: MasterSettings,
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._term = term
+        self._catalog = catalog
+        self._servers = servers
+        self._tasks = tasks
+        self._settings = settings
+
+    def handle(self, heartbeat: Heartbeat, now: float, retained: dict[str, bool]) -> Operation[HeartbeatReply]:
+        """Take a heartbeat at a time, and return the reply."""
+        if heartbeat.cluster_id != self._cluster_id:
+            return self._refuse("wrong_cluster", f"this is the cluster {self._cluster_id}: start with its address")
+        try:
+            server = self._server(heartbeat, now)
+        except StaleInstance:
+            return self._refuse("old_instance", f"{heartbeat.instance.uuid} was started again since: stop")
+        if server is None:
+            return HeartbeatReply(self._term, needs_register=True)
+        server.heard_seconds = now
+        report = heartbeat.report
+        if report is None or report.sequence <= server.sequence:
+            return HeartbeatReply(self._term, needs_full_report=not server.is_whole)
+        if len(report.tablets) > self._settings.report_tablets_max:
+            return self._refuse("invalid", f"a report has {self._settings.report_tablets_max} tablets at most: cut it")
+        if not self._follows(server, report):
+            return HeartbeatReply(self._term, needs_full_report=True)
+        yield from self._take(server, report, now, retained)
+        server.sequence = max(server.sequence, report.sequence)
+        return HeartbeatReply(self._term, needs_full_report=not server.is_whole, acknowledged=report.sequence)
+
+    def _refuse(self, code: str, message: str) -> HeartbeatReply:
+        return HeartbeatReply(self._term, refusal=Refusal(code, message))  # type: ignore[arg-type]
+
+    def _server(self, heartbeat: Heartbeat, now: float) -> Server | None:
+        if heartbeat.registration is None:
+            return self._servers.of(heartbeat.instance)
+        known = self._servers.get(heartbeat.instance.uuid)
+        server = self._servers.register(heartbeat.instance, heartbeat.registration, now)
+        if server is not known:
+            self._tasks.drop_server(server.uuid)
+        return server
+
+    def _follows(self, server: Server, report: TabletReport) -> bool:
+        """Whether a report continues what was received; the first chunk of a full report always does."""
+        full = report.full
+        if full is None:
+            return server.is_whole
+        if full.chunk == 0:
+            server.full_number, server.full_chunk, server.full_seen = full.number, 0, {}
+            return True
+        # The one before may come again: its acknowledgement was lost.
+        return full.number == server.full_number and full.chunk in (server.full_chunk, server.full_chunk - 1)
+
+    # --- the report ------------------------------------------------------------------------------
+
+    def _take(self, server: Server, report: TabletReport, now: float, retained: dict[str, bool]) -> Operation[None]:
+        findings = _Findings()
+        for replica in report.tablets:
+            self._judge(server, replica, findings, now, retained)
+        for removed in report.removed:
+            self._removed(server, removed.tablet, removed.assignment_id, now)
+        if findings.refresh:
+            yield from self._refresh(tuple(findings.refresh))
+            again, findings.again = findings.again, []
+            for replica in again:
+                self._judge(server, replica, findings, now, retained, is_second=True)
+        if findings.starts:
+            changes = [
+                ChangeTable(table_id, (StartTablets(tuple(tablets)),)) for table_id, tablets in findings.starts.items()
+            ]
+            answers = yield ChangeTables(tuple(changes))
+            for answer in answers:
+                if isinstance(answer, TableMetadata):
+                    self._catalog.install_metadata(answer)
+        full = report.full
+        if full is not None:
+            server.full_seen.update((replica.tablet, None) for replica in report.tablets)
+            server.full_chunk = full.chunk + 1
+            if full.is_last:
+                self._complete(server, now)
+
+    def _judge(
+        self,
+        server: Server,
+        replica: ReportedTablet,
+        findings: _Findings,
+        now: float,
+        retained: dict[str, bool],
+        is_second: bool = False,
+    ) -> None:
+        is_ours, actions = judge(self._catalog, server.uuid, replica, retained)
+        self._note(server, replica, is_ours)
+        tasks = self._tasks
+        if tasks.of(server.uuid):
+            for operation in _REPORT_ENDS:
+                if is_ours and operation not in actions:
+                    tasks.done(server.uuid, replica.tablet, operation)
+        for action in actions:
+            if action == START:
+                info = self._catalog.tablet(replica.tablet)
+                assert info is not None
+                starts = findings.starts.setdefault(info.table.id, [])
+                starts.append(TabletAt(replica.tablet, replica.epoch))
+            elif action in (REFRESH, UNKNOWN) and not is_second and replica.table in self._catalog.tables:
+                findings.refresh[replica.table] = None
+                findings.again.append(replica)
+            elif action == UNKNOWN:
+                server.unknown[replica.tablet] = replica
+            elif action in (ALTER, UPDATE, DELETE):
+                tasks.ensure(server.uuid, replica.tablet, action, now, replica.assignment_id)
+
+    def _note(self, server: Server, replica: ReportedTablet, is_ours: bool) -> None:
+        if is_ours:
+            info = self._catalog.tablet(replica.tablet)
+            assert info is not None
+            state = self._servers.shared(replica.epoch, replica.schema_version, replica.state)
+            server.reported[info.tablet.id] = state  # the catalog's copy of the id
+            if server.strays or server.unknown:
+                server.strays.pop(replica.tablet, None)
+                server.unknown.pop(replica.tablet, None)
+        else:
+            server.reported.pop(replica.tablet, None)
+            server.strays[replica.tablet] = replica
+
+    def _removed(self, server: Server, tablet_id: str, assignment_id: str, now: float) -> None:
+        server.reported.pop(tablet_id, None)
+        server.strays.pop(tablet_id, None)
+        server.unknown.pop(tablet_id, None)
+        self._tasks.done(server.uuid, tablet_id, DELETE)
+        self._want(server, tablet_id, now)
+
+    def _complete(self, server: Server, now: float) -> None:
+        """Of a server that is known whole, what is not reported is not there."""
+        seen = server.full_seen
+        for known in (server.reported, server.strays, server.unknown):
+            for tablet_id in [tablet_id for tablet_id in known if tablet_id not in seen]:
+                del known[tablet_id]
+                self._tasks.done(server.uuid, tablet_id, DELETE)
+        server.is_whole, server.full_number, server.full_seen = True, None, {}
+        for tablet_id in self._catalog.placed_on(server.uuid):
+            if tablet_id not in server.reported:
+                self._want(server, tablet_id, now)
+
+    def _want(self, server: Server, tablet_id: str, now: float) -> None:
+        """Ask a server for a replica that it is to have and does not."""
+        info = self._catalog.tablet(tablet_id)
+        if info is None or not info.table.is_visible:
+            return
+        for replica in info.tablet.replicas:
+            if replica.server == server.uuid:
+                self._tasks.ensure(server.uuid, tablet_id, CREATE, now)
+
+    def _refresh(self, table_ids: tuple[str, ...]) -> Operation[None]:
+        before = {table_id: self._catalog.tables[table_id].switches for table_id in table_ids}
+        answers = yield ReadTables(table_ids)
+        for table_id, answer in zip(table_ids, answers, strict=True):
+            info = self._catalog.tables.get(table_id)
+            if info is None or isinstance(answer, Exception) or answer.metadata is None:
+                continue
+            if info.doing is None and info.switches == before[table_id]:
+                self._catalog.install(answer)
+            else:
+                self._catalog.install_metadata(answer.metadata)

@@ -1,0 +1,170 @@
+"""What tablet servers and master say to each other. Values, ready for the wire.
+
+    server  --Heartbeat-->       master        who I am, how often I was started, what changed on me
+    server  <--HeartbeatReply--  master        register; send a full report; I have seen your report
+    server  <--Requests--------  master        create, update, alter, delete: the state that a tablet should have
+
+A server repeats what it has to report until the reply acknowledges it; the master repeats a request until a report
+shows the state that it asked for. So either side may lose any message, and gets some of them twice or late:
+
+- Every report has a number that grows with every message of one run of a server: a late one is recognised.
+- A full report comes in numbered chunks. One that was begun with another master is not continued with the next.
+- Every request names the assignment that it is about, and carries the master's term: a server takes no request of a
+  lower term than it has seen, and deletes no replica by a request for another one.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from ebla.metadata.table_metadata import Replica
+from ebla.schema import TableSchema
+
+__all__ = [
+    "AlterTablet",
+    "CreateTablet",
+    "DeleteTablet",
+    "FullChunk",
+    "Heartbeat",
+    "HeartbeatReply",
+    "Instance",
+    "Refusal",
+    "Registration",
+    "RemovedTablet",
+    "ReportedTablet",
+    "Request",
+    "Requests",
+    "TabletReport",
+    "TabletReportState",
+    "UpdateTablet",
+]
+
+TabletReportState: TypeAlias = Literal["creating", "running", "stopped", "failed"]
+
+
+class Instance(msgspec.Struct, frozen=True):
+    """A server, and which of its runs this is."""
+
+    uuid: str
+    seqno: int
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """Where a server is: `host` tells which servers fail together."""
+
+    host: str
+    address: str
+
+
+class ReportedTablet(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A replica as its server has it."""
+
+    tablet: str
+    table: str
+    assignment_id: str
+    state: TabletReportState
+    schema_version: int
+    epoch: int
+
+
+class RemovedTablet(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A replica that its server no longer has."""
+
+    tablet: str
+    assignment_id: str
+
+
+class FullChunk(msgspec.Struct, frozen=True):
+    """Which part of which full report this is; chunks count from 0."""
+
+    number: int
+    chunk: int
+    is_last: bool
+
+
+class TabletReport(msgspec.Struct, frozen=True):
+    """What changed since the last report that was acknowledged, or a part of all there is."""
+
+    sequence: int
+    tablets: tuple[ReportedTablet, ...] = ()
+    removed: tuple[RemovedTablet, ...] = ()
+    full: FullChunk | None = None
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    """I am alive."""
+
+    cluster_id: str
+    instance: Instance
+    registration: Registration | None = None
+    report: TabletReport | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a heartbeat was not taken: the server stops what it does and says so to people."""
+
+    code: Literal["wrong_cluster", "old_instance", "invalid"]
+    message: str
+
+
+class HeartbeatReply(msgspec.Struct, frozen=True):
+    """I have heard you."""
+
+    term: int
+    needs_register: bool = False
+    needs_full_report: bool = False
+    acknowledged: int | None = None  # the number of the report that was taken
+    refusal: Refusal | None = None
+
+
+class CreateTablet(msgspec.Struct, frozen=True, tag="create"):
+    """Have a replica of this tablet. A server that has this very replica reports it again."""
+
+    tablet: str
+    table: str
+    assignment_id: str
+    first: bytes
+    last: bytes | None
+    schema: TableSchema
+    epoch: int
+    leader: str
+    replicas: tuple[Replica, ...]
+
+
+class UpdateTablet(msgspec.Struct, frozen=True, tag="update"):
+    """The epoch, who leads in it, and whether the tablet is served. A lower epoch than is known changes nothing."""
+
+    tablet: str
+    assignment_id: str
+    epoch: int
+    leader: str
+    replicas: tuple[Replica, ...]
+    is_stopped: bool  # the table is deleted: keep everything, serve nothing
+
+
+class AlterTablet(msgspec.Struct, frozen=True, tag="alter"):
+    """Use this schema. A lower version than is known changes nothing."""
+
+    tablet: str
+    assignment_id: str
+    schema: TableSchema
+
+
+class DeleteTablet(msgspec.Struct, frozen=True, tag="delete"):
+    """Remove this replica for good."""
+
+    tablet: str
+    assignment_id: str
+
+
+Request: TypeAlias = CreateTablet | UpdateTablet | AlterTablet | DeleteTablet
+
+
+class Requests(msgspec.Struct, frozen=True):
+    """What a master asks of one server at one time."""
+
+    term: int
+    server: str
+    requests: tuple[Request, ...]

@@ -1,0 +1,75 @@
+"""What a report means: for every reported replica, whether it is as it should be, and what to do if not. Pure.
+
+    tablet in METADATA, this replica assigned    creating, and the leader says running    start
+                                                 older schema version                     alter
+                                                 older epoch, or stopped and should not   update
+    tablet in METADATA, another assignment       delete
+    tablet on record as replaced, table purged   delete
+    deleted table                                update (stop serving); delete when the retention is over
+    of an epoch or version that is news to us    refresh: somebody else changed METADATA, look again
+    nobody knows it                              refresh; if that does not help, leave it alone and show it
+
+An unknown tablet is deleted only if it is known to be deleted. "Not found" is no knowledge: it may be a tablet of a
+split that this master has not heard of, or a mistake of ours.
+"""
+
+from __future__ import annotations
+
+from ebla.master.catalog import Catalog
+from ebla.master.messages import ReportedTablet
+from ebla.metadata.assigning import CREATING
+
+__all__ = ["ALTER", "CREATE", "DELETE", "REFRESH", "START", "UNKNOWN", "UPDATE", "judge"]
+
+CREATE = "create"
+UPDATE = "update"
+ALTER = "alter"
+DELETE = "delete"
+START = "start"
+REFRESH = "refresh"
+UNKNOWN = "unknown"
+
+_NOTHING: tuple[str, ...] = ()
+
+
+def judge(
+    catalog: Catalog, server: str, replica: ReportedTablet, retained: dict[str, bool]
+) -> tuple[bool, tuple[str, ...]]:
+    """Return whether a server is to have the replica that it reports, and what has to be done about it.
+
+    `retained` says of every deleted table whether it can still be brought back.
+    """
+    if replica.table in catalog.tombstones or replica.tablet in catalog.gone:
+        return False, (DELETE,)
+    info = catalog.tablet(replica.tablet)
+    if info is None:
+        return False, (UNKNOWN,)
+    tablet = info.tablet
+    for assigned in tablet.replicas:
+        if assigned.server == server and assigned.assignment_id == replica.assignment_id:
+            break
+    else:
+        return False, (REFRESH if replica.epoch > tablet.epoch else DELETE,)
+    schema_version = info.stored.metadata.schema.version if info.stored.metadata else 0
+    if replica.epoch > tablet.epoch or replica.schema_version > schema_version:
+        return True, (REFRESH,)
+    is_deleted = info.stored.config.state == "deleted"
+    if is_deleted and not retained.get(info.table.id, True):
+        return True, (DELETE,)
+    is_running = replica.state == "running"
+    if (
+        is_running
+        and not is_deleted
+        and replica.epoch == tablet.epoch
+        and replica.schema_version == schema_version
+        and tablet.state != CREATING
+    ):
+        return True, _NOTHING
+    actions = []
+    if replica.schema_version < schema_version:
+        actions.append(ALTER)
+    if replica.epoch < tablet.epoch or (replica.state == "stopped") != is_deleted:
+        actions.append(UPDATE)
+    if tablet.state == CREATING and is_running and tablet.leader == server and replica.epoch == tablet.epoch:
+        actions.append(START)
+    return True, tuple(actions)

@@ -1,0 +1,124 @@
+"""The tablet servers that a master has heard of in its term (TSManager). In memory only: servers register again.
+
+    unknown --registration--> registered --all chunks of a full report--> known whole --silence--> dead
+                                  ^                                            |                     |
+                                  `---------------- a higher seqno: restarted -'---- heard again ----'
+
+A server is its permanent uuid; the seqno counts its starts. A heartbeat of an older run than the newest one heard is a
+message from the past and is refused. Until a server has sent a full report in this term, nobody can tell what it does
+*not* have.
+
+What a server reported is kept lean: for a replica that METADATA assigns to it, one shared value (epoch, schema version,
+state) under the catalog's own copy of the tablet's id. Everything else it reports is a *stray*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ebla.master.messages import Instance, Registration, ReportedTablet
+
+__all__ = ["ReplicaState", "Server", "Servers", "StaleInstance"]
+
+
+class StaleInstance(Exception):
+    """A message of an older run of a server."""
+
+
+class ReplicaState(NamedTuple):
+    """What a server said last about a replica that it is to have."""
+
+    epoch: int
+    schema_version: int
+    state: str
+
+
+@dataclass(slots=True)
+class Server:
+    """One run of a server."""
+
+    instance: Instance
+    registration: Registration
+    heard_seconds: float
+    reported: dict[str, ReplicaState] = field(default_factory=dict)
+    strays: dict[str, ReportedTablet] = field(default_factory=dict)  # replicas that it should not have
+    unknown: dict[str, ReportedTablet] = field(default_factory=dict)  # tablets nobody knows: left alone, and shown
+    sequence: int = -1  # of the newest report
+    is_whole: bool = False  # a full report was taken, so that what is not in `reported` is not there
+    full_number: int | None = None  # the full report that is being received
+    full_chunk: int = 0  # the chunk that is expected next
+    full_seen: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def uuid(self) -> str:
+        """The permanent name of the server."""
+        return self.instance.uuid
+
+    def has_nothing_of(self, tablet: str) -> bool:
+        """Whether it is certain that the server has no replica of a tablet."""
+        return self.is_whole and tablet not in self.reported and tablet not in self.strays
+
+
+class Servers:
+    """All servers of a term."""
+
+    def __init__(self, started_seconds: float) -> None:
+        self._started_seconds = started_seconds
+        self._servers: dict[str, Server] = {}
+        self._states: dict[ReplicaState, ReplicaState] = {}  # one copy of each value
+        self._forgotten: dict[str, None] = {}  # removed by people: nobody waits for them
+
+    def __iter__(self) -> Iterator[Server]:
+        return iter(self._servers.values())
+
+    def get(self, uuid: str) -> Server | None:
+        """Return a server that is registered."""
+        return self._servers.get(uuid)
+
+    def register(self, instance: Instance, registration: Registration, now: float) -> Server:
+        """Take a registration; of a new run it is a server that nothing is known of. `StaleInstance` of an old run."""
+        known = self._servers.get(instance.uuid)
+        if known is not None and known.instance.seqno > instance.seqno:
+            raise StaleInstance
+        if known is not None and known.instance.seqno == instance.seqno:
+            known.registration = registration
+            return known
+        server = self._servers[instance.uuid] = Server(instance, registration, now)
+        self._forgotten.pop(instance.uuid, None)
+        return server
+
+    def of(self, instance: Instance) -> Server | None:
+        """Return the server of this run; None if this run has to register. `StaleInstance` of an old run."""
+        server = self._servers.get(instance.uuid)
+        if server is None or server.instance.seqno < instance.seqno:
+            return None
+        if server.instance.seqno > instance.seqno:
+            raise StaleInstance
+        return server
+
+    def is_dead(self, uuid: str, now: float, timeout_seconds: float) -> bool:
+        """Whether a server was not heard for so long; one that never was counts from the start of the term."""
+        server = self._servers.get(uuid)
+        heard = self._started_seconds if server is None else server.heard_seconds
+        return now - heard > timeout_seconds
+
+    def live(self, now: float, timeout_seconds: float) -> list[Server]:
+        """Return the servers that can be given tablets: heard lately, and known whole."""
+        return [server for server in self if server.is_whole and now - server.heard_seconds <= timeout_seconds]
+
+    def shared(self, epoch: int, schema_version: int, state: str) -> ReplicaState:
+        """Return the one copy of a replica's state."""
+        value = ReplicaState(epoch, schema_version, state)
+        return self._states.setdefault(value, value)
+
+    def confirms_absence(self, uuid: str, tablet: str) -> bool:
+        """Whether it is certain that a server has nothing of a tablet, or will never be heard of again."""
+        server = self._servers.get(uuid)
+        return uuid in self._forgotten if server is None else server.has_nothing_of(tablet)
+
+    def forget(self, uuid: str) -> None:
+        """Stop waiting for a server that people say is gone for good. If it returns it is treated as new."""
+        self._servers.pop(uuid, None)
+        self._forgotten[uuid] = None

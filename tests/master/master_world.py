@@ -1,0 +1,140 @@
+"""A master with a clock, dice and ids of its own, over any durable side; and reports as servers would send them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+from ebla.clock import ManualClock
+from ebla.master.durable import MetadataDurable
+from ebla.master.master import Master
+from ebla.master.messages import (
+    FullChunk,
+    Heartbeat,
+    HeartbeatReply,
+    Instance,
+    Registration,
+    RemovedTablet,
+    ReportedTablet,
+    Request,
+    TabletReport,
+)
+from ebla.master.settings import MasterSettings
+from ebla.master.writes import Durable, Operation, run
+from ebla.metadata.naming import TableNaming
+from ebla.metadata.store import MetadataStore
+from ebla.metadata.table_metadata import TableMetadata
+from ebla.schema import Group, Schema
+from tests.master.memory_durable import MemoryDurable
+from tests.metadata.metadata_world import World
+
+CLUSTER = "cluster-1"
+SCHEMA = Schema(key={"user": "string"}, groups=[Group("profile", columns={"name": "string", "age": "int32"})]).number()
+
+_terms = itertools.count(1)
+
+
+def real_durable(world: World) -> MetadataDurable:
+    """METADATA files on the simulated disk, configurations in the coordination service in memory."""
+    server = world.server()
+    store = MetadataStore(world.files, 4)
+    durable = MetadataDurable(server, store, TableNaming(server.client, world.clock, attempts_max=8))
+    durable.metadata_server = server  # for tests to give it faults
+    return durable
+
+
+class MasterWorld:
+    """One cluster; `restart` begins a new term of its master."""
+
+    def __init__(self, durable: Durable | None = None, settings: MasterSettings | None = None, seed: int = 7) -> None:
+        self.durable: Any = durable or MemoryDurable()
+        self.settings = settings or MasterSettings()
+        self.clock = ManualClock()
+        self.sequences = itertools.count(1)
+        self._ids = itertools.count(1)
+        self._prefix = f"w{next(_terms)}" if not isinstance(self.durable, MemoryDurable) else "i"
+        self._random = Random(seed)
+        self._term = 0
+        self.master: Master
+        self.restart()
+
+    def restart(self) -> Master:
+        self._term += 1
+        self.master = Master(
+            CLUSTER,
+            self._term,
+            self.durable.load(),
+            self.clock,
+            new_id=lambda: f"{self._prefix}{next(self._ids)}",
+            random=self._random,
+            settings=self.settings,
+        )
+        return self.master
+
+    def run(self, operation: Operation[Any]) -> Any:
+        return run(operation, self.durable)
+
+    def create(self, name: str = "users", splits: Iterable[bytes] = ()) -> TableMetadata:
+        return self.run(self.master.create_table(name, SCHEMA, tuple(splits))).metadata
+
+    def round(self) -> None:
+        self.run(self.master.round())
+
+    def metadata(self, name: str = "users") -> TableMetadata:
+        return self.master.catalog.table(name).metadata
+
+    # --- servers ---
+
+    def join(self, *servers: str, seqno: int = 1, hosts: dict[str, str] | None = None) -> None:
+        """Servers that register with a full report of nothing."""
+        for server in servers:
+            self.beat(server, seqno=seqno, host=(hosts or {}).get(server, f"host-{server}"), full=True)
+
+    def beat(
+        self,
+        server: str,
+        tablets: Iterable[ReportedTablet] = (),
+        *,
+        seqno: int = 1,
+        removed: Iterable[RemovedTablet] = (),
+        host: str | None = None,
+        full: bool = False,
+        chunk: FullChunk | None = None,
+        sequence: int | None = None,
+        cluster: str = CLUSTER,
+        has_report: bool = True,
+    ) -> HeartbeatReply:
+        full_chunk = chunk or (FullChunk(next(self.sequences), 0, True) if full else None)
+        number = next(self.sequences) if sequence is None else sequence
+        report = TabletReport(number, tuple(tablets), tuple(removed), full_chunk) if has_report else None
+        registration = None if host is None else Registration(host, f"{host}:7070")
+        return self.run(self.master.heartbeat(Heartbeat(cluster, Instance(server, seqno), registration, report)))
+
+    def requests(self) -> list[tuple[str, Request]]:
+        """What goes out now, by server."""
+        return [(batch.server, request) for batch in self.master.requests() for request in batch.requests]
+
+    def reported(self, name: str, server: str, state: str = "running", **changed: Any) -> list[ReportedTablet]:
+        """The replicas that a server is to have of a table, as it reports them when all is well."""
+        metadata = self.metadata(name)
+        return [
+            ReportedTablet(
+                tablet.id,
+                metadata.table_id,
+                changed.get("assignment_id", replica.assignment_id),
+                state,
+                changed.get("schema_version", metadata.schema.version),
+                changed.get("epoch", tablet.epoch),
+            )
+            for tablet in metadata.tablets
+            for replica in tablet.replicas
+            if replica.server == server
+        ]
+
+    def settle(self, name: str = "users", servers: Iterable[str] = ("s1",)) -> None:
+        """Let the tablets of a table be assigned and reported by all of their servers."""
+        self.round()
+        for server in servers:
+            self.beat(server, self.reported(name, server))
