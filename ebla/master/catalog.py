@@ -37,8 +37,12 @@ class Catalog:
         self.tablets: dict[str, TableInfo] = {}
         self.tombstones: set[str] = set()  # ids of purged tables; never iterated
         self.gone: dict[str, str] = {}  # tablets that were replaced, split or joined -> their table
+        self.retired: set[str] = set()  # those of them that were split or joined; never iterated
         self.pending: dict[str, None] = {}  # tablets of running tables that wait for servers, or for their leader
         self.deleted: dict[str, TableInfo] = {}  # tables that are to be purged, or brought back
+        self.stale: dict[str, None] = {}  # tables that are known to be otherwise than they are here: look again
+        self.moved: list[tuple[TabletMetadata | None, TabletMetadata | None]] = []  # placed otherwise: before, after
+        self._is_loading = False
         self._placed: dict[str, dict[str, None]] = {}  # server -> tablets
         self._leads: dict[str, int] = {}
         self._reserved: dict[str, str] = {}  # name -> the operation that is about to give it to a table
@@ -109,8 +113,10 @@ class Catalog:
 
     def load(self, tables: Iterable[StoredTable]) -> None:
         """Take over what is durable, at the start of a term."""
+        self._is_loading = True
         for stored in tables:
             self.install(stored)
+        self._is_loading = False
 
     def install(self, stored: StoredTable) -> TableInfo | None:
         """Commit a table to memory as it is durably. Of METADATA the newest that is known counts."""
@@ -177,6 +183,8 @@ class Catalog:
         else:
             gone = [tablet for tablet in known.tablets if metadata.by_id(tablet.id) is not tablet]
             new = [tablet for tablet in metadata.tablets if known.by_id(tablet.id) is not tablet]
+        if not self._is_loading:
+            self._note_moves(gone, new)
         for tablet in gone:
             self._drop_tablet(tablet)
         for tablet in new:
@@ -185,6 +193,18 @@ class Catalog:
             self.gone.update((one.tablet, info.id) for one in metadata.replaced)
         if known is None or known.retired is not metadata.retired:
             self.gone.update((one.tablet, info.id) for one in metadata.retired)
+            self.retired.update(one.tablet for one in metadata.retired)
+
+    def _note_moves(self, gone: Iterable[TabletMetadata], new: Iterable[TabletMetadata]) -> None:
+        """Keep what servers have to be told of, whoever decided it: `Master` takes it from here."""
+        before = {tablet.id: tablet for tablet in gone}
+        for tablet in new:
+            former = before.pop(tablet.id, None)
+            if tablet.replicas and (
+                former is None or former.epoch != tablet.epoch or former.replicas != tablet.replicas
+            ):
+                self.moved.append((former, tablet))
+        self.moved.extend((tablet, None) for tablet in before.values())
 
     def _add_tablet(self, info: TableInfo, tablet: TabletMetadata) -> None:
         self.tablets[tablet.id] = info
@@ -221,3 +241,4 @@ class Catalog:
             self.gone.pop(replaced.tablet, None)
         for retired in metadata.retired:
             self.gone.pop(retired.tablet, None)
+            self.retired.discard(retired.tablet)

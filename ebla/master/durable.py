@@ -9,6 +9,7 @@ Lost replies are settled down there. What still comes out as `OutcomeUnknown` is
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -66,7 +67,10 @@ class MetadataDurable:
             case UndeleteTable():
                 return self._switched(write.table_id, self._naming.undelete(write.table_id, write.name))
             case PurgeTable():
-                return self._switched(write.table_id, self._naming.purge(write.table_id))
+                purged = self._switched(write.table_id, self._naming.purge(write.table_id))
+                with contextlib.suppress(OSError):  # files that stay do no harm: their id is never used again
+                    self._store.remove_table(write.table_id)
+                return purged
             case ReadTables():
                 return [self._read(table_id) for table_id in write.table_ids]
 

@@ -20,11 +20,12 @@ from dataclasses import dataclass, field
 
 from ebla.master.catalog import Catalog
 from ebla.master.messages import Heartbeat, HeartbeatReply, Refusal, ReportedTablet, TabletReport
+from ebla.master.refresh import refresh_tables
 from ebla.master.reports import ALTER, CREATE, DELETE, REFRESH, START, UNKNOWN, UPDATE, judge
 from ebla.master.servers import Server, Servers, StaleInstance
 from ebla.master.settings import MasterSettings
 from ebla.master.tasks import Tasks
-from ebla.master.writes import ChangeTable, ChangeTables, Operation, ReadTables
+from ebla.master.writes import ChangeTable, ChangeTables, Operation
 from ebla.metadata.assigning import StartTablets
 from ebla.metadata.requirements import TabletAt
 from ebla.metadata.table_metadata import TableMetadata
@@ -111,12 +112,12 @@ class HeartbeatHandler:
 
     def _take(self, server: Server, report: TabletReport, now: float, retained: dict[str, bool]) -> Operation[None]:
         findings = _Findings()
-        for replica in report.tablets:
-            self._judge(server, replica, findings, now, retained)
         for removed in report.removed:
             self._removed(server, removed.tablet, removed.assignment_id, now)
+        for replica in report.tablets:
+            self._judge(server, replica, findings, now, retained)
         if findings.refresh:
-            yield from self._refresh(tuple(findings.refresh))
+            yield from refresh_tables(self._catalog, tuple(findings.refresh))
             again, findings.again = findings.again, []
             for replica in again:
                 self._judge(server, replica, findings, now, retained, is_second=True)
@@ -179,10 +180,18 @@ class HeartbeatHandler:
             server.strays[replica.tablet] = replica
 
     def _removed(self, server: Server, tablet_id: str, assignment_id: str, now: float) -> None:
-        server.reported.pop(tablet_id, None)
-        server.strays.pop(tablet_id, None)
-        server.unknown.pop(tablet_id, None)
         self._tasks.done(server.uuid, tablet_id, DELETE)
+        stray = server.strays.get(tablet_id)
+        if stray is not None and stray.assignment_id == assignment_id:
+            del server.strays[tablet_id]
+            server.unknown.pop(tablet_id, None)
+        info = self._catalog.tablet(tablet_id)
+        if info is None:
+            server.reported.pop(tablet_id, None)
+            return
+        if all(replica.assignment_id != assignment_id for replica in info.tablet.replicas):
+            return  # of an older assignment: what the server is to have is something else
+        server.reported.pop(tablet_id, None)
         self._want(server, tablet_id, now)
 
     def _complete(self, server: Server, now: float) -> None:
@@ -205,15 +214,3 @@ class HeartbeatHandler:
         for replica in info.tablet.replicas:
             if replica.server == server.uuid:
                 self._tasks.ensure(server.uuid, tablet_id, CREATE, now)
-
-    def _refresh(self, table_ids: tuple[str, ...]) -> Operation[None]:
-        before = {table_id: self._catalog.tables[table_id].switches for table_id in table_ids}
-        answers = yield ReadTables(table_ids)
-        for table_id, answer in zip(table_ids, answers, strict=True):
-            info = self._catalog.tables.get(table_id)
-            if info is None or isinstance(answer, Exception) or answer.metadata is None:
-                continue
-            if info.doing is None and info.switches == before[table_id]:
-                self._catalog.install(answer)
-            else:
-                self._catalog.install_metadata(answer.metadata)

@@ -32,16 +32,18 @@ from ebla.master.messages import (
     DeleteTablet,
     Heartbeat,
     HeartbeatReply,
+    ReportedTablet,
     Request,
     Requests,
     UpdateTablet,
 )
+from ebla.master.refresh import refresh_tables
 from ebla.master.reports import CREATE, DELETE, UPDATE
 from ebla.master.servers import Servers
 from ebla.master.settings import MasterSettings
 from ebla.master.table_info import TableInfo, TabletInfo
 from ebla.master.tasks import Tasks
-from ebla.master.writes import ChangeTable, ChangeTables, Operation, PurgeTable, ReadTables, StoredTable, Write
+from ebla.master.writes import ChangeTable, ChangeTables, Operation, PurgeTable, StoredTable, Write
 from ebla.metadata.assigning import Assignment, PlaceTablets
 from ebla.metadata.table_metadata import Replica, TableMetadata, TabletMetadata
 from ebla.schema import TableSchema
@@ -106,6 +108,10 @@ class Master:
             )
         )
 
+    def clone_table(self, name: str, new_name: str) -> Operation[TableInfo]:
+        """Make a table that shares the fragments of another."""
+        return self._guarded(tables.clone_table(self.catalog, name, new_name, new_id=self._new_id))
+
     def rename_table(self, name: str, new_name: str) -> Operation[TableInfo]:
         """Give a table another name."""
         return self._guarded(tables.rename_table(self.catalog, name, new_name))
@@ -158,6 +164,7 @@ class Master:
         """Return what is to be sent to servers now. The same comes again later until reports show that it was done."""
         if self.stopped is not None:
             return []
+        self._tell_moves()
         now = self._clock.monotonic_seconds()
         retained = self._retained()
         found = []
@@ -185,7 +192,10 @@ class Master:
             if is_current and info is not None and retained.get(info.table.id, True):
                 return None  # it is not deleted (any more)
             return DeleteTablet(tablet_id, assignment_id)
-        if info is None or replica is None:
+        known = self.servers.get(server)
+        if info is None or replica is None or known is None:
+            return None
+        if operation != CREATE and known.has_nothing_of(tablet_id):
             return None
         tablet, metadata = info.tablet, info.stored.metadata
         assert tablet.leader is not None
@@ -211,6 +221,10 @@ class Master:
             )
         return AlterTablet(tablet.id, replica.assignment_id, metadata.schema)
 
+    def refresh(self, table_ids: Sequence[str]) -> Operation[None]:
+        """Look again at tables that somebody has changed, as a watch of the coordination service tells."""
+        return self._guarded(refresh_tables(self.catalog, table_ids))
+
     # --- rounds ----------------------------------------------------------------------------------
 
     def round(self) -> Operation[None]:
@@ -222,6 +236,10 @@ class Master:
             return
         self._is_in_round = True
         try:
+            if self.catalog.stale:
+                stale, self.catalog.stale = [*self.catalog.stale], {}
+                yield from refresh_tables(self.catalog, stale)
+            self._tell_moves()
             yield from self._assign()
             yield from self._clean()
             yield from self._balance()
@@ -243,21 +261,46 @@ class Master:
         yield from self._change(changes)
         now = self._clock.monotonic_seconds()
         for assignments in plan.assignments.values():
-            for assignment in assignments:
-                self._creating_since[assignment.tablet] = now
-                self._tell_placed(assignment, now)
-        for replacements in plan.replacements.values():
-            for replacement in replacements:
-                self._creating_since.pop(replacement.tablet, None)
+            self._creating_since.update((assignment.tablet, now) for assignment in assignments)
 
-    def _tell_placed(self, assignment: Assignment, now: float) -> None:
-        info = self.catalog.tablet(assignment.tablet)
-        if info is None or info.tablet.replicas != assignment.replicas:
-            return  # refused: somebody else decided
-        for replica in assignment.replicas:
+    def _tell_moves(self) -> None:
+        """Make tasks of all that was placed otherwise since, by this master or by another."""
+        if not self.catalog.moved:
+            return
+        moved, self.catalog.moved = self.catalog.moved, []
+        now = self._clock.monotonic_seconds()
+        for before, after in moved:
+            # Servers that split or join a tablet see to the old one themselves.
+            if before is not None and before.id not in self.catalog.retired:
+                for replica in before.replicas:
+                    self._tell_removed(before.id, replica, now)
+            if after is not None:
+                self._tell_placed(after, now)
+
+    def _tell_placed(self, tablet: TabletMetadata, now: float) -> None:
+        for replica in tablet.replicas:
             server = self.servers.get(replica.server)
-            is_there = server is not None and info.tablet.id in server.reported
-            self.tasks.ensure(replica.server, info.tablet.id, UPDATE if is_there else CREATE, now)
+            if server is None or not server.is_whole:
+                continue  # its full report will show what it lacks
+            state = server.reported.get(tablet.id)
+            if state is None:
+                self.tasks.ensure(replica.server, tablet.id, CREATE, now)
+            elif state.epoch < tablet.epoch:
+                self.tasks.ensure(replica.server, tablet.id, UPDATE, now)
+
+    def _tell_removed(self, tablet_id: str, replica: Replica, now: float) -> None:
+        """Have a replica deleted that METADATA no longer names, if its server has said that it has it."""
+        info = self.catalog.tablet(tablet_id)
+        server = self.servers.get(replica.server)
+        if server is None or (info is not None and replica in info.tablet.replicas):
+            return
+        state = server.reported.pop(tablet_id, None)
+        if state is not None:
+            table_id = self.catalog.gone.get(tablet_id, "") if info is None else info.table.id
+            server.strays[tablet_id] = ReportedTablet(
+                tablet_id, table_id, replica.assignment_id, "running", state.schema_version, state.epoch
+            )
+            self.tasks.ensure(replica.server, tablet_id, DELETE, now, replica.assignment_id)
 
     def _clean(self) -> Operation[None]:
         now = self._clock.monotonic_seconds()
@@ -324,7 +367,6 @@ class Master:
 
     def _balance(self) -> Operation[None]:
         by_table: dict[str, list[Assignment]] = {}
-        removed: list[tuple[str, str, str]] = []
         for move in self.plan_balance():
             info = self.catalog.tablet(move.tablet)
             assert info is not None
@@ -334,31 +376,11 @@ class Master:
             )
             assignment = Assignment(info.tablet.id, info.tablet.epoch, move.leader, replicas)
             by_table.setdefault(info.table.id, []).append(assignment)
-            removed += [
-                (replica.server, info.tablet.id, replica.assignment_id)
-                for replica in info.tablet.replicas
-                if replica not in replicas
-            ]
         if not by_table:
             return
         yield from self._change(
             [ChangeTable(table_id, (PlaceTablets(tuple(moves)),)) for table_id, moves in by_table.items()]
         )
-        now = self._clock.monotonic_seconds()
-        for assignments in by_table.values():
-            for assignment in assignments:
-                self._tell_placed(assignment, now)
-        for server_id, tablet_id, assignment_id in removed:
-            self._tell_removed(server_id, tablet_id, assignment_id, now)
-
-    def _tell_removed(self, server_id: str, tablet_id: str, assignment_id: str, now: float) -> None:
-        info = self.catalog.tablet(tablet_id)
-        server = self.servers.get(server_id)
-        if info is None or server is None:
-            return
-        if all(replica.assignment_id != assignment_id for replica in info.tablet.replicas):
-            server.reported.pop(tablet_id, None)
-            self.tasks.ensure(server_id, tablet_id, DELETE, now, assignment_id)
 
     # --- writes ----------------------------------------------------------------------------------
 
@@ -372,10 +394,8 @@ class Master:
             else:
                 refused.append(change.table_id)
         if refused:
-            found = yield ReadTables(tuple(refused))
-            for answer in found:
-                if isinstance(answer, StoredTable) and answer.metadata is not None:
-                    self.catalog.install_metadata(answer.metadata)
+            yield from refresh_tables(self.catalog, refused)
+        self._tell_moves()
 
     def _guarded(self, operation: Operation[Result]) -> Operation[Result]:
         """Drive an operation of this term, and of no other: nothing of it is done once the master was stopped."""

@@ -16,20 +16,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+import msgspec
 import pyarrow as pa
 
-from ebla.errors import InvalidKey, RequestError, UnknownTable
+from ebla.errors import EblaError, InvalidKey, RequestError, UnknownTable
 from ebla.keys import KeyCodec
 from ebla.master.catalog import Catalog
 from ebla.master.settings import MasterSettings
 from ebla.master.table_info import TableInfo
 from ebla.master.writes import CreateTable, DeleteTable, Operation, RenameTable, StoredTable, UndeleteTable
 from ebla.metadata.assigning import PREPARING
+from ebla.metadata.clone import cloned
 from ebla.metadata.table_config import TableConfig
 from ebla.metadata.table_metadata import TableMetadata, initial_metadata
 from ebla.schema import Column, TableSchema, check_table_name
 
-__all__ = ["check_splits", "create_table", "delete_table", "rename_table", "undelete_table"]
+__all__ = [
+    "check_splits",
+    "clone_table",
+    "create_table",
+    "delete_table",
+    "is_retained",
+    "rename_table",
+    "undelete_table",
+]
 
 
 def create_table(
@@ -69,6 +79,18 @@ def add_table(catalog: Catalog, name: str, metadata: TableMetadata) -> Operation
         return info
     finally:
         catalog.release(name)
+
+
+def clone_table(catalog: Catalog, name: str, new_name: str, *, new_id: Callable[[], str]) -> Operation[TableInfo]:
+    """Make a table that refers to the same fragments as another has now; its tablets are assigned as new ones are.
+
+    What the origin's servers have only in their logs does not come along: whoever asks has it flushed first.
+    """
+    check_table_name(new_name)
+    origin = catalog.table(name).metadata
+    clone = cloned(origin, new_id(), new_id)
+    tablets = tuple(msgspec.structs.replace(tablet, state=PREPARING) for tablet in clone.tablets)
+    return (yield from add_table(catalog, new_name, msgspec.structs.replace(clone, tablets=tablets)))
 
 
 def rename_table(catalog: Catalog, name: str, new_name: str) -> Operation[TableInfo]:
@@ -117,6 +139,9 @@ def _switch(
         try:
             stored: StoredTable = yield write
             catalog.install(stored)
+        except EblaError:
+            catalog.stale[info.id] = None  # refused, perhaps, because others have changed it
+            raise
         finally:
             if name is not None:
                 catalog.release(name)

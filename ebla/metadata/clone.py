@@ -28,7 +28,7 @@ def cloned(origin: TableMetadata, table_id: str, new_id: Callable[[], str]) -> T
     """
     tablets = tuple(_tablet(tablet, new_id()) for tablet in origin.tablets)
     metadata = msgspec.structs.replace(
-        origin, table_id=table_id, txnid="new", sequence=0, tablets=tablets, jobs=(), retired=()
+        origin, table_id=table_id, txnid="new", sequence=0, tablets=tablets, jobs=(), replaced=(), retired=()
     )
     metadata.check()
     return metadata

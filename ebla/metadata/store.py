@@ -105,6 +105,19 @@ class MetadataStore:
         with contextlib.suppress(OSError):
             self._files.delete(_path(table_id, txnid))
 
+    def remove_table(self, table_id: str) -> int:
+        """Remove all transactions of a table that is gone for good, and return how many there were. Errors keep."""
+        removed = 0
+        for info in self._files.list(f"{DIRECTORY}/{table_id}"):
+            if info.path.endswith(_SUFFIX):
+                try:
+                    self._files.delete(info.path)
+                except OSError as error:
+                    _log.warning("keeping %s: %s", info.path, error)
+                    continue
+                removed += 1
+        return removed
+
     def load(self, table_id: str, txnid: str, known: TableMetadata | None = None) -> TableMetadata:
         """Return the metadata after the transaction `txnid`, from its snapshot or from `known`, if that is nearer.
 

@@ -41,7 +41,7 @@ def real_durable(world: World) -> MetadataDurable:
     server = world.server()
     store = MetadataStore(world.files, 4)
     durable = MetadataDurable(server, store, TableNaming(server.client, world.clock, attempts_max=8))
-    durable.metadata_server = server  # for tests to give it faults
+    durable.metadata_server, durable.disk = server, world  # for tests to give it faults, and to look at its files
     return durable
 
 

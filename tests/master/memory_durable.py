@@ -39,6 +39,7 @@ class MemoryDurable:
         self.metadata: dict[str, TableMetadata] = {}  # by txnid
         self.step: Callable[[str], None] = lambda label: None
         self.changes = 0  # METADATA transactions
+        self.history: list[tuple[str, str, str]] = []  # table, name, state: every configuration that ever was
         self._txnids = itertools.count(1)
 
     def current(self, table_id: str) -> TableMetadata:
@@ -74,7 +75,9 @@ class MemoryDurable:
                 return self._switch(write.table_id, running)
             case PurgeTable():
                 config = self._deleted(write.table_id)
-                return self._switch(write.table_id, msgspec.structs.replace(config, metadata_txnid=""))
+                purged = self._switch(write.table_id, msgspec.structs.replace(config, metadata_txnid=""))
+                self.metadata.pop(config.metadata_txnid, None)
+                return purged
 
     def _create(self, write: CreateTable) -> StoredTable:
         self.step("tablets")
@@ -86,6 +89,7 @@ class MemoryDurable:
         assert write.table_id not in self.configs
         self.configs[write.table_id] = TableConfig(write.name, "running", txnid, ())
         self.names[write.name] = write.table_id
+        self.history.append((write.table_id, write.name, "running"))
         return self._stored(write.table_id)
 
     def _change(self, change: ChangeTable) -> TableMetadata | EblaError:
@@ -116,6 +120,7 @@ class MemoryDurable:
         if had is not None and has != had:
             del self.names[had]
         self.configs[table_id] = config
+        self.history.append((table_id, config.name, config.state))
         return self._stored(table_id)
 
     def _running(self, table_id: str) -> TableConfig:

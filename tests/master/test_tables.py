@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ebla.errors import EblaError, OutcomeUnknown, RequestError, SchemaError, TableExists, Unavailable, UnknownTable
+from ebla.master.durable import MetadataDurable
 from ebla.master.master import MasterStopped
 from ebla.master.settings import MasterSettings
 from ebla.schema import Group, Schema
@@ -88,6 +89,22 @@ def test_of_two_deleted_tables_of_one_name_the_later_one_comes_back(world: Maste
         world.clock.advance(1)
     world.run(world.master.undelete_table("users"))
     assert world.metadata().table_id == last.table_id
+
+
+def test_purged_table_leaves_nothing_but_its_id(world: MasterWorld) -> None:
+    table_id = world.create("users").table_id
+    world.run(world.master.delete_table("users"))
+    world.clock.advance(11)
+    world.round()
+    with pytest.raises(UnknownTable):
+        world.run(world.master.undelete_table("users"))
+    world.restart()
+    assert not world.master.catalog.tables
+    assert table_id in world.master.catalog.tombstones
+    if isinstance(world.durable, MetadataDurable):
+        assert world.durable.disk.files.list(f"metadata/{table_id}") == []
+    else:
+        assert not world.durable.metadata
 
 
 @pytest.mark.parametrize("operation", ["rename_table", "delete_table", "undelete_table"])
