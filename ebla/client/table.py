@@ -23,6 +23,7 @@ from ebla.ranges import ALL, KeyRange, successor
 from ebla.schema import TableSchema, Target
 from ebla.storage.order import is_strictly_sorted, sort_rows
 from ebla.tablet.admission import Mutation, erase_range
+from ebla.tablet.compaction import runs_of
 from ebla.tablet.projection import Projection, spread
 from ebla.tablet.reader import ReadPoint
 from ebla.tablet.row_admission import RowMutation
@@ -583,6 +584,8 @@ class Table:
                 "fragments": len(files),
                 "fragment_records": sum(ref.rows for ref in files.values()),
                 "fragment_bytes": sum(ref.bytes for ref in files.values()),
+                "fragments_deep": max(len(runs_of(t.group(group.id).fragments)) for t in view.metadata.tablets),
+                "versions_replaced": sum(ref.surplus for ref in files.values()),
                 "range_erasures": len(memory.erasures)
                 + sum(len(tablet.group(group.id).erasures) for tablet in view.metadata.tablets),
             }

@@ -66,6 +66,7 @@ class Flusher:
         # Written by this object alone, read by others.
         self.failure: EblaError | None = None
         self.flushes = 0
+        self.bytes_written = 0
         self.folds = 0
         self._released_at = 0
 
@@ -161,14 +162,16 @@ class Flusher:
             try:
                 if table.is_dropped or not (blocks or erasures):
                     return False
-                metadata = self._save(FlushWork(table, group, blocks, erasures))
-                if metadata is None:
+                saved = self._save(FlushWork(table, group, blocks, erasures))
+                if saved is None:
                     return False
+                metadata, info = saved
                 with self._tables.lock:
                     table.use_metadata(metadata, self._server)
                     self._tables.set_memory(table, group, table.view.memory_of(group).without(blocks, erasures))
                     self.failure = None
                     self.flushes += 1
+                    self.bytes_written += 0 if info is None else info.bytes
                     self._tables.room.notify_all()
             finally:
                 with self._tables.lock:
@@ -178,8 +181,8 @@ class Flusher:
         self._on_flushed()
         return True
 
-    def _save(self, work: FlushWork) -> TableMetadata | None:
-        """Write the fragment and make METADATA name it; None if the table was dropped meanwhile."""
+    def _save(self, work: FlushWork) -> tuple[TableMetadata, FragmentInfo | None] | None:
+        """Write the fragment and make METADATA name it; return both, None if the table was dropped meanwhile."""
         try:
             info = write_fragment(work, self._files, self._nursery.new_path)
         except OSError as error:
@@ -192,7 +195,7 @@ class Flusher:
             self._nursery.grown([] if info is None else [info.file])
             raise
         self._nursery.grown([] if info is None else [info.file])
-        return metadata
+        return None if metadata is None else (metadata, info)
 
     def _name(self, work: FlushWork, info: FragmentInfo | None) -> TableMetadata | None:
         try:

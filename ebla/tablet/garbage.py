@@ -1,4 +1,4 @@
-"""Garbage: fragments that no METADATA names any more, and when they may go.
+"""Garbage: fragments that no METADATA names any more, METADATA of tables that were dropped, and when they may go.
 
 A file may go when all of this holds:
 
@@ -8,6 +8,10 @@ A file may go when all of this holds:
 
 The order matters: what is about to be named is asked first, files are listed second, METADATA is read last; then the
 tables are listed once more. If anything changed in between, or cannot be read, nothing is removed: an error means keep.
+
+METADATA goes when its table is known to have been dropped, and two rounds said so; that of a table that nobody knows
+stays. What a table names for the sake of a snapshot is no garbage: compaction has left it there. A clone names its
+files like any table.
 """
 
 from __future__ import annotations
@@ -16,18 +20,19 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import msgspec
 
 from ebla.clock import Clock
 from ebla.coordination.service import CoordinationConflict, CoordinationService
-from ebla.errors import Corruption, OutcomeUnknown, Unavailable
+from ebla.errors import Corruption, EblaError, OutcomeUnknown, StoreError, Unavailable
 from ebla.metadata.transaction import MetadataServer
 from ebla.storage.files import Files
 from ebla.tablet.bulk_jobs import list_intents
 
 FRAGMENTS = "fragments"
+METADATA = "metadata"
 CANDIDATES_NODE = "garbage"
 # What is remembered from round to round must fit into one node; the rest has its turn later.
 CANDIDATES_MAX = 4_000
@@ -109,17 +114,33 @@ def judge(
 
 @dataclass(frozen=True, slots=True)
 class GarbageReport:
-    """What a round found. `removed` is empty in a dry run; `doomed` is what would go."""
+    """What a round found. `removed` is empty in a dry run; `doomed` is what would go.
+
+    Of all files, so many are `named`, and `shared` of those by several tables (clones); `by_writers` are about to be
+    named by this process, `by_jobs` perhaps by bulk jobs under way; `candidates` were found unused and wait for their
+    age. `metadata_files` are those of dropped tables, `unknown_tables` have METADATA and nobody knows them: both are no
+    part of `files`.
+    """
 
     files: int
     bytes: int
     named: int
-    about_to_be_named: int
+    shared: int
+    shared_bytes: int
+    by_writers: int
+    by_jobs: int
     candidates: int
     candidate_bytes: int
+    metadata_files: int
+    unknown_tables: tuple[str, ...]
     doomed: tuple[str, ...]
     doomed_bytes: int
     removed: tuple[str, ...]
+
+    @property
+    def about_to_be_named(self) -> int:
+        """How many files a writer or a job may be about to name."""
+        return self.by_writers + self.by_jobs
 
 
 class Garbage:
@@ -141,13 +162,41 @@ class Garbage:
         self._nursery = nursery
         self._age_microseconds = round(age_seconds * 1_000_000)
         self._lock = threading.Lock()
+        # Written by whoever holds _lock, read by others.
+        self.last: GarbageReport | None = None
+        self.removed_files = 0
+        self.removed_bytes = 0
+        self.failure: str | None = None
+
+    def stats(self) -> dict[str, object]:
+        """Return what the last round found, and what was removed so far."""
+        found = None
+        if self.last is not None:
+            found = {
+                name: len(value) if isinstance(value, tuple) else value for name, value in asdict(self.last).items()
+            }
+        return {
+            "removed_files": self.removed_files,
+            "removed_bytes": self.removed_bytes,
+            "failure": self.failure,
+            "last_round": found,
+        }
 
     def collect(self, *, dry_run: bool) -> GarbageReport:
         """Look at all files once. Raises without having removed anything if something cannot be read."""
         with self._lock:
             for _ in range(ATTEMPTS_MAX):
-                report = self._round(dry_run)
+                try:
+                    report = self._round(dry_run)
+                except OSError as error:
+                    self.failure = f"files cannot be listed: {error}"
+                    raise StoreError(f"files cannot be listed: {error}: nothing was removed, retry") from error
+                except EblaError as error:
+                    self.failure = str(error)
+                    raise
                 if report is not None:
+                    self.failure = None
+                    self.last = report
                     return report
         raise Unavailable("tables changed faster than all of them could be read: nothing was removed, try again")
 
@@ -157,31 +206,51 @@ class Garbage:
         now = self._clock.microseconds()
         prefixes = tuple(i.prefix for i in list_intents(self._coordination) if i.expires_microseconds > now)
         listed = {info.path: info.size for d in self._files.list_directories(FRAGMENTS) for info in self._files.list(d)}
+        saved = {
+            path.rpartition("/")[2]: {info.path: info.size for info in self._files.list(path)}
+            for path in self._files.list_directories(METADATA)
+        }
         tables = self._metadata.directory.configs()
-        named: set[str] = set()
+        named: Counter[str] = Counter()
         for table_id, config in tables.items():
             if config.state == "running":
                 metadata = self._metadata.refresh(table_id)
                 if metadata.txnid != config.metadata_txnid:
                     return None
-                named.update(metadata.files())
+                named.update(set(metadata.files()))
         if self._metadata.directory.configs() != tables:
             return None
         before, version = self._candidates()
-        verdict = judge(sorted(listed), named, young, prefixes, before, now, self._age_microseconds)
+        dropped = {
+            path: size
+            for table_id, config in tables.items()
+            if config.state == "deleted"
+            for path, size in saved.get(table_id, {}).items()
+        }
+        sizes = {**listed, **dropped}
+        verdict = judge(sorted(sizes), named, young, prefixes, before, now, self._age_microseconds)
         removed: list[str] = []
         if not dry_run:
             removed = self._remove(verdict.doomed)
             self._remember(verdict.candidates, version)
+            self.removed_files += len(removed)
+            self.removed_bytes += sum(sizes[path] for path in removed)
+        unnamed = [path for path in listed if path not in named]
+        shared = [path for path in listed if named[path] > 1]
         return GarbageReport(
             files=len(listed),
             bytes=sum(listed.values()),
-            named=sum(path in named for path in listed),
-            about_to_be_named=sum(path in young or path.startswith(prefixes) for path in listed),
+            named=len(listed) - len(unnamed),
+            shared=len(shared),
+            shared_bytes=sum(listed[path] for path in shared),
+            by_writers=sum(path in young for path in unnamed),
+            by_jobs=sum(path not in young and path.startswith(prefixes) for path in unnamed),
             candidates=len(verdict.candidates),
-            candidate_bytes=sum(listed[path] for path in verdict.candidates),
+            candidate_bytes=sum(sizes[path] for path in verdict.candidates),
+            metadata_files=len(dropped),
+            unknown_tables=tuple(sorted(saved.keys() - tables.keys())),
             doomed=verdict.doomed,
-            doomed_bytes=sum(listed[path] for path in verdict.doomed),
+            doomed_bytes=sum(sizes[path] for path in verdict.doomed),
             removed=tuple(removed),
         )
 

@@ -67,6 +67,11 @@ class Pins:
         finally:
             self.let_go(txn)
 
+    def held_here(self) -> dict[int, int]:
+        """Return the txns that this process holds without a name, and how often each."""
+        with self._lock:
+            return dict(self._held)
+
     # --- held by name ---
 
     def pin(self, name: str, txn: int) -> Pin:

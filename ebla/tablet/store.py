@@ -48,6 +48,8 @@ from ebla.tablet.admission import Mutation
 from ebla.tablet.alterer import Alterer
 from ebla.tablet.bulk import BulkCommit, BulkResult
 from ebla.tablet.bulk_driver import BulkDriver
+from ebla.tablet.bulk_jobs import list_intents
+from ebla.tablet.care_stats import held_stats, writing_stats
 from ebla.tablet.cloning import Cloner
 from ebla.tablet.commit_log import Combined, Commit, CommitLog
 from ebla.tablet.compactor import Compactor
@@ -101,6 +103,7 @@ class TabletStore:
         coordination: CoordinationService,
     ) -> None:
         # Set once.
+        self._coordination = coordination
         self.files = files
         self.metadata = metadata
         self.settings = settings
@@ -160,6 +163,7 @@ class TabletStore:
         # Guarded by _commit_lock.
         self._replies = Replies()
         self._throttled = 0
+        self._ingested_bytes = 0
         self._closing = False
 
     # --- tables ---
@@ -391,6 +395,7 @@ class TabletStore:
     ) -> None:
         reply = None if request is None else self._replies.remember(request, txn)
         before = table.memory_bytes
+        self._ingested_bytes += mutation.bytes
         commit, first_touched = table.stage(mutation, txn, reply)
         self._tables.memory_bytes += table.memory_bytes - before
         watched = self.recent.change(slots, txn)
@@ -612,6 +617,12 @@ class TabletStore:
             self.sequencer.wait_stable(target)
         return self.sequencer.stable
 
+    def _held(self) -> dict[str, object]:
+        """Return what keeps old versions and files from going, and until when."""
+        return held_stats(
+            self.pins.all(), self.pins.held_here(), list_intents(self._coordination), self._clock.microseconds()
+        )
+
     def stats(self) -> dict[str, object]:
         """Return counters of the store as a whole."""
         return {
@@ -623,10 +634,12 @@ class TabletStore:
             "log_bytes": self._flusher.log_bytes(),
             "log_segments": self._flusher.log_segments(),
             "flushes": self._flusher.flushes,
+            "writing": writing_stats(self._ingested_bytes, self._flusher.bytes_written, self._compactor.bytes_written),
             "folds": self._flusher.folds,
             "compactions": self._compactor.stats(),
             "scanners": self.scanners.stats(),
             "splits": self._recutter.splits,
             "joins": self._recutter.joins,
+            "garbage": {**self.garbage.stats(), "held": self._held()},
             "block_cache": {**self.cache.stats(), "preloaded": self.preloader.stats()},
         }

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from ebla.clock import microseconds_of
 from ebla.errors import HistoryGone
 from ebla.metadata.table_metadata import FragmentRef, GroupState, TableMetadata, TabletMetadata
 from ebla.ranges import KeyRange
@@ -95,9 +97,14 @@ def check_history(state: GroupState, as_of: int) -> None:
     """Raise `HistoryGone` if a compaction has left out what a reader at `as_of` may need."""
     if as_of < state.floor_txn:
         raise HistoryGone(
-            f"txn {as_of} is too long ago: history reaches back to txn {state.floor_txn} there; read at a later one, "
+            f"txn {as_of} is too long ago: history reaches back to txn {state.floor_txn} there "
+            f"({_time_of(state.floor_txn)}); read at a later one, "
             "and keep more history (history_seconds) if you need it"
         )
+
+
+def _time_of(txn: int) -> str:
+    return datetime.fromtimestamp(microseconds_of(txn) / 1e6, UTC).isoformat(timespec="milliseconds")
 
 
 def _touches(share: KeyRange, first: bytes, last: bytes) -> bool:

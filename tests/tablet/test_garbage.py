@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ebla
-from ebla.errors import EblaError
+from ebla.errors import EblaError, Unavailable
 from ebla.settings import Settings
 from ebla.tablet.garbage import CANDIDATES_MAX, Nursery, judge
 from tests.crash.machine import bounded
@@ -88,7 +90,8 @@ def test_files_of_a_dropped_table_go(tmp_path: Path) -> None:
         db.table("other").flush()
         db.drop_table("counts")
         db.gc(dry_run=False)
-        assert len(db.gc(dry_run=False).removed) == 3
+        removed = db.gc(dry_run=False).removed
+        assert sum(path.startswith("fragments/") for path in removed) == 3
         assert db.table("other").get("a")["n"] == 1
         assert files(tmp_path) == 1
 
@@ -143,3 +146,122 @@ def test_a_file_that_is_about_to_be_named_after_all_is_not_removed() -> None:
     nursery.grown(["a"])
     assert nursery.remove("a", deleted.append)
     assert deleted == ["a"]
+
+
+def metadata_files(path: Path, table: ebla.Table) -> int:
+    return len(list((path / "metadata" / table._state.id).glob("*")))
+
+
+def test_metadata_of_a_dropped_table_goes_and_its_id_stays_used(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=AT_ONCE) as db:
+        dropped, other = flushed_thrice(db), db.create_table("other", COUNTS)
+        db.drop_table("counts")
+        assert metadata_files(tmp_path, dropped) > 0
+        first = db.gc(dry_run=False)
+        assert first.metadata_files == metadata_files(tmp_path, dropped)
+        db.gc(dry_run=False)
+        assert metadata_files(tmp_path, dropped) == 0
+        assert metadata_files(tmp_path, other) > 0
+        assert db._store.metadata.directory.config(dropped._state.id).state == "deleted"
+    with ebla.open(tmp_path, settings=AT_ONCE) as db:
+        assert db.tables() == ["other"]
+        assert db.gc(dry_run=False).doomed == ()
+
+
+def test_metadata_of_a_table_that_nobody_knows_stays_and_is_shown(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=AT_ONCE) as db:
+        flushed_thrice(db)
+        (tmp_path / "metadata" / "stranger").mkdir()
+        (tmp_path / "metadata" / "stranger" / "x.meta").write_bytes(b"?")
+        for _ in range(3):
+            assert db.gc(dry_run=False).unknown_tables == ("stranger",)
+        assert (tmp_path / "metadata" / "stranger" / "x.meta").exists()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "files.list",
+        "files.list_directories",
+        "metadata.refresh",
+        "metadata.directory.configs",
+        "_coordination.list",
+        "_coordination.read",
+    ],
+)
+@pytest.mark.parametrize("error", [OSError("the disk"), Unavailable("not now")], ids=["disk", "service"])
+def test_any_error_while_looking_keeps_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str, error: Exception
+) -> None:
+    with ebla.open(tmp_path, settings=AT_ONCE) as db:
+        table = flushed_thrice(db)
+        table.compact()
+        db.gc(dry_run=False)
+        owner, _, name = broken.rpartition(".")
+        target = operator.attrgetter(owner)(db._store)
+        right = getattr(target, name)
+
+        def fails(*arguments: Any, **options: Any) -> Any:
+            raise error
+
+        monkeypatch.setattr(target, name, fails)
+        with pytest.raises(EblaError):
+            db.gc(dry_run=False)
+        assert db._store.garbage.failure is not None
+        monkeypatch.setattr(target, name, right)
+        assert files(tmp_path) == 4
+        assert len(db.gc(dry_run=False).removed) == 3
+        assert db.stats()["garbage"]["failure"] is None
+
+
+def test_a_file_that_cannot_be_removed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ebla.open(tmp_path, settings=AT_ONCE) as db:
+        flushed_thrice(db).compact()
+        db.gc(dry_run=False)
+        delete = type(db._store.files).delete
+
+        def fails(self: Any, path: str) -> None:
+            raise OSError("busy")
+
+        monkeypatch.setattr(type(db._store.files), "delete", fails)
+        assert db.gc(dry_run=False).removed == ()
+        monkeypatch.setattr(type(db._store.files), "delete", delete)
+        for _ in range(2):
+            db.gc(dry_run=False)
+        assert files(tmp_path) == 1
+
+
+def test_stats_tell_what_is_held_and_why(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=AT_ONCE) as db:
+        table = flushed_thrice(db)
+        db.clone_table("counts", "clone")
+        db.snapshot("monday")
+        db.begin_job("job1", "counts")
+        table.compact()
+        with db.snapshot():
+            db.gc(dry_run=False)
+            garbage = db.stats()["garbage"]
+            assert garbage["held"]["snapshots"].keys() == {"monday"}
+            assert garbage["held"]["readers_here"] == 1
+            assert garbage["held"]["jobs"].keys() == {"job1"}
+        found = garbage["last_round"]
+        assert (found["files"], found["named"], found["shared"], found["candidates"]) == (4, 4, 0, 0)
+        clone = db.clone_table("clone", "again")
+        assert clone.name == "again"
+        db.gc(dry_run=False)
+        assert db.stats()["garbage"]["last_round"]["shared"] == 3
+
+
+def test_stats_tell_how_much_is_written_for_what_was_put(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=AT_ONCE) as db:
+        assert db.stats()["writing"]["amplification"] is None
+        table = flushed_thrice(db)
+        flushed = db.stats()["writing"]
+        assert flushed["ingested_bytes"] > 0
+        assert flushed["flushed_bytes"] == sum(file.stat().st_size for file in tmp_path.glob("fragments/*/*"))
+        assert flushed["amplification_on_disk"] == 1.0
+        table.compact()
+        after = db.stats()["writing"]
+        assert after["compacted_bytes"] == db.stats()["compactions"]["bytes_written"] > 0
+        assert after["amplification"] > flushed["amplification"]
+        assert db.stats()["tables"]["counts"]["groups"]["g"]["fragments_deep"] == 1

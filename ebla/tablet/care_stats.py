@@ -1,0 +1,46 @@
+"""What `stats()` tells of the care that a store takes of itself: how much it writes, and what it may not let go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ebla.clock import microseconds_of
+from ebla.tablet.bulk_jobs import JobIntent
+from ebla.tablet.pins import Pin
+
+
+def writing_stats(ingested_bytes: int, flushed_bytes: int, compacted_bytes: int) -> dict[str, object]:
+    """Return how many bytes were written to fragments for those that were put, since the store was opened.
+
+    What was put is counted as it lies in memory, fragments as they are on disk. The log is not counted.
+    """
+    written = flushed_bytes + compacted_bytes
+    return {
+        "ingested_bytes": ingested_bytes,
+        "flushed_bytes": flushed_bytes,
+        "compacted_bytes": compacted_bytes,
+        "amplification": round(written / ingested_bytes, 3) if ingested_bytes else None,
+        "amplification_on_disk": round(written / flushed_bytes, 3) if flushed_bytes else None,
+    }
+
+
+def held_stats(
+    pins: Iterable[Pin], held_here: Mapping[int, int], intents: Iterable[JobIntent], now_microseconds: int
+) -> dict[str, object]:
+    """Return who holds on to old versions (snapshots, scans) and to files (bulk jobs), each with its age or end."""
+
+    def age_seconds(microseconds: int) -> float:
+        return round((now_microseconds - microseconds) / 1e6, 3)
+
+    return {
+        "snapshots": {pin.name: {"txn": pin.txn, "age_seconds": age_seconds(microseconds_of(pin.txn))} for pin in pins},
+        "readers_here": sum(held_here.values()),
+        "oldest_reader_seconds": age_seconds(microseconds_of(min(held_here))) if held_here else None,
+        "jobs": {
+            intent.job: {
+                "prefix": intent.prefix,
+                "expires_seconds": round((intent.expires_microseconds - now_microseconds) / 1e6, 3),
+            }
+            for intent in intents
+        },
+    }
