@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from ebla.cli import pipeline_commands, row_commands, table_commands
+from ebla.cli import care_commands, pipeline_commands, row_commands, table_commands
 from ebla.cli.context import STORE_DEFAULT, STORE_HELP, Context
 from ebla.cli.failures import ExitCode, complain
 from ebla.cli.sinks import write_line
@@ -77,6 +77,10 @@ for _command, _epilog in (
     (pipeline_commands.export, pipeline_commands.EXPORT_EXAMPLES),
     (table_commands.flush, table_commands.FLUSH_EXAMPLES),
     (table_commands.stats, table_commands.STATS_EXAMPLES),
+    (care_commands.compact, care_commands.COMPACT_EXAMPLES),
+    (care_commands.clone, care_commands.CLONE_EXAMPLES),
+    (care_commands.snapshots, care_commands.SNAPSHOTS_EXAMPLES),
+    (care_commands.gc, care_commands.GC_EXAMPLES),
     (table_commands.drop, table_commands.DROP_EXAMPLES),
 ):
     app.command(epilog=_epilog)(_command)

@@ -47,6 +47,10 @@ def test_the_commands_are_all_there() -> None:
         "export",
         "flush",
         "stats",
+        "compact",
+        "clone",
+        "snapshots",
+        "gc",
         "drop",
     ]
     assert expected == COMMANDS
