@@ -25,7 +25,10 @@ from benchmarks.machine import describe, is_memory_backed
 from benchmarks.report import Report, markdown, rich_table
 from benchmarks.workload import run_workload
 
-WORKLOADS = ("ingest", "single", "scan", "scan5", "get", "replay", "memory", "block", "spark")
+WORKLOADS = (
+    *("ingest", "single", "scan", "scan5", "get", "replay", "memory", "block"),
+    *("ycsb", "compaction", "space", "instant", "spark"),
+)
 PEERS = ("rocksdict", "lmdb", "duckdb")
 RESULTS = Path(__file__).with_name("RESULTS.md")
 INTRODUCTION = """# Results of `python -m benchmarks`

@@ -1,0 +1,80 @@
+"""What must not take longer where there are more rows: clone, split and join, at ten times the rows.
+
+Timed is the call, on a table that is flushed and compacted, and the best of several counts. The store has the settings
+of a user, but for the background work, which would come between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from benchmarks import data, store
+from benchmarks.harness import Options, check, say, scratch, timed
+from benchmarks.report import Comparison, Report, milliseconds, within_time
+
+TIMES = 10
+REPEATS = 7
+# Within noise: a call takes a few milliseconds, most of them syncs.
+FACTOR = 1.5
+
+
+def run(options: Options) -> Report:
+    """Measure and compare."""
+    large = options.rows_or(2_000_000, 200_000)
+    taken: dict[int, dict[str, float]] = {}
+    for rows in (large // TIMES, large):
+        say(f"instant: {rows:,} rows")
+        with scratch(options) as root:
+            database, table = store.create(root / "ebla", store.AS_LOADED)
+            for batch in data.stream(rows, batch_rows=10_000):
+                table.put(batch, wait="none")
+            table.compact()
+            taken[rows] = {name: _best(work) for name, work in _works(database, table).items()}
+            check(sum(batch.num_rows for batch in table.scan(columns=["id"]).to_batches()), rows, "rows")
+            database.close()
+    small = large // TIMES
+    lines = [
+        Comparison(
+            f"{name}, {large:,} rows",
+            milliseconds(taken[large][name]),
+            f"Ebla, {small:,} rows",
+            milliseconds(taken[small][name]),
+            within_time(FACTOR),
+        )
+        for name in taken[large]
+    ]
+    return Report("instant", "calls whose time does not grow with the rows", lines)
+
+
+def _best(work: Callable[[], float]) -> float:
+    return min(work() for _ in range(REPEATS))
+
+
+def _works(database: Any, table: Any) -> dict[str, Callable[[], float]]:
+    numbers = count()
+
+    def clone() -> float:
+        return timed(lambda: database.clone_table(store.TABLE, f"clone{next(numbers)}"))[0]
+
+    works: dict[str, Callable[[], float]] = {"clone": clone}
+
+    def split() -> float:
+        seconds, _ = timed(lambda: table.split(b"\x80"))
+        table.join(b"\x01", b"\x80")
+        return seconds
+
+    def join() -> float:
+        table.split(b"\x80")
+        return timed(lambda: table.join(b"\x01", b"\x80"))[0]
+
+    works |= {"split": split, "join": join}
+    if hasattr(database, "alter_table"):
+
+        def alter() -> float:
+            name = f"added{next(numbers)}"
+            return timed(lambda: database.alter_table(store.TABLE, add_columns={name: "int64"}))[0]
+
+        works["alter, add a column"] = alter
+    return works
