@@ -240,6 +240,24 @@ class Fragment:
             bytes_known=bytes_known,
         )
 
+    def row_after(self, first: bytes, rows: int) -> bytes | None:
+        """Return the row that so many records lie before, from `first` on, or the first row of a block near it.
+
+        None if there are no more than that. At most two blocks are decoded.
+        """
+        starts, counts = self.footer.block_first, self.footer.block_rows
+        number = max(0, bisect_right(starts, first) - 1)
+        block = self.block(number)
+        at = block.lower_bound(first) + rows
+        if at >= len(block):
+            at -= len(block)
+            number += 1
+            if number >= len(starts) or at >= counts[number]:
+                return starts[number + 1] if number + 1 < len(starts) else None
+            block = self.block(number)
+        found: bytes = block.rows[at].as_py()
+        return found
+
     def find(self, row: bytes, hashed: Callable[[], int], *, newest: bool = False) -> list[tuple[Block, int, int]]:
         """Return the places of the records of one row. `hashed` gives the row's bloom hash, if it is asked for.
 

@@ -35,6 +35,8 @@ from ebla.tablet.view import Sources, TableView, check_history
 
 # A read of at most this many blocks of a file goes through the cache; a longer one would only wash it out.
 CACHED_BLOCKS_MAX = 4
+# The ends of neighbouring blocks are joined if they are short: one run less to merge.
+JOINED_RECORDS_MAX = 1_024
 # Versions that have been replaced are left out before a merge where they are many; else the merge does it quicker.
 THIN_RECORDS_MIN = 256
 THIN_SHARE_MAX = 0.7
@@ -159,6 +161,8 @@ class Reader:
         if sum(b - a for a, b in stretches) <= CACHED_BLOCKS_MAX or fragment.is_cached:
             sliced = (fragment.block(i).slice_range(share.first, share.last) for s in stretches for i in range(*s))
             found = [run for run in sliced if run is not None]
+            if len(found) > 1 and sum(map(len, found)) <= JOINED_RECORDS_MAX:
+                found = [Run(pa.concat_batches([run.records for run in found]), found[0].txn)]
         else:
             run = fragment.read_range(share.first, share.last, names, newest=newest)
             found = [] if run is None else [run]

@@ -39,6 +39,8 @@ WINDOW_BATCHES = 4
 WINDOW_BATCHES_MERGED = 2
 INLINE_ROWS = 16_384
 MEMORY_STRIDE = 4_096
+# A scan of at most so many rows is cut exactly; a longer one at the first rows of blocks.
+SHORT_ROWS_MAX = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +175,22 @@ class Scanner:
         """
         reverse = self._request.reverse
         size = self._first_window()
+        limit = self._request.limit
+        is_short = limit is not None and limit <= SHORT_ROWS_MAX and self._request.where is None and not reverse
+        short = limit if is_short else None
 
         def plan(rest: KeyRange) -> tuple[list[Window], KeyRange | None]:
-            nonlocal size
+            nonlocal size, short
             view = self._view()
             metadata = view.metadata
             tablet = metadata.tablet_before(rest.last) if reverse else metadata.tablet_for(rest.first)
             share = rest.intersect(tablet.range)
             assert share is not None, "the tablets cover every row"
             sources = self._sources(view, tablet, share)
+            if short is not None:
+                window = KeyRange(share.first, self._short_end(view.parts.reader, sources, share, short))
+                short = None if short >= SHORT_ROWS_MAX else short * WINDOW_GROWTH
+                return [(window, 0)], after(rest, window, reverse=False)
             marks = sorted(mark for one in sources for mark in self._source_marks(view.parts.reader, one, share))
             largest = self._window_rows(view, tablet, sources)
             if reverse:
@@ -196,6 +205,24 @@ class Scanner:
             return windows, after(rest, share, reverse=reverse)
 
         return plan
+
+    def _short_end(self, reader: Reader, sources: Sequence[Sources], share: KeyRange, rows: int) -> bytes | None:
+        """Return where a window ends in which no source has many more than so many rows, and one about as many.
+
+        A short scan that begins anywhere should not read, merge and throw away the rest of a block.
+        """
+        ends = [share.last] if share.last is not None else []
+        for one in sources:
+            for block in one.blocks:
+                at = block.lower_bound(share.first) + rows
+                if at < len(block):
+                    ends.append(block.rows[at].as_py())
+            for ref in one.fragments:
+                end = reader.fragment(ref).row_after(share.first, rows)
+                if end is not None:
+                    ends.append(end)
+        # A row of which there are many versions: all of them, and no more.
+        return max(min(ends), share.first + b"\0") if ends else None
 
     def _first_window(self) -> int:
         limit = self._request.limit

@@ -33,6 +33,9 @@ def merged(runs: list[ColumnsRun], rules: Rules, ids: tuple[int, ...] = IDS) -> 
     """Merge, and put the answer in the form of `seen_columns`."""
     types = {i: COLUMN_TYPES[i] for i in ids}
     answer = merge_columns([run.run() for run in runs], types, rules)
+    other_way = merge_columns([run.run() for run in runs], types, rules, short_way=False)
+    assert answer.rows.equals(other_way.rows)
+    assert all(column.equals(other_way.columns[i]) for i, column in answer.columns.items())
     assert list(answer.columns) == list(ids)
     for field_id, column in answer.columns.items():
         kind = types[field_id]
