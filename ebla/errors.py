@@ -18,6 +18,7 @@
     |   |-- StoreLocked          another process has the store open for writing
     |   |-- StaleRoute           the tablet is elsewhere or changed: look it up again
     |   |-- SchemaChanged        the schema changed under the request: resolve its columns again
+    |   |-- TableUnloaded        the table was taken offline, and may come back
     |   |-- Closed               the store was closed while the request was under way
     |   `-- TimedOut             it took longer than allowed
     |-- OutcomeUnknown       it may or may not have happened: read before repeating
@@ -60,6 +61,7 @@ __all__ = [
     "StoreLocked",
     "StoreNotFound",
     "TableExists",
+    "TableUnloaded",
     "TimedOut",
     "Unavailable",
     "UnknownColumn",
@@ -145,6 +147,10 @@ class StaleRoute(Unavailable):
 
 class SchemaChanged(StaleRoute):
     """The schema of the table changed since the request was made. Nothing was applied; make it again."""
+
+
+class TableUnloaded(Unavailable):
+    """The table is not loaded: it was taken offline by `unload_table`, and `load_table` brings it back."""
 
 
 class Closed(Unavailable):

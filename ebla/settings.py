@@ -41,6 +41,10 @@ class Settings:
     tablet_bytes_max: int = 512 * MIB
     join_bytes_max: int = 32 * MIB
     join_after_seconds: float = 3600.0
+    # A tablet that nobody has read for so long lets go of what it holds in memory (0: never). See tablet/loader.py.
+    tablet_idle_seconds: float = 600.0
+    # These tables are loaded wholly when the store is opened, before anything else; others when they are read.
+    load_first: tuple[str, ...] = ()
     # A compaction or a bulk load begins a new file when one has this size.
     fragment_bytes_max: int = 128 * MIB
 

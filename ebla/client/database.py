@@ -297,6 +297,22 @@ class Database:
         )
         return Table(self._store, self._store.alter_table(name, request))
 
+    def unload_table(self, name: str) -> None:
+        """Take a table offline: all of it goes to its files, and requests raise `TableUnloaded` until `load_table`.
+
+        It stays offline when the store is opened again.
+        """
+        self._check_writable()
+        self._store.unload_table(name)
+
+    def load_table(self, name: str) -> None:
+        """Bring a table back that was taken offline. Requests that come meanwhile wait.
+
+        A table that is not offline is loaded wholly, tablet by tablet, instead of when it is read.
+        """
+        self._check_open()
+        self._store.load_table(name)
+
     # --- bulk jobs ---
 
     def commit_bulk(self, commit: BulkCommit) -> BulkResult:

@@ -260,6 +260,7 @@ class Table:
 
         def attempt() -> int | None:
             read_at = self._read_txn()
+            self._store.admit_row(self._state, row)
             view = self._state.view
             parts = view.parts
             point = ReadPoint(read_at, parts.projection([column], versions=2))
@@ -379,6 +380,8 @@ class Table:
         return self._read_from(view, encoded, view.parts.projection(columns), txn)
 
     def _read_from(self, view: TableView, encoded: bytes, projection: Projection, txn: int) -> Row | None:
+        if not self._state.door.is_open:
+            self._store.admit_row(self._state, encoded)
         parts = view.parts
         point = ReadPoint(txn, projection)
         try:
@@ -429,6 +432,8 @@ class Table:
         if schema_version not in (None, view.parts.version):
             raise schema_changed(self.name)
         projection = view.parts.projection(columns)
+        if not self._state.door.is_open and len(rows):
+            self._store.admit(self._state, KeyRange(rows[0].as_py(), successor(rows[-1].as_py())))
         batches = view.parts.reader.read_rows(view, rows, ReadPoint(txn, projection))
         return pa.Table.from_batches(batches, projection.arrow_schema)
 
@@ -562,6 +567,7 @@ class Table:
                     "first": None if tablet.first == b"" else _shown_bound(decode.decode, tablet.first),
                     "last": None if tablet.last is None else _shown_bound(decode.decode, tablet.last),
                     "state": tablet.state,
+                    "life": self._state.door.state_of(tablet.id).name.lower(),
                     "fragments": len(references),
                     "rows": sum(ref.rows for ref in references),
                     "bytes": sum(ref.bytes for ref in references),

@@ -16,6 +16,7 @@ touch each other commute, and one that lost a race is tried again on what the wi
     BeginSplit, FinishSplit, CancelSplit, BeginJoin, FinishJoin, CancelJoin       recutting.py
     AlterSchema     the schema becomes another, and references count for the groups that it has      altering.py
     AssignTablets, StartTablets, ReplaceTablets, PlaceTablets, ForgetReplaced     assigning.py
+    UnloadTablets, LoadTablets       serving.py
 
 Applying a list of changes is all or nothing. Invariants: `flushed` never goes down; a stale epoch changes nothing.
 """
@@ -48,6 +49,7 @@ from ebla.metadata.recutting import (
     recut,
 )
 from ebla.metadata.requirements import RequirementFailed, TabletAt, led, named_once
+from ebla.metadata.serving import LoadTablets, Serving, UnloadTablets, serve
 from ebla.metadata.table_metadata import FragmentRef, GroupState, RangeErasure, TableMetadata, TabletMetadata
 from ebla.ranges import KeyRange
 from ebla.schema import TableSchema
@@ -179,6 +181,7 @@ Change: TypeAlias = (
     | AlterSchema
     | Recut
     | Assign
+    | Serving
 )
 
 
@@ -221,6 +224,8 @@ def _update(metadata: TableMetadata, change: Change) -> TableMetadata:
             return assign(metadata, change)
         case AlterSchema():
             return _alter(metadata, change)
+        case UnloadTablets() | LoadTablets():
+            return serve(metadata, change)
 
 
 def _alter(metadata: TableMetadata, change: AlterSchema) -> TableMetadata:

@@ -126,6 +126,7 @@ def plan_scan(
             at_least_txn=seen,
         )
         groups = [group.id for group in projection.groups if native and _reads_natively(group, projection)]
+        store_of(database).admit(state, key_range)
         found = survey(state.view, state.reader, projection, key_range, txn, groups)
         plan = make_plan(found.sources, found.erasures, cores, limits)
         layers = lay(plan, found, state.reader, store.scan_pool, cores)

@@ -91,6 +91,12 @@ class BlockCache:
             for key in keys:
                 self._remove(key)
 
+    def drop_files(self, files: Collection[str]) -> None:
+        """Forget all that is of these files, by whose names keys begin."""
+        with self._lock:
+            for key in [key for key in self._priority if key[0] in files]:
+                self._remove(key)
+
     # --- classes ---
 
     def is_kept(self, file: str) -> bool:

@@ -397,15 +397,23 @@ class OpenFragments:
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._open: OrderedDict[tuple[str, int | None, int], Fragment] = OrderedDict()
+        self._used: set[str] = set()
 
     def find(self, file: str, constant_txn: int | None = None, types_version: int = 0) -> Fragment | None:
         """Return a fragment if it is open."""
         key = (file, constant_txn, types_version)
         with self._lock:
             found = self._open.get(key)
+            self._used.add(file)
             if found is not None:
                 self._open.move_to_end(key)
             return found
+
+    def take_used(self) -> set[str]:
+        """Return the files that were asked for since the last time that this was asked."""
+        with self._lock:
+            used, self._used = self._used, set()
+        return used
 
     def forget(self, files: Collection[str]) -> None:
         """Let go of fragments that were replaced; whoever still reads one keeps it open."""

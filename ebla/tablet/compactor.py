@@ -155,7 +155,7 @@ class Compactor:
                 for group in table.view.schema.groups:
                     if self._worker.is_stopping:
                         return False
-                    if not table.is_dropped and self._compact_if_due(table, tablet, group):
+                    if not (table.is_dropped or table.is_offline) and self._compact_if_due(table, tablet, group):
                         return True
         return False
 

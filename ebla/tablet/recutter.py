@@ -33,6 +33,7 @@ from ebla.metadata.recutting import (
 )
 from ebla.metadata.table_metadata import JoinPlan, TableMetadata, TabletMetadata
 from ebla.metadata.transaction import MetadataServer
+from ebla.ranges import KeyRange
 from ebla.storage.records import ROW
 from ebla.tablet.commit_log import CommitLog
 from ebla.tablet.flusher import Flusher
@@ -78,9 +79,19 @@ class Recutter:
         self._writable_log = writable_log
         self._new_id = new_id
         self._lock = threading.RLock()
+        # Loads the tablets of a range; set before the first use.
+        self.activate: Callable[[TableState, KeyRange], None] = lambda table, rows: None
         # Written by whoever holds _lock, read by others.
         self.splits = 0
         self.joins = 0
+
+    def exclusively(self) -> contextlib.AbstractContextManager[object]:
+        """Let no tablet be cut, and no table be held still by others, within a block."""
+        return self._lock
+
+    def newest_txn(self) -> int:
+        """Return the newest txn that was given out."""
+        return self._sequencer.allocated
 
     # --- split ---
 
@@ -95,6 +106,7 @@ class Recutter:
             if metadata.is_fixed:
                 raise CannotSplit(f"the table {table.name!r} is fixed: its tablets are never split")
             tablet, row = self._divide(table, row, tablet_id)
+            self.activate(table, tablet.range)
             children = (self._new_id(), self._new_id())
             self._save(table, BeginSplit(TabletAt(tablet.id, tablet.epoch), row, children), CannotSplit)
             self._finish_split(table, tablet, log)
@@ -178,6 +190,7 @@ class Recutter:
             log = self._prepare(table)
             if table.view.metadata.is_fixed:
                 raise CannotJoin(f"the table {table.name!r} is fixed: its tablets are never joined")
+            self.activate(table, KeyRange(left.first, right.last))
             plan = JoinPlan(left.id, right.id, self._new_id())
             begin = BeginJoin(TabletAt(left.id, left.epoch), TabletAt(right.id, right.epoch), plan.child)
             self._save(table, begin, CannotJoin)

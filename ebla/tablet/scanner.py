@@ -133,6 +133,7 @@ class Scanner:
 
     def _read(self, window: KeyRange) -> pa.Table | None:
         """Read one window. Tablets may have changed since it was cut, so it may touch several."""
+        self._store.admit(self._table, window)
         view = self._view()
         point = ReadPoint(self._txn(), self._projection)
         reader = view.parts.reader
@@ -185,6 +186,7 @@ class Scanner:
             metadata = view.metadata
             tablet = metadata.tablet_before(rest.last) if reverse else metadata.tablet_for(rest.first)
             share = rest.intersect(tablet.range)
+            self._store.admit(self._table, tablet.range)
             assert share is not None, "the tablets cover every row"
             sources = self._sources(view, tablet, share)
             if short is not None:

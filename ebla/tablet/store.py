@@ -57,6 +57,7 @@ from ebla.tablet.doubts import Doubts
 from ebla.tablet.flusher import Flusher
 from ebla.tablet.garbage import Garbage, Nursery
 from ebla.tablet.gate import Gate
+from ebla.tablet.loader import Loader
 from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.pauses import Pauses
 from ebla.tablet.pins import Pins
@@ -157,6 +158,22 @@ class TabletStore:
             self._nursery,
         )
         self._cloner = Cloner(metadata, self._recutter, self._nursery, self._doubts, new_id)
+        self._loader = Loader(
+            self._tables,
+            metadata,
+            files,
+            self.fragments,
+            cache,
+            self._recutter,
+            self._flusher,
+            clock,
+            server,
+            settings.tablet_idle_seconds,
+        )
+        self._recutter.activate = self._loader.admit
+        self.admit = self._loader.admit
+        self.admit_row = self._loader.admit_row
+        self._is_recovered = False
         self._shaper = Shaper(self._tables, self._recutter, settings, clock, self._care)
         # Set by `start`.
         self._commit_log: CommitLog | None = None
@@ -172,6 +189,9 @@ class TabletStore:
         """Open a table."""
         table = TableState(name, metadata, self.fragments, self.recent, self.settings)
         table.use_metadata(metadata, self.server)
+        self._loader.opened(table)
+        if self._is_recovered:
+            self._loader.ready(table)
         self._tables.add(table)
         self.preloader.start(table)
         return table
@@ -213,6 +233,11 @@ class TabletStore:
         self._tables.count_memory()
         with self._commit_lock:
             self._replies.restore(replies)
+        self._is_recovered = True
+        for table in self._tables.all():
+            self._loader.ready(table)
+        for name in self.settings.load_first:
+            self._loader.load_all(self._tables.named(name))
 
     def flush_replayed(self, table: TableState) -> None:
         """Make room during a replay: everything in it was committed before."""
@@ -311,6 +336,8 @@ class TabletStore:
                 self._recutter.settle(table)
             if table.is_schema_in_doubt and not table.is_paused:
                 self._alterer.settle(table)
+            if table.is_offline:
+                self._loader.admit_write(table)
             self._throttle(log)
             checked_at = None
             if unchanged_since is not None:
@@ -320,7 +347,7 @@ class TabletStore:
                     self._gate.wait(log)
                 if table.is_paused:
                     self._pauses.wait(table, log)
-                if table.is_unsettled or table.is_schema_in_doubt:
+                if table.is_unsettled or table.is_schema_in_doubt or table.is_offline:
                     continue
                 if self._closing:
                     raise Closed("the store was closed")
@@ -351,6 +378,9 @@ class TabletStore:
         cannot be told whether it was done: then the store takes no more writes until it is reopened.
         """
         self._doubts.settle()
+        table = self._tables.find(commit.table_id)
+        if table is not None:
+            self._check_online(table)
         return self._bulk.commit(commit)
 
     def _writable_log(self) -> CommitLog:
@@ -446,6 +476,7 @@ class TabletStore:
             suspects[:] = True
         for place in suspects.nonzero()[0]:
             row = rows[int(place)].as_py()
+            self.admit_row(table, row)
             tablet = view.metadata.tablet_for(row)
             # What an erasure left behind may be gone from below the floor: then nobody can say that nothing happened.
             floor = max((state.floor_txn for state in tablet.groups), default=0)
@@ -528,20 +559,41 @@ class TabletStore:
 
     def compact(self, table: TableState) -> None:
         """Flush a table and merge the fragments of each of its tablets and groups into one run."""
+        self._check_online(table)
         self.flush(table)
         self._compactor.compact_table(table)
 
+    def unload_table(self, name: str) -> None:
+        """Take a table offline; nothing happens if it is."""
+        self._writable_log()
+        self._loader.unload(self.table(name))
+
+    def load_table(self, name: str) -> None:
+        """Bring a table back that was taken offline; load it wholly if it was not."""
+        table = self.table(name)
+        if table.is_offline:
+            self._writable_log()
+            self._loader.load(table)
+        self._loader.load_all(table)
+
+    def _check_online(self, table: TableState) -> None:
+        if table.is_offline:
+            self._loader.admit_write(table)
+
     def split(self, table: TableState, row: bytes | None = None, tablet: str | None = None) -> tuple[str, str]:
         """Split a tablet at a row, or where it is divided evenly; return the ids of its children."""
+        self._check_online(table)
         return self._recutter.split(table, row, tablet)
 
     def join(self, table: TableState, left: TabletMetadata, right: TabletMetadata) -> str:
         """Make one tablet of two neighbours; return its id."""
+        self._check_online(table)
         return self._recutter.join(table, left, right)
 
     def _care(self) -> None:
         """Let go of what nobody has used for a while."""
         self.scanners.expire()
+        self._loader.drop_idle()
 
     def _sweep(self) -> None:
         self.garbage.collect(dry_run=False)

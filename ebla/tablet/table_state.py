@@ -27,6 +27,7 @@ from ebla.storage.records import Block
 from ebla.storage.row_block import RowBlock
 from ebla.tablet.admission import Admission, Mutation
 from ebla.tablet.commit_log import SMALL_BLOCK_ROWS, Combined, Commit, StagedBlock
+from ebla.tablet.door import Door
 from ebla.tablet.projection import Projection
 from ebla.tablet.reader import Reader
 from ebla.tablet.recent_rows import RecentRows
@@ -52,6 +53,7 @@ class TableState:
         # Set once.
         self.id = metadata.table_id
         self.name = name
+        self.door = Door()
         self.salt = zlib.crc32(self.id.encode()) * 0x9E3779B1
         self._parts_of = partial(SchemaParts, fragments=fragments, recent=recent, settings=settings)
         # Told of every change of METADATA, under the commit lock; set before the table is served.
@@ -70,6 +72,7 @@ class TableState:
         self.is_paused = False  # writers wait: see pauses.py
         self.former: dict[int, TableView] = {}  # the last views of former schemas, by version: for scans under way
         self.invalid_schema: SchemaError | None = None  # what METADATA says and cannot be, so that it is ignored
+        self.is_offline = False  # it was unloaded, and takes no writes: see loader.py
         self._indexes: dict[str, int] = {}
         self._log_taken: set[str] = set()
 
@@ -208,6 +211,10 @@ class TableState:
             for tablet in metadata.tablets:
                 for state in tablet.groups:
                     self.saw_index(tablet.id, state.flushed)
+
+    def forget_logs(self) -> None:
+        """Forget which tablets METADATA has in the log of this server: it has none any more."""
+        self._log_taken.clear()
 
     def holds_unflushed(self, tablets: frozenset[str]) -> bool:
         """Tell whether something of these tablets is in memory and in the log only."""

@@ -154,6 +154,18 @@ def join(table: str, first: Any, last: Any) -> Step:
     return Step(f"join {table}", "other", table, lambda db: db.table(table).join(first, last))
 
 
+def unload(table: str) -> Step:
+    return Step(f"unload {table} and load it", "other", table, lambda db: unload_and_load(db, table))
+
+
+def unload_and_load(db: Any, table: str) -> None:
+    """Take a table offline and back; whatever happens on the way, it must not stay offline for the steps to come."""
+    try:
+        db.unload_table(table)
+    finally:
+        db.load_table(table)
+
+
 def sync() -> Step:
     return Step("sync", "other", "", lambda db: db.sync())
 
@@ -223,6 +235,7 @@ def story() -> list[Step]:
         put("mixed", [{"user": "ada", "view:x": b"10"}, {"user": "nils", "age": 5}], "none"),
         flush("mixed"),
         erase("plain", b"0004"),
+        unload("plain"),
         put("mixed", {"user": "ada", "view:x": b"11"}, "none"),
         compact("plain"),
         reopen(),

@@ -174,6 +174,15 @@ class Pair:
             table.join(tablets=(ids[at], ids[at + 1]))
             assert len(table.tablets()) == len(ids) - 1
 
+    def unload(self, name: str) -> None:
+        """Take a table offline and back; what is not there meanwhile is there again after it."""
+        self.database.unload_table(name)
+        with pytest.raises(ebla.TableUnloaded):
+            list(self.table(name).scan())
+        with pytest.raises(ebla.TableUnloaded):
+            self.table(name).erase_range()
+        self.database.load_table(name)
+
     def reopen(self) -> None:
         """Close in order and open again."""
         self._let_go()

@@ -238,6 +238,10 @@ def machine_for(shape: Shape) -> type[RuleBasedStateMachine]:
         def join(self, table: str, number: int) -> None:
             self.both.join(table, number)
 
+        @step(table=tables)
+        def unload(self, table: str) -> None:
+            self.both.unload(table)
+
         @step(in_order=st.booleans())
         def reopen(self, in_order: bool) -> None:
             if in_order:

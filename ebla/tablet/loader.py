@@ -1,0 +1,308 @@
+"""Loading and unloading tablets: the driver of their life (life.py), which decides; here it is carried out.
+
+    open, create     config and log first, for all; fragments when somebody reads the tablet
+    read             a tablet that is not loaded is checked and loaded by its first reader, the others wait
+    idle             what nobody has read for `tablet_idle_seconds` lets go of footers and blocks, and of memory
+    unload_table     read-only, flushed, METADATA says that nobody has it, gone; requests are told to come back later
+    load_table       METADATA read and checked, nothing to replay, METADATA says that it is served, and so on as above
+
+**Safe load.** Before a tablet is read: its range fits those of its neighbours, every reference has rows of it, every
+file is there and has the size it was written with. What does not fit fails the reads of that tablet, and says which
+file it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from ebla.clock import Clock
+from ebla.errors import Corruption, EblaError, MissingFile, OutcomeUnknown, RequestError, TableUnloaded, Unavailable
+from ebla.metadata.changes import RequirementFailed, TabletAt
+from ebla.metadata.serving import UNLOADED, LoadTablets, Serving, UnloadTablets
+from ebla.metadata.table_metadata import FragmentRef, InvalidMetadata, TableMetadata, TabletMetadata, check_tablet
+from ebla.metadata.transaction import MetadataServer
+from ebla.ranges import KeyRange
+from ebla.storage.cache import BlockCache
+from ebla.storage.files import Files
+from ebla.storage.fragment_reader import OpenFragments
+from ebla.tablet.door import Door
+from ebla.tablet.events import RangeChanged, TabletListener
+from ebla.tablet.flusher import Flusher
+from ebla.tablet.life import LifeEvent, TabletState
+from ebla.tablet.open_tables import OpenTables
+from ebla.tablet.recutter import Recutter
+from ebla.tablet.table_state import TableState
+
+__all__ = ["Loader", "check_fits", "is_unloaded"]
+
+SAVE_ATTEMPTS_MAX = 5
+SAVE_PAUSE_SECONDS = 0.05
+
+
+class Loader(TabletListener):
+    """Loads and unloads tablets of open tables. Lock order: that of the recutter."""
+
+    def __init__(
+        self,
+        tables: OpenTables,
+        metadata: MetadataServer,
+        files: Files,
+        fragments: OpenFragments,
+        cache: BlockCache,
+        recutter: Recutter,
+        flusher: Flusher,
+        clock: Clock,
+        server: str,
+        idle_seconds: float,
+    ) -> None:
+        # Set once.
+        self._tables = tables
+        self._metadata = metadata
+        self._files = files
+        self._fragments = fragments
+        self._cache = cache
+        self._recutter = recutter
+        self._flusher = flusher
+        self._clock = clock
+        self._server = server
+        self._idle_seconds = idle_seconds
+        tables.events.add(self)
+        # Used by whoever drops what is idle: the worker's thread, or a test.
+        self._swept_at = clock.monotonic_seconds()
+
+    # --- tables come ---
+
+    def opened(self, table: TableState) -> None:
+        """Note that the METADATA of a table was read; its log may have to be replayed yet."""
+        table.door = Door(TabletState.UNKNOWN)
+        table.door.move_all(LifeEvent.LOAD)
+        table.door.move_all(LifeEvent.CONFIG_LOADED)
+
+    def ready(self, table: TableState) -> None:
+        """Note that the log is replayed, and serve the table unless METADATA says that it is unloaded.
+
+        METADATA names the log of this server before the first write to a tablet is acknowledged: that is the saving of
+        the config, and nobody has to wait for it here.
+        """
+        if is_unloaded(table.view.metadata):
+            table.is_offline = True
+            table.door.move_all(LifeEvent.FAILED, "load it with load_table")
+            return
+        self._begin(table)
+
+    def _begin(self, table: TableState) -> None:
+        table.door.move_all(LifeEvent.LOG_REPLAYED)
+        table.door.move_all(LifeEvent.CONFIG_SAVED)
+        table.door.begin(tablet.id for tablet in table.view.metadata.tablets)
+
+    # --- requests ---
+
+    def admit(self, table: TableState, rows: KeyRange) -> None:
+        """Return when the tablets of `rows` can be read, loading them if need be; raises if they cannot."""
+        if not table.door.is_open:
+            table.door.admit(table.view.metadata.overlapping(rows), "read", lambda one: self._load(table, one))
+
+    def admit_row(self, table: TableState, row: bytes) -> None:
+        """Return when the tablet of a row can be read, as `admit`."""
+        if not table.door.is_open:
+            tablet = table.view.metadata.tablet_for(row)
+            table.door.admit((tablet,), "read", lambda one: self._load(table, one))
+
+    def admit_write(self, table: TableState) -> None:
+        """Return when a table that was offline takes writes; raises if it does not."""
+        tablets = table.view.metadata.tablets
+        table.door.admit(tablets[:1], "write", lambda one: None)
+        if table.is_offline:
+            raise TableUnloaded(f"the table {table.name!r} is not loaded: load it with load_table, then retry")
+
+    # --- fragments ---
+
+    def load_all(self, table: TableState) -> None:
+        """Load all tablets of a table, without waiting for somebody to read them."""
+        self.admit(table, KeyRange())
+
+    def _load(self, table: TableState, tablet: TabletMetadata) -> None:
+        """Check a tablet and what it refers to."""
+        while True:
+            metadata = table.view.metadata
+            current = metadata.by_id(tablet.id)
+            if current is None:
+                return  # split or joined meanwhile, after it was loaded by somebody else
+            try:
+                check_fits(metadata, current)
+                for state in current.groups:
+                    for ref in state.fragments:
+                        self._check_file(ref)
+            except MissingFile:
+                if table.view.metadata is metadata:
+                    raise
+                continue  # it was replaced by another, and removed
+            return
+
+    def _check_file(self, ref: FragmentRef) -> None:
+        if self._fragments.find(ref.file, ref.txn) is not None:
+            return
+        try:
+            size = self._files.size(ref.file)
+        except FileNotFoundError:
+            raise MissingFile(f"the fragment {ref.file} is not there: restore it from a backup") from None
+        except OSError as error:
+            raise Unavailable(f"{ref.file} cannot be looked at: {error}: mend the cause, then retry") from error
+        if size != ref.bytes:
+            raise Corruption(ref.file, f"it has {size} bytes, and had {ref.bytes} when it was written")
+
+    # --- idle ---
+
+    def drop_idle(self) -> int:
+        """Let go of what belongs to tablets that nobody has read for a while; return how many these are."""
+        now = self._clock.monotonic_seconds()
+        if not self._idle_seconds or now - self._swept_at < self._idle_seconds:
+            return 0
+        self._swept_at = now
+        used = self._fragments.take_used()
+        dropped = 0
+        for table in self._tables.all():
+            dropped += self._drop_idle(table, used)
+        return dropped
+
+    def _drop_idle(self, table: TableState, used: Collection[str]) -> int:
+        idle, kept = [], set()
+        for tablet in table.view.metadata.tablets:
+            files = {ref.file for state in tablet.groups for ref in state.fragments}
+            if files and files.isdisjoint(used) and table.door.state_of(tablet.id) is TabletState.ACTIVE:
+                idle.append((tablet.id, files))
+            else:
+                kept |= files
+        if not idle:
+            return 0
+        table.door.move([tablet for tablet, _ in idle], LifeEvent.IDLE)
+        self._let_go({file for _, files in idle for file in files} - kept)
+        if len(idle) == len(table.view.metadata.tablets) and table.memory_bytes:
+            self._flusher.flush_table(table)
+        return len(idle)
+
+    def _let_go(self, files: Collection[str]) -> None:
+        self._fragments.forget(files)
+        self._cache.drop_files(files)
+
+    # --- offline and back ---
+
+    def unload(self, table: TableState) -> None:
+        """Take a table offline: nothing of it is in memory or in the log any more, and requests are refused."""
+        with self._recutter.exclusively():
+            if table.is_offline:
+                return
+            with self._tables.lock:
+                table.is_offline = True
+            table.door.move_all(LifeEvent.UNLOAD, "it is being unloaded: load it with load_table")
+            try:
+                with self._recutter.held_still(table):
+                    table.door.move_all(LifeEvent.FLUSHED)
+                    self._save(table, UnloadTablets, UNLOADED)
+            except BaseException:
+                if table.door.common is TabletState.READ_ONLY:
+                    table.door.move_all(LifeEvent.FAILED)
+                    table.door.begin(tablet.id for tablet in table.view.metadata.tablets)
+                    with self._tables.lock:
+                        table.is_offline = False
+                else:
+                    table.door.move_all(LifeEvent.FAILED, "load it with load_table")
+                raise
+            table.door.move_all(LifeEvent.FINAL_SAVED, "load it with load_table")
+            self._forget(table)
+        self._tables.events.deliver()
+
+    def _forget(self, table: TableState) -> None:
+        with self._tables.lock:
+            table.forget_logs()
+            self._tables.events.note_unloaded(table.view.metadata)
+        table.row_cache.clear(self._recutter.newest_txn())
+        self._let_go(set(table.view.metadata.files()))
+
+    def load(self, table: TableState) -> None:
+        """Bring a table back. What was deferred meanwhile goes on; if it fails, it stays offline."""
+        with self._recutter.exclusively():
+            if not table.is_offline:
+                return
+            table.door.move_all(LifeEvent.LOAD)
+            try:
+                self._tables.use_metadata(table, self._metadata.refresh(table.id), self._server)
+                for tablet in table.view.metadata.tablets:
+                    self._load(table, tablet)
+                table.door.move_all(LifeEvent.CONFIG_LOADED)
+                if table.memory_bytes:
+                    raise Unavailable(f"{table.name!r} is not wholly unloaded: unload it again")
+                table.door.move_all(LifeEvent.LOG_REPLAYED)  # there was nothing: it was flushed before it was unloaded
+                self._save(table, LoadTablets, "running")
+            except BaseException as error:
+                table.door.move_all(LifeEvent.FAILED, f"loading failed ({error}): mend that, load it with load_table")
+                raise
+            with self._tables.lock:
+                table.is_offline = False
+            table.door.move_all(LifeEvent.CONFIG_SAVED)
+            table.door.begin(tablet.id for tablet in table.view.metadata.tablets)
+
+    def _save(self, table: TableState, change: Callable[[tuple[TabletAt, ...]], Serving], wanted: str) -> None:
+        """Save the state of all tablets; it may be repeated as often as one likes."""
+        unknown: EblaError | None = None
+        for attempt in range(SAVE_ATTEMPTS_MAX):
+            if attempt:
+                self._clock.sleep(SAVE_PAUSE_SECONDS)
+            try:
+                metadata = self._metadata.refresh(table.id) if attempt else table.view.metadata
+                tablets = tuple(TabletAt(one.id, one.epoch) for one in metadata.tablets if one.state != wanted)
+                saved = self._metadata.commit(table.id, [change(tablets)]) if tablets else metadata
+            except OutcomeUnknown as error:
+                unknown = error
+            except RequirementFailed as error:
+                raise RequestError(f"{table.name!r}: {error}") from error
+            except EblaError:
+                if unknown is None:
+                    raise
+            else:
+                self._tables.use_metadata(table, saved, self._server)
+                return
+        raise OutcomeUnknown(
+            f"it is not known whether METADATA of {table.name!r} was saved ({unknown}): nothing is lost; load or "
+            "unload it again"
+        ) from unknown
+
+    # --- events ---
+
+    def on_range_changed(self, event: RangeChanged) -> None:
+        """Forget the state of a tablet that was split or joined."""
+        table = self._tables.find(event.table)
+        if table is not None and table.door.state_of(event.tablet) in (
+            TabletState.FRAGMENTS_LOADING,
+            TabletState.ACTIVE,
+            TabletState.READ_ONLY,
+        ):
+            table.door.move([event.tablet], LifeEvent.RETIRED)
+
+
+def is_unloaded(metadata: TableMetadata) -> bool:
+    """Tell whether METADATA says that no server has the table."""
+    return any(tablet.state == UNLOADED for tablet in metadata.tablets)
+
+
+def check_fits(metadata: TableMetadata, tablet: TabletMetadata) -> None:
+    """Raise `Corruption` unless a tablet's range fits its neighbours', and what it refers to fits the tablet."""
+    where = f"METADATA of table {metadata.table_id}"
+    at = metadata.tablets.index(tablet)
+    neighbours: Sequence[TabletMetadata] = metadata.tablets[max(0, at - 1) : at + 2]
+    before = metadata.tablets[at - 1].last if at else b""
+    following = metadata.tablets[at + 1].first if at + 1 < len(metadata.tablets) else None
+    if tablet.first != before or tablet.last != following:
+        shown = ", ".join(f"{one.id} [{one.first!r}, {one.last!r})" for one in neighbours)
+        kind = "a hole" if _is_hole(before, tablet, following) else "an overlap"
+        raise Corruption(where, f"there is {kind} at tablet {tablet.id}: {shown}; repair it before it is loaded")
+    try:
+        check_tablet(tablet, metadata.schema)
+    except InvalidMetadata as error:
+        raise Corruption(where, str(error)) from error
+
+
+def _is_hole(before: bytes | None, tablet: TabletMetadata, following: bytes | None) -> bool:
+    if before is None or tablet.first < before:
+        return False
+    return tablet.first > before or (tablet.last is not None and (following is None or tablet.last < following))
