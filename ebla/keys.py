@@ -117,8 +117,22 @@ class KeyCodec:
         """Return the key of a row as Python values. Raises `InvalidKey` if no key has that row."""
         if self.is_simple:
             return (self._parts[0].unpack(row),)
-        values, at = [], 0
-        for part in self._parts:
+        values = self._decode(row)
+        if len(values) < len(self._parts):
+            raise self._undecodable("it is too short")
+        return values
+
+    def decode_bound(self, row: bytes) -> tuple[Any, ...]:
+        """Return what `bound` was given: a key, or its first few columns. `InvalidKey` if it is neither."""
+        return (self._parts[0].unpack(row),) if self.is_simple else self._decode(row)
+
+    def _decode(self, row: bytes) -> tuple[Any, ...]:
+        """Return the columns of a row, as many as there are."""
+        values: list[Any] = []
+        at = 0
+        for number, part in enumerate(self._parts):
+            if at == len(row) and number and not _may_be_empty(part):
+                break
             if isinstance(part, FixedPart):
                 raw, at = row[at : at + part.width], at + part.width
                 if at > len(row):
@@ -322,6 +336,11 @@ class KeyCodec:
 
     def _undecodable(self, reason: str) -> InvalidKey:
         return InvalidKey(f"a row that is no key of ({', '.join(self.names)}): {reason}")
+
+
+def _may_be_empty(part: FixedPart | TextPart) -> bool:
+    """Tell whether a column may take no bytes in a row: the last one, if it is text."""
+    return isinstance(part, TextPart) and not part.terminated
 
 
 def _rows_of_bytes(keys: Sequence[Any]) -> pa.Array | None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ebla.errors import InvalidKey
 from ebla.keys import KeyCodec
 from ebla.ranges import ALL, KeyRange
-from ebla.schema import Column
+from ebla.schema import Column, Schema
 
 # Few distinct characters, among them NUL and the escape byte, so that strings share prefixes.
 few_bytes = st.lists(st.sampled_from([0x00, 0x01, 0x61, 0xFE, 0xFF]), max_size=5).map(bytes)
@@ -489,3 +489,13 @@ def test_an_empty_prefix_is_every_row() -> None:
     assert codec_of(pa.int8()).prefix_range(()) == ALL
     assert codec_of(pa.int8()).prefix_range(-1) == KeyRange(b"\x7f", b"\x7f\0")
     assert codec_of(pa.uint8(), pa.int8()).prefix_range(255) == KeyRange(b"\xff", None)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_bound_is_turned_back_into_the_columns_it_was_made_of(length: int) -> None:
+    columns = {"name": "string", "n": "int32", "day": "date32"}
+    codec = KeyCodec(Schema(key=columns, columns={"v": "int64"}).number().key)
+    key = ("ada\x00", -5, date(2026, 1, 1))[:length]
+    assert codec.decode_bound(codec.bound(key)) == key
+    with pytest.raises(InvalidKey):
+        codec.decode_bound(codec.bound(key)[:-1])

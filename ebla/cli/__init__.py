@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from ebla.cli import care_commands, pipeline_commands, row_commands, table_commands
+from ebla.cli import care_commands, pipeline_commands, row_commands, table_commands, tablet_commands
 from ebla.cli.context import STORE_DEFAULT, STORE_HELP, Context
 from ebla.cli.failures import ExitCode, complain
 from ebla.cli.sinks import write_line
@@ -81,6 +81,9 @@ for _command, _epilog in (
     (care_commands.clone, care_commands.CLONE_EXAMPLES),
     (care_commands.snapshots, care_commands.SNAPSHOTS_EXAMPLES),
     (care_commands.gc, care_commands.GC_EXAMPLES),
+    (tablet_commands.tablets, tablet_commands.TABLETS_EXAMPLES),
+    (tablet_commands.split, tablet_commands.SPLIT_EXAMPLES),
+    (tablet_commands.join, tablet_commands.JOIN_EXAMPLES),
     (table_commands.drop, table_commands.DROP_EXAMPLES),
 ):
     app.command(epilog=_epilog)(_command)

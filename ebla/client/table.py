@@ -564,8 +564,8 @@ class Table:
             described.append(
                 {
                     "id": tablet.id,
-                    "first": None if tablet.first == b"" else _shown_bound(decode.decode, tablet.first),
-                    "last": None if tablet.last is None else _shown_bound(decode.decode, tablet.last),
+                    "first": None if tablet.first == b"" else _shown_bound(decode.decode_bound, tablet.first),
+                    "last": None if tablet.last is None else _shown_bound(decode.decode_bound, tablet.last),
                     "state": tablet.state,
                     "life": self._state.door.state_of(tablet.id).name.lower(),
                     "fragments": len(references),
@@ -648,7 +648,7 @@ def _sorted_distinct(rows: pa.Array) -> pa.Array:
 
 
 def _shown_bound(decode: Callable[[bytes], tuple[Any, ...]], row: bytes) -> Any:
-    """Return a tablet's bound as a key if it is one, else as bytes: a split may fall on a prefix of a key."""
+    """Return a tablet's bound as a key, or its first columns, if it is one, else as bytes."""
     try:
         key = decode(row)
     except RequestError:

@@ -51,6 +51,9 @@ def test_the_commands_are_all_there() -> None:
         "clone",
         "snapshots",
         "gc",
+        "tablets",
+        "split",
+        "join",
         "drop",
     ]
     assert expected == COMMANDS
