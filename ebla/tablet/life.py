@@ -8,7 +8,8 @@
     |                                                                        |
     |   final config saved          flushed                      unload      |
     `---------------------- 7 <---------------- 6 <--------------------------+-- (from 4, too)
-                                                `---- failed ----> 4
+                            |                   `---- failed ----> 4 <---- failed ---- 7
+                            `---- load (after an outcome that is not known) ----> 1
 
     state                       reads      writes    (what is deferred waits for the next state, or for a failure)
     0 unknown                   refused    refused
@@ -116,9 +117,10 @@ _STEPS: dict[tuple[TabletState, LifeEvent], Step] = {
     (_S.LOG_REPLAYING, _E.FAILED): Step(_S.UNKNOWN, (_A.FAIL_REQUESTS, _A.FORGET)),
     (_S.CONFIG_SAVING, _E.FAILED): Step(_S.UNKNOWN, (_A.FAIL_REQUESTS, _A.FORGET)),
     (_S.FRAGMENTS_LOADING, _E.FAILED): Step(_S.FRAGMENTS_LOADING, (_A.FAIL_REQUESTS,)),
-    # An unload that fails before the final config leaves the tablet served; then it may have happened, and stays so.
+    # An unload that fails leaves the tablet served. If it may have happened, it stays where it is until it is loaded.
     (_S.READ_ONLY, _E.FAILED): Step(_S.FRAGMENTS_LOADING, (_A.RELEASE_WRITES,)),
-    (_S.FINAL_SAVING, _E.FAILED): Step(_S.UNKNOWN, (_A.FORGET,)),
+    (_S.FINAL_SAVING, _E.FAILED): Step(_S.FRAGMENTS_LOADING, (_A.RELEASE_WRITES,)),
+    (_S.FINAL_SAVING, _E.LOAD): Step(_S.CONFIG_LOADING, (_A.READ_CONFIG,)),
     (_S.FRAGMENTS_LOADING, _E.RETIRED): Step(_S.UNKNOWN, (_A.FORGET,)),
     (_S.ACTIVE, _E.RETIRED): Step(_S.UNKNOWN, (_A.FORGET,)),
     (_S.READ_ONLY, _E.RETIRED): Step(_S.UNKNOWN, (_A.FORGET,)),

@@ -191,7 +191,9 @@ class Loader(TabletListener):
         """Take a table offline: nothing of it is in memory or in the log any more, and requests are refused."""
         with self._recutter.exclusively():
             if table.is_offline:
-                return
+                if table.door.common is TabletState.UNKNOWN:
+                    return
+                self.load(table)  # it was unloaded, or was not: nobody knows
             with self._tables.lock:
                 table.is_offline = True
             table.door.move_all(LifeEvent.UNLOAD, "it is being unloaded: load it with load_table")
@@ -199,14 +201,13 @@ class Loader(TabletListener):
                 with self._recutter.held_still(table):
                     table.door.move_all(LifeEvent.FLUSHED)
                     self._save(table, UnloadTablets, UNLOADED)
+            except OutcomeUnknown:
+                raise  # it stays as it is, until it is loaded or unloaded again
             except BaseException:
-                if table.door.common is TabletState.READ_ONLY:
-                    table.door.move_all(LifeEvent.FAILED)
-                    table.door.begin(tablet.id for tablet in table.view.metadata.tablets)
-                    with self._tables.lock:
-                        table.is_offline = False
-                else:
-                    table.door.move_all(LifeEvent.FAILED, "load it with load_table")
+                table.door.move_all(LifeEvent.FAILED)
+                table.door.begin(tablet.id for tablet in table.view.metadata.tablets)
+                with self._tables.lock:
+                    table.is_offline = False
                 raise
             table.door.move_all(LifeEvent.FINAL_SAVED, "load it with load_table")
             self._forget(table)

@@ -572,7 +572,8 @@ class TabletStore:
         """Bring a table back that was taken offline; load it wholly if it was not."""
         table = self.table(name)
         if table.is_offline:
-            self._writable_log()
+            if not self.is_writable:
+                raise ReadOnly("the store was opened read-only: open it without read_only to load a table")
             self._loader.load(table)
         self._loader.load_all(table)
 

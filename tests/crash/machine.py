@@ -81,6 +81,8 @@ def contents_of(db: Database, *, thorough: bool = True) -> Contents:
     as_of = db.snapshot().txn  # commits that nobody waited for may still be on their way into the log
     for name in db.tables():
         table = db.table(name)
+        if table._state.is_offline:  # a step was cut between unloading and loading it
+            db.load_table(name)
         keys = table.key_names
         rows = list(table.scan(versions=VERSIONS, as_of=as_of))
         found[name] = [by_value(row, keys) for row in rows]
