@@ -176,7 +176,8 @@ class Loader(TabletListener):
         if not idle:
             return 0
         table.door.move([tablet for tablet, _ in idle], LifeEvent.IDLE)
-        self._let_go({file for _, files in idle for file in files} - kept)
+        # What belongs in memory stays there, read or not.
+        self._let_go({file for _, files in idle for file in files if not self._cache.is_kept(file)} - kept)
         if len(idle) == len(table.view.metadata.tablets) and table.memory_bytes:
             self._flusher.flush_table(table)
         return len(idle)
