@@ -17,7 +17,7 @@
     |-- Unavailable          retry: the same request may succeed later
     |   |-- StoreLocked          another process has the store open for writing
     |   |-- StaleRoute           the tablet is elsewhere or changed: look it up again
-    |   |-- SchemaChanged        the schema changed under the request: resolve its columns again
+    |   |   `-- SchemaChanged        the schema changed under the request: resolve its columns again
     |   |-- TableUnloaded        the table was taken offline, and may come back
     |   |-- Closed               the store was closed while the request was under way
     |   `-- TimedOut             it took longer than allowed
