@@ -96,6 +96,8 @@ class Door:
         `load` loads the fragments of a tablet. It is called by one of those who want to read it; the others wait.
         """
         for tablet in tablets:
+            if self.state_of(tablet.id) is TabletState.ACTIVE:
+                continue  # the usual case, without the lock
             while not self._may_pass(tablet, kind):
                 try:
                     load(tablet)

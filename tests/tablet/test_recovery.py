@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 import ebla
 from ebla.settings import Settings
@@ -44,3 +45,34 @@ def test_an_erasure_in_the_middle_of_an_entry_survives_a_flush_of_the_entry(tmp_
         replay(LogEntry(base + 3, (block,), (erasure,)), {state.id: state}, Replayed(), flush)
         assert state.view.memory_of(group.id).txn_min is None, "everything was flushed"
         assert [row["k"] for row in table.scan()] == ["b"]
+
+
+@pytest.mark.parametrize("kind", ["put", "erasure"])
+def test_the_log_of_a_retired_tablet_is_passed_over_and_that_of_an_unknown_one_is_not(
+    tmp_path: Path, kind: str
+) -> None:
+    with ebla.open(tmp_path, settings=Settings(background_compaction=False)) as db:
+        table = db.create_table("t", ebla.Schema(key={"k": "string"}, columns={"n": "int64"}))
+        state = table._state
+        (parent,) = state.view.metadata.tablets
+        (group,) = state.view.schema.groups
+        (column,) = group.columns
+        last = table.put([{"k": "a", "n": 1}, {"k": "z", "n": 2}])
+        table.split("m")
+
+        def entry(tablet: str, txn: int) -> LogEntry:
+            if kind == "erasure":
+                return LogEntry(txn, (), (ErasureHeader(state.id, b"", None, txn, (TabletPosition(tablet, 1, 9),)),))
+            records = pa.RecordBatch.from_arrays(
+                [pa.array([b"b"], pa.binary()), pa.array([3], pa.int64())], names=["_row", str(column.id)]
+            )
+            described = records.schema.serialize().to_pybytes()
+            slices = (Slice(tablet, 1, 9, 0, 1),)
+            return LogEntry(txn, (LogBlock(state.id, group.id, 1, txn, txn, slices, described, records),))
+
+        before = list(table.scan())
+        replay(entry(parent.id, last), {state.id: state}, Replayed(), lambda grown: None)
+        assert list(table.scan()) == before
+        for tablet, txn in ((parent.id, last + 1_000_000), ("nobody", last)):
+            with pytest.raises(ebla.Corruption, match="METADATA does not know"):
+                replay(entry(tablet, txn), {state.id: state}, Replayed(), lambda grown: None)

@@ -321,6 +321,31 @@ def test_a_bulk_commit_that_was_planned_before_a_split_reaches_the_children(db: 
     assert a_by_k(table) == before | {key: key for key in range(0, 100, 5)}
 
 
+def test_a_compaction_of_a_tablet_that_is_split_meanwhile_is_in_vain_and_its_children_are_compacted(
+    db: ebla.Database, table: ebla.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.flush()
+    table.put(rows(0, 1000, 5))
+    expected = list(table.scan())
+    compactor = db._store._compactor
+    merge = compactor._merge
+    split: list[tuple[str, str]] = []
+
+    def late(*given: Any, **more: Any) -> int:
+        read = merge(*given, **more)
+        if not split:
+            split.append(table.split("0500"))
+        return read
+
+    monkeypatch.setattr(compactor, "_merge", late)
+    table.compact()
+    assert [tablet["id"] for tablet in table.tablets()] == [*split[0]]
+    assert [tablet["fragments"] for tablet in table.tablets()] == [2, 2], "one run for each group of each child"
+    assert list(table.scan()) == expected
+    table.compact()
+    assert list(table.scan()) == expected
+
+
 # --- interrupted -----------------------------------------------------------------------------------
 
 
