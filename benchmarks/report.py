@@ -15,7 +15,7 @@ from rich.table import Table
 
 from benchmarks.reasons import REASONS
 
-_SMALL_IS_GOOD = ("us", "ms", "s", "MiB")
+_SMALL_IS_GOOD = ("us", "ms", "s", "MiB", "KiB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Goal:
         sign = "<" if self.kind == "under" else ">="
         if self.kind == "ratio at least":
             return f"{sign} {self.bound:.3g}x"
-        return f"{sign} {self.bound:,.0f} {self.unit}"
+        return f"{sign} {self.bound:,g} {self.unit}"
 
 
 def at_least_ratio(bound: float) -> Goal:

@@ -29,7 +29,11 @@ _PENDING = (PREPARING, CREATING)
 
 
 class Catalog:
-    """All tables. Iteration orders are those of insertion, so that the same events give the same decisions."""
+    """All tables.
+
+    `moved` and `switched` are what servers have to be told of, whoever decided it; the master takes it from there.
+
+    Iteration orders are those of insertion, so that the same events give the same decisions."""
 
     def __init__(self) -> None:
         self.tables: dict[str, TableInfo] = {}
@@ -42,6 +46,7 @@ class Catalog:
         self.deleted: dict[str, TableInfo] = {}  # tables that are to be purged, or brought back
         self.stale: dict[str, None] = {}  # tables that are known to be otherwise than they are here: look again
         self.moved: list[tuple[TabletMetadata | None, TabletMetadata | None]] = []  # placed otherwise: before, after
+        self.switched: dict[str, None] = {}  # tables that were deleted, brought back or altered
         self._is_loading = False
         self._placed: dict[str, dict[str, None]] = {}  # server -> tablets
         self._leads: dict[str, int] = {}
@@ -131,6 +136,8 @@ class Catalog:
         assert metadata is not None
         if known is not None and known.sequence > metadata.sequence:
             metadata = known
+        if info.stored is not None and info.stored.config.state != stored.config.state:
+            self.switched[info.id] = None
         self._index_name(info, stored)
         if metadata is not known:
             self._index_tablets(info, known, metadata)
@@ -185,6 +192,8 @@ class Catalog:
             new = [tablet for tablet in metadata.tablets if known.by_id(tablet.id) is not tablet]
         if not self._is_loading:
             self._note_moves(gone, new)
+            if known is not None and known.schema.version != metadata.schema.version:
+                self.switched[info.id] = None
         for tablet in gone:
             self._drop_tablet(tablet)
         for tablet in new:
@@ -196,7 +205,7 @@ class Catalog:
             self.retired.update(one.tablet for one in metadata.retired)
 
     def _note_moves(self, gone: Iterable[TabletMetadata], new: Iterable[TabletMetadata]) -> None:
-        """Keep what servers have to be told of, whoever decided it: `Master` takes it from here."""
+        """Keep which tablets have got other servers, another leader, or another epoch."""
         before = {tablet.id: tablet for tablet in gone}
         for tablet in new:
             former = before.pop(tablet.id, None)

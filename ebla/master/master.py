@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import TypeVar
 
-from ebla.clock import Clock
+from ebla.clock import Clock, txn_at
 from ebla.errors import EblaError, OutcomeUnknown, Unavailable
 from ebla.master import tables
 from ebla.master.assignment import plan_assignments
@@ -38,8 +38,8 @@ from ebla.master.messages import (
     UpdateTablet,
 )
 from ebla.master.refresh import refresh_tables
-from ebla.master.reports import CREATE, DELETE, UPDATE
-from ebla.master.servers import Servers
+from ebla.master.reports import ALTER, CREATE, DELETE, UPDATE
+from ebla.master.servers import ReplicaState, Servers
 from ebla.master.settings import MasterSettings
 from ebla.master.table_info import TableInfo, TabletInfo
 from ebla.master.tasks import Tasks
@@ -47,6 +47,7 @@ from ebla.master.writes import ChangeTable, ChangeTables, Operation, PurgeTable,
 from ebla.metadata.assigning import Assignment, PlaceTablets
 from ebla.metadata.table_metadata import Replica, TableMetadata, TabletMetadata
 from ebla.schema import TableSchema
+from ebla.schema_change import Alteration
 
 __all__ = ["Master", "MasterStopped"]
 
@@ -116,35 +117,26 @@ class Master:
         """Give a table another name."""
         return self._guarded(tables.rename_table(self.catalog, name, new_name))
 
+    def alter_table(self, name: str, alteration: Alteration) -> Operation[TableInfo]:
+        """Change the schema of a table: the next version, which its servers are told until all of them report it."""
+        dropped_at = txn_at(self._clock.microseconds())
+        return self._guarded(tables.alter_table(self.catalog, name, alteration, dropped_at=dropped_at))
+
     def delete_table(self, name: str) -> Operation[TableInfo]:
         """Delete a table; `undelete_table` brings it back until the retention is over."""
-        return self._guarded(self._delete(name))
+        return self._guarded(tables.delete_table(self.catalog, name, microseconds=self._clock.microseconds()))
 
     def undelete_table(self, name: str, new_name: str | None = None) -> Operation[TableInfo]:
         """Bring back the table that was deleted last under a name."""
-        return self._guarded(self._undelete(name, new_name))
-
-    def _delete(self, name: str) -> Operation[TableInfo]:
-        info = yield from tables.delete_table(self.catalog, name, microseconds=self._clock.microseconds())
-        self._tell_replicas(info, UPDATE)
-        return info
-
-    def _undelete(self, name: str, new_name: str | None) -> Operation[TableInfo]:
-        info = yield from tables.undelete_table(
-            self.catalog,
-            name,
-            new_name=new_name,
-            microseconds=self._clock.microseconds(),
-            settings=self.settings,
+        return self._guarded(
+            tables.undelete_table(
+                self.catalog,
+                name,
+                new_name=new_name,
+                microseconds=self._clock.microseconds(),
+                settings=self.settings,
+            )
         )
-        self._tell_replicas(info, UPDATE)
-        return info
-
-    def _tell_replicas(self, info: TableInfo, operation: str) -> None:
-        now = self._clock.monotonic_seconds()
-        for tablet in info.metadata.tablets:
-            for replica in tablet.replicas:
-                self.tasks.ensure(replica.server, tablet.id, operation, now)
 
     # --- heartbeats and requests -----------------------------------------------------------------
 
@@ -264,11 +256,15 @@ class Master:
             self._creating_since.update((assignment.tablet, now) for assignment in assignments)
 
     def _tell_moves(self) -> None:
-        """Make tasks of all that was placed otherwise since, by this master or by another."""
-        if not self.catalog.moved:
+        """Make tasks of all that was placed otherwise, deleted, brought back or altered, by this master or another."""
+        if not self.catalog.moved and not self.catalog.switched:
             return
         moved, self.catalog.moved = self.catalog.moved, []
+        switched, self.catalog.switched = self.catalog.switched, {}
         now = self._clock.monotonic_seconds()
+        for table_id in switched:
+            if table_id in self.catalog.tables:
+                self._tell_switched(self.catalog.tables[table_id], now)
         for before, after in moved:
             # Servers that split or join a tablet see to the old one themselves.
             if before is not None and before.id not in self.catalog.retired:
@@ -276,6 +272,18 @@ class Master:
                     self._tell_removed(before.id, replica, now)
             if after is not None:
                 self._tell_placed(after, now)
+
+    def _tell_switched(self, info: TableInfo, now: float) -> None:
+        version = info.metadata.schema.version
+        for tablet in info.metadata.tablets:
+            for replica in tablet.replicas:
+                state = self._reported(replica.server, tablet.id)
+                if state is None:
+                    continue  # when it comes, its report will show what it lacks
+                if state.schema_version < version:
+                    self.tasks.ensure(replica.server, tablet.id, ALTER, now)
+                if (state.state == "stopped") != info.is_deleted:
+                    self.tasks.ensure(replica.server, tablet.id, UPDATE, now)
 
     def _tell_placed(self, tablet: TabletMetadata, now: float) -> None:
         for replica in tablet.replicas:
@@ -361,7 +369,7 @@ class Master:
                 )
                 yield Placed(tablet.id, tablet.leader, servers, is_settled)
 
-    def _reported(self, server: str, tablet: str) -> tuple[int, int, str] | None:
+    def _reported(self, server: str, tablet: str) -> ReplicaState | None:
         known = self.servers.get(server)
         return None if known is None else known.reported.get(tablet)
 

@@ -19,19 +19,32 @@ from itertools import pairwise
 import msgspec
 import pyarrow as pa
 
-from ebla.errors import EblaError, InvalidKey, RequestError, UnknownTable
+from ebla.errors import EblaError, InvalidKey, RequestError, Unavailable, UnknownTable
 from ebla.keys import KeyCodec
 from ebla.master.catalog import Catalog
 from ebla.master.settings import MasterSettings
 from ebla.master.table_info import TableInfo
-from ebla.master.writes import CreateTable, DeleteTable, Operation, RenameTable, StoredTable, UndeleteTable
+from ebla.master.writes import (
+    ChangeTable,
+    ChangeTables,
+    CreateTable,
+    DeleteTable,
+    Operation,
+    ReadTables,
+    RenameTable,
+    StoredTable,
+    UndeleteTable,
+)
 from ebla.metadata.assigning import PREPARING
+from ebla.metadata.changes import AlterSchema, FlushedTablet, RequirementFailed
 from ebla.metadata.clone import cloned
 from ebla.metadata.table_config import TableConfig
 from ebla.metadata.table_metadata import TableMetadata, initial_metadata
 from ebla.schema import Column, TableSchema, check_table_name
+from ebla.schema_change import Alteration, altered
 
 __all__ = [
+    "alter_table",
     "check_splits",
     "clone_table",
     "create_table",
@@ -40,6 +53,8 @@ __all__ = [
     "rename_table",
     "undelete_table",
 ]
+
+_ALTER_ATTEMPTS_MAX = 8
 
 
 def create_table(
@@ -120,6 +135,35 @@ def undelete_table(
     if not is_retained(info, microseconds, settings):
         raise UnknownTable(f"the retention of the table {name!r} is over: its data is being removed")
     return (yield from _switch(catalog, info, "its return", UndeleteTable(info.id, wanted), wanted))
+
+
+def alter_table(catalog: Catalog, name: str, alteration: Alteration, *, dropped_at: int) -> Operation[TableInfo]:
+    """Give a table the next version of its schema. It is altered when this ends; its servers follow, and report it.
+
+    What tablet servers change meanwhile, as by a split, makes the change start again on what they left.
+    """
+    info = catalog.table(name)
+    info.begin("an alteration")
+    try:
+        for _ in range(_ALTER_ATTEMPTS_MAX):
+            metadata = info.metadata
+            schema = altered(metadata.schema, alteration, dropped_at)
+            tablets = tuple(FlushedTablet(tablet.id, tablet.epoch, 0) for tablet in metadata.tablets)
+            change = ChangeTable(info.id, (AlterSchema(metadata.schema.version, schema, tablets),))
+            (answer,) = yield ChangeTables((change,))
+            if isinstance(answer, TableMetadata):
+                catalog.install_metadata(answer)
+                return info
+            if not isinstance(answer, RequirementFailed):
+                catalog.stale[info.id] = None
+                raise answer
+            (found,) = yield ReadTables((info.id,))
+            if not isinstance(found, StoredTable) or found.metadata is None:
+                break
+            catalog.install_metadata(found.metadata)
+    finally:
+        info.end()
+    raise Unavailable(f"others changed table {name!r} faster each time: nothing was changed, try again")
 
 
 def is_retained(info: TableInfo, microseconds: int, settings: MasterSettings) -> bool:

@@ -26,6 +26,7 @@ import msgspec
 
 from ebla.errors import Corruption, FormatTooNew
 from ebla.metadata.changes import Change
+from ebla.metadata.sharing import share_values
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.schema import decode_hook, encode_hook
 
@@ -110,7 +111,9 @@ def decode(content: bytes, file: str) -> Record:
             case 1:
                 return _change_decoder.decode(body)
             case 2:
-                return _snapshot_decoder.decode(body)
+                record = _snapshot_decoder.decode(body)
+                share_values(record.metadata)
+                return record
     except (msgspec.MsgspecError, ValueError) as error:
         raise Corruption(file, f"the body cannot be read: {error}", _HEADER_BYTES) from error
     raise Corruption(file, f"there is no kind {kind} of METADATA file", 10)

@@ -27,6 +27,7 @@ from ebla.master.messages import CreateTablet, Heartbeat, HeartbeatReply
 from ebla.master.settings import MasterSettings
 from ebla.master.writes import ChangeTables, Operation, PurgeTable, ReadTables, Write
 from ebla.schema import Group, Schema
+from ebla.schema_change import Alteration
 from tests.master.memory_durable import MemoryDurable
 from tests.master.simulated_server import SimulatedReplica, SimulatedServer
 
@@ -284,11 +285,18 @@ class Simulation:
         name, other = self.random.choice(there), self.random.choice(NAMES)
         if self.random.random() < 0.3:
             name = self.random.choice(NAMES)
-        kind = self.random.choice(("create", "create", "rename", "delete", "undelete"))
+        kind = self.random.choice(("create", "create", "rename", "delete", "undelete", "alter"))
         self.tell(f"asked in term {master.term}: {kind} {name} {other}")
         match kind:
             case "create":
                 self._start(master, master.create_table(other, SCHEMA, self._splits()), self._created)
+            case "alter":
+                column = f"n{next(self._ids)}"
+                self._start(
+                    master,
+                    master.alter_table(name, Alteration(add_columns={column: "int32"})),
+                    lambda info: self._check_altered(info.id, column),
+                )
             case "rename":
                 self._start(
                     master, master.rename_table(name, other), lambda info: self._check_was(info.id, other, "running")
@@ -307,6 +315,14 @@ class Simulation:
     def _created(self, info: Any) -> None:
         self.acknowledged[info.id] = None
         self._check_there(info.id)
+
+    def _check_altered(self, table_id: str, column: str) -> None:
+        config = self.durable.configs[table_id]
+        if not config.metadata_txnid:
+            return
+        columns = [one.name for group in self.durable.current(table_id).schema.groups for one in group.columns]
+        if column not in columns:
+            raise Broken(f"table {table_id} was said to have the column {column}, and does not")
 
     def _check_was(self, table_id: str, name: str | None, state: str) -> None:
         if not any(

@@ -15,6 +15,7 @@ import pytest
 from ebla.errors import EblaError
 from ebla.master.settings import MasterSettings
 from ebla.metadata.table_metadata import TabletMetadata
+from ebla.schema_change import Alteration
 from tests.master.master_world import SCHEMA, MasterWorld, real_durable
 from tests.metadata.metadata_world import SimulatedCrash, World
 from tests.support.simulated_files import Fault, FaultPlan
@@ -108,6 +109,13 @@ CASES = {
         before=({"users": "preparing preparing"}, [], 0, 0),
         after=({"people": "preparing preparing"}, [], 0, 0),
     ),
+    "alter": Case(
+        _created,
+        lambda world: world.run(world.master.alter_table("users", Alteration(add_columns={"city": "string"}))),
+        "CompareAndSet tables/",
+        before=({"users": "preparing preparing"}, [], 0, 0),
+        after=({"users": "preparing preparing, version 2"}, [], 0, 0),
+    ),
     "delete": Case(
         _created,
         lambda world: world.run(world.master.delete_table("users")),
@@ -170,6 +178,9 @@ def found(world: MasterWorld) -> Found:
     for info in catalog.tables.values():
         info.metadata.check()
     states = {info.name: " ".join(map(_told, info.metadata.tablets)) for info in catalog.named()}
+    for info in catalog.named():
+        if info.metadata.schema.version > 1:
+            states[info.name] += f", version {info.metadata.schema.version}"
     deleted = [info.name for info in catalog.deleted.values()]
     replaced = sum(len(info.metadata.replaced) for info in catalog.tables.values())
     return states, deleted, len(catalog.tombstones), replaced

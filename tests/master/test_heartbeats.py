@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ebla.errors import UnknownColumn, UnknownTable
 from ebla.master.messages import (
+    AlterTablet,
     CreateTablet,
     DeleteTablet,
     FullChunk,
@@ -23,6 +25,7 @@ from ebla.metadata.recutting import BeginSplit, FinishSplit
 from ebla.metadata.requirements import TabletAt
 from ebla.metadata.table_metadata import Replica
 from ebla.schema import decode_hook, encode_hook
+from ebla.schema_change import Alteration
 from tests.master.master_world import MasterWorld
 
 
@@ -309,6 +312,64 @@ def test_replica_that_was_removed_by_mistake_is_asked_for_again() -> None:
     assert world.requests() == []
     world.beat("s1", removed=[RemovedTablet(one.tablet, one.assignment_id)])
     assert [type(request) for _, request in world.requests()] == [CreateTablet]
+
+
+# --- alter ---------------------------------------------------------------------------------------
+
+
+def _add_city(world: MasterWorld) -> None:
+    world.run(world.master.alter_table("users", Alteration(add_columns={"city": "string"})))
+
+
+def test_altered_table_has_its_servers_told_until_they_report_the_version() -> None:
+    world = in_service((b"m",))
+    before = world.reported("users", "s1")
+    _add_city(world)
+    asked = world.requests()
+    assert [type(request) for _, request in asked] == [AlterTablet, AlterTablet]
+    assert {request.schema.version for _, request in asked if isinstance(request, AlterTablet)} == {2}
+    world.beat("s1", before)  # it has not done it yet
+    world.clock.advance(100)
+    world.beat("s1", has_report=False)
+    assert len(world.requests()) == 2
+    world.beat("s1", world.reported("users", "s1"))
+    world.clock.advance(100)
+    world.beat("s1", has_report=False)
+    assert world.requests() == []
+
+
+def test_server_that_was_away_during_an_alteration_is_told_when_it_reports_the_old_version() -> None:
+    world = in_service()
+    before = world.reported("users", "s1")
+    _add_city(world)
+    world.restart()
+    world.beat("s1", before, seqno=2, host="h1", full=True)
+    assert [type(request) for _, request in world.requests()] == [AlterTablet]
+
+
+def test_alteration_starts_again_on_what_a_split_left() -> None:
+    world = in_service()
+    (parent,) = world.metadata().tablets
+    at = TabletAt(parent.id, parent.epoch)
+    split = ChangeTable(world.metadata().table_id, (BeginSplit(at, b"m", ("c1", "c2")), FinishSplit(at, 10, 0)))
+    operation = world.master.alter_table("users", Alteration(add_columns={"city": "string"}))
+    write = next(operation)
+    world.durable.write(ChangeTables((split,)))
+    read = operation.send(world.durable.write(write))  # refused: look again
+    again = operation.send(world.durable.write(read))
+    with pytest.raises(StopIteration):
+        operation.send(world.durable.write(again))
+    assert world.metadata().schema.version == 2
+    assert [tablet.id for tablet in world.metadata().tablets] == ["c1", "c2"]
+
+
+def test_alteration_that_cannot_be_is_refused_and_lets_the_table_go() -> None:
+    world = in_service()
+    with pytest.raises(UnknownColumn):
+        world.run(world.master.alter_table("users", Alteration(drop_columns=["nothing"])))
+    with pytest.raises(UnknownTable):
+        world.run(world.master.alter_table("nobody", Alteration(drop_columns=["name"])))
+    _add_city(world)
 
 
 # --- the wire ------------------------------------------------------------------------------------
