@@ -102,6 +102,11 @@ class Expectations:
                 if step.table in store.tables():
                     store.drop_table(step.table)  # a drop whose outcome was unknown, seen from behind it
                 store.create_table(step.table, step.schema)
+            elif step.kind == "clone":
+                if step.table in store.tables():
+                    store.drop_table(step.table)
+                if step.origin in store.tables():
+                    store.clone_table(step.origin, step.table)
             elif step.kind == "drop":
                 if step.table in store.tables():
                     store.drop_table(step.table)

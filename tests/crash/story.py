@@ -20,7 +20,7 @@ from ebla.schema_change import Alteration, altered
 from ebla.settings import KIB, MIB, Settings
 from tests.model.reference import Cell, ReferenceTable
 
-Kind = Literal["create", "drop", "alter", "commit", "reopen", "other"]
+Kind = Literal["create", "clone", "drop", "alter", "commit", "reopen", "other"]
 
 CALM = Settings(
     flush_bytes=16 * MIB,
@@ -57,10 +57,19 @@ class Step:
     model: Callable[[ReferenceTable, int], object] | None = None
     is_synced: bool = True
     schema: Schema | None = None
+    origin: str = ""
 
 
 def create(table: str, schema: Schema, splits: list[Any] | None = None) -> Step:
     return Step(f"create {table}", "create", table, lambda db: db.create_table(table, schema, splits), schema=schema)
+
+
+def clone(origin: str, table: str) -> Step:
+    return Step(f"clone {origin} as {table}", "clone", table, lambda db: db.clone_table(origin, table), origin=origin)
+
+
+def gc() -> Step:
+    return Step("gc", "other", "", lambda db: db.gc(dry_run=False))
 
 
 def drop(table: str) -> Step:
@@ -235,6 +244,48 @@ def story() -> list[Step]:
         erase("plain", b"0004"),
         put("mixed", {"user": "ada", "view:x": b"11"}, "none"),
         compact("plain"),
+        reopen(),
+    ]
+
+
+def story_of_care() -> list[Step]:
+    """Clones that outlive their origin, compactions of both, and garbage collected after every one of them."""
+    return [
+        create("mixed", MIXED, ["h"]),
+        put(
+            "mixed",
+            [
+                {"user": "ada", "name": "Ada", "age": 36, "note": "engine", "click:home": b"1"},
+                {"user": "kurt", "name": "Kurt", "view:top": b"b"},
+            ],
+        ),
+        flush("mixed"),
+        put("mixed", [{"user": "emmy", "age": 53}, {"user": "ada", "age": 37}], "logged"),
+        erase_range("mixed", "k", "l"),
+        put("mixed", {"user": "kurt", "note": "again"}, "none"),
+        clone("mixed", "second"),
+        put("mixed", {"user": "ada", "age": 38}, "none"),
+        put("second", {"user": "ada", "age": 1_000, "click:home": b"2"}, "logged"),
+        erase("second", "emmy", wait="none"),
+        compact("mixed"),
+        gc(),
+        gc(),
+        compact("second"),
+        clone("second", "third"),
+        gc(),
+        drop("mixed"),
+        gc(),
+        gc(),
+        put("third", {"user": "rosa", "name": "Rosa"}),
+        drop("second"),
+        gc(),
+        compact("third"),
+        gc(),
+        reopen(),
+        put("third", {"user": "zuse", "note": "relay"}, "none"),
+        flush("third"),
+        clone("third", "second"),
+        gc(),
         reopen(),
     ]
 
