@@ -86,11 +86,13 @@ class Scan:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         names = self._projection.schema.key_names
+        projection = self._projection
+        is_plain = projection.versions == 1 and all(output.kind == "typed" for output in projection.outputs)
         for table in self._tables(False):
             for batch in table.to_batches(max_chunksize=DICT_ROWS):
                 for row in _dicts(batch):
-                    self._last = tuple(row[name] for name in names)
-                    yield spread(row, self._projection)
+                    self._last = tuple([row[name] for name in names])
+                    yield row if is_plain else spread(row, projection)
 
 
 def _dicts(batch: pa.RecordBatch) -> list[dict[str, Any]]:

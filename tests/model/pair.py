@@ -88,6 +88,7 @@ class Pair:
         self.last_txn = 0
         self.moments: dict[str, list[int]] = {}
         self.snapshots: list[Any] = []
+        self._names = 0
         self.scans: list[HeldScan] = []
         for name in shapes:
             self.create(name)
@@ -185,17 +186,26 @@ class Pair:
 
     def reopen(self) -> None:
         """Close in order and open again."""
+        named = [(snapshot.name, snapshot.txn) for snapshot in self.snapshots if snapshot.name is not None]
+        self.snapshots = [snapshot for snapshot in self.snapshots if snapshot.name is None]
         self._let_go()
         self.database.close()
         self.database = ebla.open(self.path, settings=self.settings)
-        assert self.database.tables() == self.model.tables()
+        self._found_again(named)
 
     def crash(self) -> None:
         """Stop without any order and open again."""
+        named = [(snapshot.name, snapshot.txn) for snapshot in self.snapshots if snapshot.name is not None]
         self.snapshots.clear()
         self.scans.clear()
         self.database = crash_and_reopen(self.database, self.settings)
+        self._found_again(named)
+
+    def _found_again(self, named: list[tuple[str, int]]) -> None:
+        """See that tables and named snapshots are there."""
         assert self.database.tables() == self.model.tables()
+        assert self.database.snapshots() == dict(named)
+        self.snapshots = [self.database.snapshot(name) for name, _ in named]
 
     def close(self) -> None:
         """Close the store for good."""
@@ -463,9 +473,10 @@ class Pair:
 
     # --- what is held open --------------------------------------------------------------------
 
-    def take_snapshot(self) -> None:
-        """Hold on to the present."""
-        snapshot = self.database.snapshot()
+    def take_snapshot(self, *, named: bool = False) -> None:
+        """Hold on to the present; with a name, over reopenings and crashes too."""
+        self._names += 1
+        snapshot = self.database.snapshot(f"snapshot{self._names}" if named else None)
         assert snapshot.txn >= self.last_txn
         self.snapshots.append(snapshot)
 
@@ -483,7 +494,7 @@ class Pair:
     def release_snapshot(self, number: int) -> None:
         """Let go of a snapshot."""
         if self.snapshots:
-            self.snapshots.pop(number % len(self.snapshots)).__exit__(None, None, None)
+            self.snapshots.pop(number % len(self.snapshots)).release()
 
     def begin_scan(self, name: str, *, reverse: bool, versions: int) -> None:
         """Begin a scan and read one row of it."""

@@ -208,9 +208,9 @@ def machine_for(shape: Shape) -> type[RuleBasedStateMachine]:
         def continue_scan(self, number: int, count: int | None) -> None:
             self.both.continue_scan(number, count)
 
-        @step()
-        def take_snapshot(self) -> None:
-            self.both.take_snapshot()
+        @step(named=st.booleans())
+        def take_snapshot(self, named: bool) -> None:
+            self.both.take_snapshot(named=named)
 
         @step(number=numbers, table=tables, key=keys)
         def read_snapshot(self, number: int, table: str, key: Key) -> None:

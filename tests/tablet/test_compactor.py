@@ -12,6 +12,7 @@ import pytest
 
 import ebla
 from ebla.settings import Settings
+from ebla.tablet.compactor import Compactor
 from tests.crash.machine import bounded
 
 BY_HAND = Settings(background_compaction=False)
@@ -195,3 +196,42 @@ def test_a_large_outcome_is_several_files_side_by_side(tmp_path: Path, monkeypat
         assert fragments(table) > 3
         assert everything(table) == expected
         assert len(list(table.scan(start=100, stop=200))) == 100
+
+
+def test_a_table_that_is_dropped_during_its_compaction_is_gone_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        table = db.create_table("users", USERS)
+        fill(table)
+        other = db.create_table("other", USERS)
+        other.put({"user": "a", "age": 1})
+        merge = Compactor._merge
+
+        def dropped_meanwhile(self: Compactor, *arguments: Any, **options: Any) -> Any:
+            done = merge(self, *arguments, **options)
+            if "users" in db.tables():
+                db.drop_table("users")
+            return done
+
+        monkeypatch.setattr(Compactor, "_merge", dropped_meanwhile)
+        table.compact()
+        assert db.tables() == ["other"]
+        assert db._store._nursery.young() == frozenset()
+        assert other.get("a")["age"] == 1
+
+
+def test_a_scan_of_a_table_that_is_dropped_ends_with_an_error_or_its_rows(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        table = db.create_table("users", USERS)
+        fill(table)
+        expected = [row["user"] for row in table.scan()]
+        rows = iter(table.scan())
+        begun = [next(rows)["user"] for _ in range(3)]
+        db.drop_table("users")
+        try:
+            begun += [row["user"] for row in rows]
+        except ebla.EblaError:
+            assert begun == expected[: len(begun)]
+        else:
+            assert begun == expected
