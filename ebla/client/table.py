@@ -599,6 +599,7 @@ class Table:
             "table": self.name,
             "id": self._state.id,
             "schema_version": view.schema.version,
+            "stage": self._state.door.stage.name.lower(),
             "tablets": len(view.metadata.tablets),
             "groups": groups,
             "row_cache": self._state.row_cache.stats(),

@@ -11,7 +11,7 @@ from typing import Literal
 
 from ebla.errors import TableUnloaded
 from ebla.metadata.table_metadata import TabletMetadata
-from ebla.tablet.life import Action, LifeEvent, TabletState, admits, step
+from ebla.tablet.life import Action, LifeEvent, TableStage, TabletState, admits, step
 
 __all__ = ["Door"]
 
@@ -37,6 +37,13 @@ class Door:
     def common(self) -> TabletState:
         """The state of all tablets that have no other."""
         return self._rest
+
+    @property
+    def stage(self) -> TableStage:
+        """What is known of the table as a whole."""
+        if self._rest is TabletState.UNKNOWN:
+            return TableStage.UNKNOWN
+        return TableStage.SCHEMA_LOADING if self._rest is TabletState.CONFIG_LOADING else TableStage.ACTIVE
 
     def move(self, tablets: Iterable[str], event: LifeEvent) -> list[Action]:
         """Tell tablets of an event; return what has to be done, each once."""

@@ -79,7 +79,10 @@ def events_between(before: TableMetadata, after: TableMetadata) -> Iterator[Even
     if before.tablets is after.tablets:
         return
     table = after.table_id
-    for tablet in before.tablets:
+    is_alike = len(before.tablets) == len(after.tablets)
+    for at, tablet in enumerate(before.tablets):
+        if is_alike and after.tablets[at] is tablet:
+            continue  # most of them, of what may be many
         now = after.by_id(tablet.id)
         if now is tablet:
             continue

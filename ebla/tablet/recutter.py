@@ -85,9 +85,11 @@ class Recutter:
         self.splits = 0
         self.joins = 0
 
-    def exclusively(self) -> contextlib.AbstractContextManager[object]:
+    @contextlib.contextmanager
+    def exclusively(self) -> Iterator[None]:
         """Let no tablet be cut, and no table be held still by others, within a block."""
-        return self._lock
+        with self._tables.events.held(), self._lock:
+            yield
 
     def newest_txn(self) -> int:
         """Return the newest txn that was given out."""

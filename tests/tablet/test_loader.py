@@ -208,6 +208,7 @@ def test_an_unloaded_table_is_refused_and_comes_back_with_all_its_rows(db: ebla.
     db.unload_table("t")
     assert {tablet["state"] for tablet in table.tablets()} == {"unloaded"}
     assert {tablet["life"] for tablet in table.tablets()} == {"unknown"}
+    assert table.stats()["stage"] == "unknown"
     requests = [
         lambda: table.get("0001"),
         lambda: table.get_many(["0001"]),
@@ -226,6 +227,7 @@ def test_an_unloaded_table_is_refused_and_comes_back_with_all_its_rows(db: ebla.
     other.put({"k": "a", "n": 1})
     assert "t" in db.tables()
     db.load_table("t")
+    assert table.stats()["stage"] == "active"
     assert list(table.scan()) == expected
     table.put({"k": "x", "n": 1})
     table.split("0120")
