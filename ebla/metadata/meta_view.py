@@ -87,12 +87,15 @@ def _tablet_cells(tablet: TabletMetadata, metadata: TableMetadata) -> Iterator[t
 
 
 def _fragment(fragment: FragmentRef) -> str:
-    """Name a fragment and what of it counts: of all columns, only some, as field ids; of all families, only some."""
+    """Name a fragment and what of it counts: only some columns, as field ids, some families, or rows in a range."""
     limits = []
     if fragment.columns is not None:
         limits.append("columns=" + ",".join(map(str, fragment.columns)))
     if fragment.families is not None:
         limits.append("families=" + ",".join(fragment.families))
+    if fragment.clip is not None:
+        first, last = fragment.clip
+        limits.append(f"rows={first.hex()}-{'' if last is None else last.hex()}")
     return fragment.file + ("?" + "&".join(limits) if limits else "")
 
 

@@ -52,7 +52,7 @@ def test_the_tablet_of_a_row_is_the_first_from_its_seek_on(
 def test_cells_say_what_the_table_and_its_tablets_are() -> None:
     metadata = table([b"m"])
     whole = FragmentRef("fragments/t/1.parquet", 5, 100, b"a", b"k", 1, 2, 1)
-    limited = msgspec.structs.replace(whole, file="fragments/t/2.parquet", columns=(2,))
+    limited = msgspec.structs.replace(whole, file="fragments/t/2.parquet", columns=(2,), clip=(b"a", None))
     of_families = msgspec.structs.replace(whole, file="fragments/t/3.parquet", families=("click",))
     first = metadata.tablets[0].with_group(GroupState(PROFILE, (whole, limited)))
     first = first.with_group(GroupState(EVENTS, (of_families,)))
@@ -72,7 +72,7 @@ def test_cells_say_what_the_table_and_its_tablets_are() -> None:
         (b"users m", "first:"): b"",
         (b"users m", "location:"): b"s",
         (b"users m", "log:"): b"log/s",
-        (b"users m", "fragments:profile"): b"fragments/t/1.parquet fragments/t/2.parquet?columns=2",
+        (b"users m", "fragments:profile"): b"fragments/t/1.parquet fragments/t/2.parquet?columns=2&rows=61-",
         (b"users m", "fragments:events"): b"fragments/t/3.parquet?families=click",
         (b"users!", "first:"): b"m",
         (b"users!", "location:"): b"s",
