@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from ebla.cli import care_commands, pipeline_commands, row_commands, table_commands, tablet_commands
+from ebla.cli import alter_command, care_commands, pipeline_commands, row_commands, table_commands, tablet_commands
 from ebla.cli.context import STORE_DEFAULT, STORE_HELP, Context
 from ebla.cli.failures import ExitCode, complain
 from ebla.cli.sinks import write_line
@@ -73,6 +73,7 @@ for _command, _epilog in (
     (row_commands.get, row_commands.GET_EXAMPLES),
     (row_commands.scan, row_commands.SCAN_EXAMPLES),
     (row_commands.erase, row_commands.ERASE_EXAMPLES),
+    (alter_command.alter, alter_command.ALTER_EXAMPLES),
     (pipeline_commands.load, pipeline_commands.LOAD_EXAMPLES),
     (pipeline_commands.export, pipeline_commands.EXPORT_EXAMPLES),
     (table_commands.flush, table_commands.FLUSH_EXAMPLES),

@@ -54,9 +54,9 @@ def schema_from_options(keys: Sequence[str], columns: Sequence[str], groups: Seq
     """Build a schema from ``name:type`` texts and group texts."""
     parts: dict[str, Any] = {"groups": [group_from_text(text) for text in groups]}
     if keys:
-        parts["key"] = dict(_named_type(text, "--key") for text in keys)
+        parts["key"] = dict(named_type(text, "--key") for text in keys)
     if columns:
-        parts["columns"] = dict(_named_type(text, "--column") for text in columns)
+        parts["columns"] = dict(named_type(text, "--column") for text in columns)
     for option, given, kept in (("--key", keys, parts.get("key")), ("--column", columns, parts.get("columns"))):
         if kept is not None and len(kept) != len(given):
             raise SchemaError(f"{option} names a column twice: every column has one type")
@@ -77,41 +77,49 @@ def schema_from_json(text: bytes, origin: str) -> tuple[Schema, list[Any]]:
 
 def group_from_text(text: str) -> Group:
     """Build a group from ``name:option=value;...``."""
+    name, options = group_options_from_text(text, "--group")
+    return _group(GroupJson(name=name, **options))
+
+
+def group_options_from_text(text: str, given_by: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the options that ``name:option=value;...`` gives."""
     name, colon, rest = text.partition(":")
     if not colon or not name.strip():
-        raise SchemaError(f"--group {text!r}: write {_GROUP_FORM}")
+        raise SchemaError(f"{given_by} {text!r}: write {_GROUP_FORM}")
     options: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in rest.split(";"))):
         option, equals, value = (piece.strip() for piece in part.partition("="))
         if option == "columns":
-            options[option] = dict(_named_type(column, "columns") for column in split_outside_brackets(value))
+            texts = split_outside_brackets(value) if value else []
+            options[option] = dict(named_type(column, "columns") for column in texts)
         elif option == "families":
             options[option] = [family.strip() for family in value.split(",") if family.strip()]
         elif option == "max_versions" and value == "all":
             options[option] = value
         elif option in ("max_versions", "block_bytes"):
             if not value.isdecimal():
-                raise SchemaError(f"--group {name!r}: {option} is a whole number, not {value!r}")
+                raise SchemaError(f"{given_by} {name!r}: {option} is a whole number, not {value!r}")
             options[option] = int(value)
         elif option == "in_memory":
             if value.lower() not in ("", "true", "false") or (equals and not value):
-                raise SchemaError(f"--group {name!r}: in_memory is true or false, not {value!r}")
+                raise SchemaError(f"{given_by} {name!r}: in_memory is true or false, not {value!r}")
             options[option] = value.lower() != "false"
         elif option in ("compression", "max_age", "purge_join"):
             options[option] = value
         else:
             raise SchemaError(
-                f"--group {name!r}: no option {option!r}; there are columns, families, compression, block_bytes, "
+                f"{given_by} {name!r}: no option {option!r}; there are columns, families, compression, block_bytes, "
                 "max_versions, max_age, purge_join and in_memory"
             )
-    return _group(GroupJson(name=name.strip(), **options))
+    return name.strip(), options
 
 
 def _group(given: GroupJson) -> Group:
     return Group(**{name: value for name, value in msgspec.structs.asdict(given).items() if value is not None})
 
 
-def _named_type(text: str, option: str) -> tuple[str, str]:
+def named_type(text: str, option: str) -> tuple[str, str]:
+    """Return the name and the type that ``name:type`` gives."""
     name, colon, kind = text.partition(":")
     if not colon or not name.strip() or not kind.strip():
         raise SchemaError(f"{option} {text!r}: write name:type, such as age:int32")

@@ -74,6 +74,31 @@ def test_table_without_a_key_has_one_binary_column(cli: Cli) -> None:
     assert cli.scan("blobs", "--prefix", "b") == []
 
 
+def test_an_altered_table_shows_its_new_columns(users: Cli) -> None:
+    users.fine("put", "users", '{"user": "ada", "day": "2026-01-01", "name": "Ada"}')
+    changes = "--add-column mail:string --rename name=called --set events:max_versions=5"
+    assert "schema version 2" in users.fine("alter", "users", *changes.split()).out
+    row = json.loads(users.fine("get", "users", "ada", "2026-01-01", "--json").out)
+    assert (row["called"], row["mail"]) == ("Ada", None)
+    assert "mail" in users.fine("describe", "users").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--drop-column", "nope"], "no column 'nope'"),
+        (["--rename", "name"], "OLD=NEW"),
+        (["--move", "name"], "NAME=GROUP"),
+        (["--add-column", "mail"], "name:type"),
+        (["--set", "events:colour=red"], "no option 'colour'"),
+        ([], "nothing to change"),
+    ],
+    ids=["unknown", "rename", "move", "add", "set", "nothing"],
+)
+def test_an_alteration_that_cannot_be_says_why(users: Cli, arguments: list[str], told: str) -> None:
+    assert told in users.fails(ExitCode.REQUEST, "alter", "users", *arguments)
+
+
 def test_dropped_table_is_gone_and_needs_a_yes(users: Cli) -> None:
     assert "--yes" in users.fails(ExitCode.REQUEST, "drop", "users")
     assert users.scan("users")

@@ -43,6 +43,7 @@ def test_the_commands_are_all_there() -> None:
         "get",
         "scan",
         "erase",
+        "alter",
         "load",
         "export",
         "flush",
