@@ -8,10 +8,11 @@ writes other references:
     compact X into 4=[a b c]        X: 4                   Y: 1'(d), 3(d)
     Schema = X:(a) Y:(b c d)        X: 4(a)                Y: 1'(d), 3(d), 4(b c)  nothing old of c comes back from 3
 
-**Columns** go by id. A column that leaves a group takes a guest's reference to each of its fragments along, restricted
-to it; what stays behind is restricted to the others. So is what a group had when another column arrives: an erasure in
-it says nothing of columns that were elsewhere then. Erasures of rows come with the guest, and range erasures, the floor
-of history and the flushed index come with the group.
+**Columns** go by id. A column that leaves a group takes a reference to each of its fragments along, restricted to it;
+what stays behind is restricted to the others. So is what a group had when another column arrives: an erasure in it says
+nothing of columns that were elsewhere then. A column takes all rows of its group along, so that a read of it shows the
+rows that it showed before; they stay when it goes on, by references to no column at all. Range erasures and the floor
+of history come along too.
 
 **Families** go by name in files, so a reference may also say what a family is called now. Of a group that takes ``*``
 nobody knows which families its files hold: what leaves it is named as left out.
@@ -38,7 +39,9 @@ def repartitioned(tablet: TabletMetadata, old: TableSchema, new: TableSchema, fl
     sources: dict[int, set[int]] = {group.id: {group.id} for group in new.groups}
     for group in old.groups:
         fragments = tablet.group(group.id).fragments
-        shares = _column_shares(group, old, new) if not group.is_cells else _family_shares(group, old, new)
+        shares: Mapping[int, _ColumnShare | _FamilyShare] = (
+            _family_shares(group, old, new) if group.is_cells else _column_shares(group, old, new)
+        )
         for target, share in shares.items():
             sources[target].add(group.id)
             parts[target] += [ref for one in fragments if (ref := share.of(one)) is not None]
@@ -48,7 +51,7 @@ def repartitioned(tablet: TabletMetadata, old: TableSchema, new: TableSchema, fl
         states.append(
             GroupState(
                 group_id,
-                tuple(parts[group_id]),
+                tuple(dict.fromkeys(parts[group_id])),  # a column that comes and goes may bring the same rows again
                 _all_erasures(before),
                 max(flushed, *(state.flushed for state in before)),
                 max(state.floor_txn for state in before),
@@ -68,51 +71,41 @@ def _all_erasures(states: Iterable[GroupState]) -> tuple[RangeErasure, ...]:
 class _ColumnShare:
     """What of the references of a group counts for one group afterwards."""
 
-    def __init__(self, had: Collection[int], keeps: Collection[int], adds: Collection[int], *, is_home: bool) -> None:
+    def __init__(self, had: Collection[int], keeps: Collection[int], adds: Collection[int] = ()) -> None:
         self._had = frozenset(had)
         self._keeps = frozenset(keeps)
+        # What is new in the group is in none of the old files, so they may as well be said to have it.
         self._adds = frozenset(adds)
-        self._is_home = is_home
-        # Without arrivals and departures all of the file goes on counting: dropped ids are never asked for again.
-        self.is_same = False
 
-    def of(self, ref: FragmentRef) -> FragmentRef | None:
-        if self.is_same and ref.columns is None:
-            return ref
+    def of(self, ref: FragmentRef) -> FragmentRef:
+        """Return the reference as it counts then. It may have rows alone to tell of, and no column."""
         counted = self._had if ref.columns is None else frozenset(ref.columns)
-        kept = counted & self._keeps
-        if not self._is_home or ref.is_guest:
-            return _restricted(ref, kept, is_guest=True) if kept else None
-        # What is new here is in none of the old files, so they may as well be said to have it.
-        return _restricted(ref, kept | self._adds, is_guest=False)
+        wanted = tuple(sorted((counted & self._keeps) | self._adds))
+        return ref if ref.columns == wanted else msgspec.structs.replace(ref, columns=wanted)
 
 
-def _restricted(ref: FragmentRef, columns: Collection[int], *, is_guest: bool) -> FragmentRef:
-    wanted = tuple(sorted(columns))
-    if ref.columns == wanted and ref.is_guest == is_guest:
-        return ref
-    return msgspec.structs.replace(ref, columns=wanted, is_guest=is_guest)
+class _SameShare(_ColumnShare):
+    """The same where nothing comes and nothing leaves: files go on counting, dropped ids are never asked for again."""
+
+    def of(self, ref: FragmentRef) -> FragmentRef:
+        return ref if ref.columns is None else super().of(ref)
 
 
 def _column_shares(group: GroupSchema, old: TableSchema, new: TableSchema) -> dict[int, _ColumnShare]:
-    had = group.column_by_id
+    had = set(group.column_by_id)
     was_anywhere = {column.id for other in old.groups for column in other.columns}
-    shares = {}
+    shares: dict[int, _ColumnShare] = {}
     for target in new.groups:
         if target.is_cells:
             continue
-        keeps = [column.id for column in target.columns if column.id in had]
+        keeps = had.intersection(target.column_by_id)
         if target.id == group.id:
-            adds = [column.id for column in target.columns if column.id not in was_anywhere]
-            share = _ColumnShare(had, keeps, adds, is_home=True)
-            arrived = any(column.id in was_anywhere and column.id not in had for column in target.columns)
-            left = any(
-                column_id in other.column_by_id for other in new.groups if other.id != group.id for column_id in had
-            )
-            share.is_same = not arrived and not left
-            shares[target.id] = share
+            adds = target.column_by_id.keys() - was_anywhere
+            arrived = target.column_by_id.keys() - adds - had
+            left = any(had & other.column_by_id.keys() for other in new.groups if other.id != group.id)
+            shares[target.id] = (_ColumnShare if arrived or left else _SameShare)(had, keeps, adds)
         elif keeps:
-            shares[target.id] = _ColumnShare(had, keeps, (), is_home=False)
+            shares[target.id] = _ColumnShare(had, keeps)
     return shares
 
 
@@ -128,6 +121,7 @@ class _FamilyShare:
         self._names = {old: new for old, new in names.items() if old != new}
 
     def of(self, ref: FragmentRef) -> FragmentRef | None:
+        """Return the reference as it counts then; None if it does not."""
         if self._only is not None:
             counted = {stored for name in self._only for stored in _stored(ref, name)}
             if not counted:

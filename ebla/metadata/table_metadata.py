@@ -75,7 +75,7 @@ class FragmentRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     unique: bool = False  # at most one record for each identity
     has_erasures: bool = False
     has_partial: bool = False
-    columns: tuple[int, ...] | None = None  # only these field ids count; None: all
+    columns: tuple[int, ...] | None = None  # only these field ids count, and its erasures for no other; None: all
     families: tuple[str, ...] | None = None  # only these families count; None: all
     tail_bytes: int = 0  # so many bytes at the end of the file are checked when it is opened; 0: none
     tail_crc: int = 0  # the crc32c of these
@@ -85,7 +85,6 @@ class FragmentRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     settled_txn: int = 0  # what may go of the records up to here is gone from the file
     families_out: tuple[str, ...] = ()  # these families do not count
     renamed: tuple[tuple[str, str], ...] = ()  # families as they are called in the file, and now
-    is_guest: bool = False  # of another group: a record that sets none of `columns`, and erases nothing, does not count
 
     @property
     def is_restricted(self) -> bool:
@@ -427,7 +426,8 @@ def _tablet_problem(tablet: TabletMetadata, schema: TableSchema) -> str | None:
             problem = _fragment_problem(fragment, tablet)
             if problem is not None:
                 return f"group {state.group}, {fragment.file}: {problem}"
-            seen.add((fragment.file, fragment.columns, fragment.families, fragment.families_out, fragment.clip))
+            counted = (fragment.columns, fragment.families, fragment.families_out, fragment.clip)
+            seen.add((fragment.file, counted))
         if len(seen) != len(state.fragments):
             return f"group {state.group}: a fragment is referenced twice"
     return None
@@ -438,8 +438,6 @@ def _fragment_problem(fragment: FragmentRef, tablet: TabletMetadata) -> str | No
         return "it needs a file, a number of rows and a size"
     if fragment.first > fragment.last:
         return "its first row is after its last"
-    if fragment.is_guest and fragment.columns is None:
-        return "of another group's fragment, only the columns that are named can count"
     if not fragment.may_have_rows_in(tablet.range):
         return "it has no row of the tablet"
     if fragment.txn_min > fragment.txn_max:

@@ -36,7 +36,7 @@ from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP,
 from ebla.tablet.compaction import Choice, Reason, Strategy, choose, choose_all
 from ebla.tablet.garbage import Nursery
 from ebla.tablet.open_tables import OpenTables
-from ebla.tablet.scopes import WHOLE, Scoped, ScopedOutput, compact_scoped, is_mixed, restricted, scope_of
+from ebla.tablet.scopes import WHOLE, Scoped, ScopedOutput, compact_scoped, is_mixed, may_join, restricted, scope_of
 from ebla.tablet.serialize import reference_to
 from ebla.tablet.table_state import TableState
 from ebla.tablet.view import TableView
@@ -328,6 +328,7 @@ class Compactor:
         )
         names = record_names(group)
         mixed = is_mixed(choice.fragments, group)
+        joins = mixed and may_join(set(tablet.group(group.id).fragments).difference(choice.fragments))
         reader = table.reader
         records_read = 0
         for window in _windows(table, tablet, choice.fragments):
@@ -343,7 +344,7 @@ class Compactor:
                     records_read += len(run)
                     runs.append(Scoped(restricted(run, ref, group), scope_of(ref, group)))
             if mixed:
-                for scope, part in compact_scoped(runs, group, retention):
+                for scope, part in compact_scoped(runs, group, retention, may_join=joins):
                     output.write(scope, part)
                 continue
             left = compact([one.run for one in runs], retention, is_cells=group.is_cells)

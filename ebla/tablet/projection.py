@@ -53,6 +53,7 @@ class Projection:
     schema: TableSchema
     outputs: tuple[Output, ...]
     versions: int = 1
+    is_whole: bool = False  # of all columns: then groups that have lost all of theirs still show their rows
 
     @classmethod
     def of(cls, schema: TableSchema, columns: Sequence[str] | None = None, versions: int = 1) -> Projection:
@@ -76,7 +77,7 @@ class Projection:
                         f"two columns of the answer would be called {output.name!r}: ask for one of them"
                     )
             outputs = list(named.values())
-        return cls(schema, tuple(outputs), versions)
+        return cls(schema, tuple(outputs), versions, columns is None)
 
     @cached_property
     def groups(self) -> tuple[GroupSchema, ...]:
@@ -84,6 +85,8 @@ class Projection:
         if not self.outputs:
             return self.schema.groups
         wanted = {output.group.id for output in self.outputs}
+        if self.is_whole:
+            wanted.update(group.id for group in self.schema.groups if not group.is_cells)
         return tuple(group for group in self.schema.groups if group.id in wanted)
 
     @cached_property

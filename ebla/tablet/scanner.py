@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -284,7 +284,7 @@ def with_columns_of(where: pc.Expression, projection: Projection) -> Projection:
                 added = Projection.of(projection.schema, [missing]).outputs
             except UnknownColumn as unknown:
                 raise UnknownColumn(f"where names {missing!r}: {unknown}") from None
-            wider = Projection(projection.schema, (*wider.outputs, *added), projection.versions)
+            wider = replace(wider, outputs=(*wider.outputs, *added))
         except (pa.ArrowException, TypeError) as error:
             raise RequestError(f"where cannot be used on this table: {_first_line(error)}") from None
         else:

@@ -3,7 +3,7 @@
 A group whose columns or families came from elsewhere refers to files of other groups. Their records are cut down to
 what the reference says before any merge sees them:
 
-    columns     value columns that are not named go; of a guest, so do records that set and erase nothing then
+    columns     value columns that are not named go; the rows stay, for a column takes the rows of its group along
     families    cells of other families go, and those that are called otherwise now get their names
 
 In cells groups that is all: an erasure of a whole row was written to every group of cells at once, so it may hide what
@@ -11,13 +11,14 @@ is beside it. In columns groups it may not. `put(replace=True)` erases a row in 
 so that an erasure in a file speaks only for the columns that its group had. Columns that the same references speak for
 form a **strand**; where there are erasures, strands are merged apart and joined by row:
 
-    columns    a b | e        a, b: home here from the start; e came as a guest
+    columns    a b | e        a, b: here from the start; e came from elsewhere
     file 1     1 1 | -        (a b)
-    file 2     - - | 1        (e), guest
+    file 2     - - | 1        (e)
     file 3     1 1 | 1        written since then: speaks for all
 
-A guest does not make a row exist by itself, only by a column that is seen. A compaction joins strands for good where no
-erasure is left, and writes one file for each where some is.
+Whether a **row** is there is another matter: all records of all files tell, and all erasures. A replacement does no
+harm to that, for where it erases the row in one group, it writes it to another at the same txn; of the two, the record
+counts. A compaction joins strands for good where no erasure is left, and writes one file for each where some is.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ import pyarrow.compute as pc
 
 from ebla.metadata.table_metadata import FragmentRef
 from ebla.schema import GroupSchema
-from ebla.storage.arrange import arrange_rows, changes, end_to_end
+from ebla.storage.arrange import arrange_rows, changes, end_to_end, erased_mask
 from ebla.storage.compact import Compacted, Retention, compact
 from ebla.storage.fragment_format import FragmentInfo
 from ebla.storage.fragment_run import FragmentRun
+from ebla.storage.memory import combined_values
 from ebla.storage.merge import MergedColumns, Rules, merge_columns, set_patterns, setters
 from ebla.storage.order import Indices, Mask
 from ebla.storage.records import ERASED, FAMILY, NOT_VALUES, ROW, SET, TXN, Run, value_names
@@ -50,6 +52,7 @@ __all__ = [
     "compact_scoped",
     "covers",
     "is_mixed",
+    "may_join",
     "merge_scoped",
     "restricted",
     "scope_of",
@@ -61,7 +64,6 @@ class Scope:
     """The columns that a source speaks for; None: all that its group has."""
 
     columns: frozenset[int] | None = None
-    is_guest: bool = False
 
     def has(self, column: int) -> bool:
         """Tell whether the source speaks for a column."""
@@ -69,9 +71,7 @@ class Scope:
 
     def applied_to(self, ref: FragmentRef) -> FragmentRef:
         """Return a reference that speaks for this much."""
-        if self.columns is None:
-            return ref
-        return msgspec.structs.replace(ref, columns=tuple(sorted(self.columns)), is_guest=self.is_guest)
+        return ref if self.columns is None else msgspec.structs.replace(ref, columns=tuple(sorted(self.columns)))
 
 
 WHOLE = Scope()
@@ -87,12 +87,12 @@ class Scoped:
 
 def scope_of(ref: FragmentRef, group: GroupSchema) -> Scope:
     """Return what a reference speaks for in a columns group."""
-    return WHOLE if covers(ref, group) else Scope(frozenset(ref.columns or ()), ref.is_guest)
+    return WHOLE if covers(ref, group) else Scope(frozenset(ref.columns or ()))
 
 
 def covers(ref: FragmentRef, group: GroupSchema) -> bool:
     """Tell whether a reference speaks for all columns of its group, as those of an unchanged schema do."""
-    return ref.columns is None or (not ref.is_guest and group.column_by_id.keys() <= set(ref.columns))
+    return ref.columns is None or group.column_by_id.keys() <= set(ref.columns)
 
 
 def is_mixed(refs: Iterable[FragmentRef], group: GroupSchema) -> bool:
@@ -109,27 +109,13 @@ def restricted(run: Run, ref: FragmentRef, group: GroupSchema) -> Run:
         return _only_families(run, ref)
     if ref.columns is None:
         return run
-    scope = frozenset(ref.columns)
-    return _only_columns(run, scope, is_guest=ref.is_guest)
+    return _only_columns(run, frozenset(ref.columns))
 
 
-def _only_columns(run: Run, columns: frozenset[int], *, is_guest: bool) -> Run:
+def _only_columns(run: Run, columns: frozenset[int]) -> Run:
     names = run.records.schema.names
     kept = [name for name in names if name in NOT_VALUES or name.startswith("key:") or int(name) in columns]
-    narrow = run if len(kept) == len(names) else Run(run.records.select(kept), run.txn)
-    return _that_say(narrow, columns) if is_guest else narrow
-
-
-def _that_say(run: Run, columns: Iterable[int]) -> Run:
-    """Leave out records that neither set one of the columns nor erase."""
-    patterns = set_patterns([run])
-    says = np.zeros(len(run), dtype=np.bool_)
-    for column in columns:
-        says |= setters([run], patterns, column)
-    erased = run.column(ERASED)
-    if erased is not None:
-        says |= pc.fill_null(erased, False).to_numpy(zero_copy_only=False)
-    return run if says.all() else Run(run.records.filter(pa.array(says)), run.txn)
+    return run if len(kept) == len(names) else Run(run.records.select(kept), run.txn)
 
 
 def _only_families(run: Run, ref: FragmentRef) -> Run:
@@ -165,24 +151,57 @@ class _Strand:
 
     columns: tuple[int, ...]
     runs: tuple[Run, ...]
-    is_home: bool
 
 
 def _strands(sources: Sequence[Scoped], columns: Iterable[int]) -> list[_Strand]:
-    """Divide the columns of a group. The first strand is the home of rows, and may have no column."""
+    """Divide the columns of a group. If some sources speak for none of them, there is a strand of rows alone."""
+    columns = tuple(columns)
     scopes = list(dict.fromkeys(one.scope for one in sources))
-    home = tuple(not scope.is_guest for scope in scopes)
-    divided: dict[tuple[bool, ...], list[int]] = {home: []}
+    divided: dict[tuple[bool, ...], list[int]] = {}
     for column in columns:
         divided.setdefault(tuple(scope.has(column) for scope in scopes), []).append(column)
     strands = []
     for key, own in divided.items():
         speaking = {scope for scope, speaks in zip(scopes, key, strict=True) if speaks}
-        runs = [
-            _only_columns(one.run, frozenset(own), is_guest=key != home) for one in sources if one.scope in speaking
-        ]
-        strands.append(_Strand(tuple(own), tuple(run for run in runs if len(run)), key == home))
+        runs = [_only_columns(one.run, frozenset(own)) for one in sources if one.scope in speaking]
+        strands.append(_Strand(tuple(own), tuple(_written_first([run for run in runs if len(run)]))))
+    if any(not any(one.scope.has(column) for column in columns) for one in sources):
+        strands.append(_Strand((), (_rows_of(sources),)))
     return strands
+
+
+def _written_first(runs: Sequence[Run]) -> Sequence[Run]:
+    """Return the runs as one in which, of what was written and erased in one row by one commit, the record is first.
+
+    They may come from different groups, and then it is what counts.
+    """
+    erased = erased_mask(runs) if len(runs) > 1 else None
+    if erased is None:
+        return runs
+    arranged = arrange_rows(runs)
+    within = np.lexsort((erased[arranged.order], -arranged.txns[arranged.order], arranged.row_of))
+    order = arranged.order[within]
+    take = pa.array(order)
+    columns = {ROW: arranged.rows.take(take), TXN: pa.array(arranged.txns[order]), ERASED: pa.array(erased[order])}
+    columns |= combined_values(runs, take)
+    return [Run(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))]
+
+
+def _rows_of(sources: Sequence[Scoped]) -> Run:
+    """Return the rows of all sources, and their erasures but for those at whose txn a record was written."""
+    runs = [one.run for one in sources]
+    arranged = arrange_rows(runs)
+    order = arranged.order
+    txns = arranged.txns[order]
+    leads = changes(arranged.row_of) | changes(txns)
+    columns = {ROW: arranged.rows.take(pa.array(order[leads])), TXN: pa.array(txns[leads])}
+    erased = erased_mask(runs)
+    if erased is not None:
+        written = np.zeros(int(leads.sum()), dtype=np.bool_)
+        written[(np.cumsum(leads) - 1)[~erased[order]]] = True
+        columns[ERASED] = pa.array(~written)
+    columns[SET] = pa.array([""] * int(leads.sum()), pa.string())
+    return Run(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
 
 
 def merge_scoped(
@@ -191,9 +210,14 @@ def merge_scoped(
     """Merge runs of a columns group that do not all speak for the same columns."""
     if all(one.scope is WHOLE for one in sources) or not any(ERASED in one.run.records.schema.names for one in sources):
         return merge_columns([one.run for one in sources], types, rules)
-    strands = _strands(sources, group.column_by_id)
-    merged = [merge_columns(s.runs, {i: types[i] for i in s.columns if i in types}, rules) for s in strands]
-    rows, places = join_rows([part.rows for part in merged])
+    merged = [
+        merge_columns(strand.runs, {i: types[i] for i in strand.columns if i in types}, rules)
+        for strand in _strands(sources, group.column_by_id)
+        if any(i in types for i in strand.columns)
+    ]
+    shown = merge_columns([_rows_of(sources)], {}, rules)
+    rows, places = join_rows([shown.rows, *(part.rows for part in merged)])
+    places = places[1:]
     columns: dict[int, pa.Array] = {}
     for part, place in zip(merged, places, strict=True):
         if len(place) == len(rows):
@@ -210,20 +234,27 @@ def merge_scoped(
 
 
 def compact_scoped(
-    sources: Sequence[Scoped], group: GroupSchema, retention: Retention
+    sources: Sequence[Scoped], group: GroupSchema, retention: Retention, *, may_join: bool
 ) -> list[tuple[Scope, Compacted]]:
-    """Return what is left of runs that do not all speak for the same columns: in one, or a part for each strand."""
+    """Return what is left of runs that do not all speak for the same columns: in one, or a part for each strand.
+
+    They may be joined if no erasure is anywhere that speaks for some strands only.
+    """
     left: list[tuple[Scope, Compacted]] = []
     for strand in _strands(sources, group.column_by_id):
         part = compact(strand.runs, retention, is_cells=False)
         if part is not None:
-            is_whole = strand.is_home and len(strand.columns) == len(group.columns)
-            left.append((WHOLE if is_whole else Scope(frozenset(strand.columns), not strand.is_home), part))
-    if any(ERASED in part.records.schema.names for _, part in left):
+            left.append((Scope(frozenset(strand.columns)), part))
+    if not may_join or any(ERASED in part.records.schema.names for _, part in left):
         return left
     if len(left) > 1:
         return [(WHOLE, _joined([part.records for _, part in left]))]
     return [(WHOLE, part) for _, part in left]
+
+
+def may_join(others: Iterable[FragmentRef]) -> bool:
+    """Tell whether strands may be joined for good, as far as references that are not compacted with them go."""
+    return not any(ref.has_erasures and ref.columns is not None for ref in others)
 
 
 def _joined(parts: Sequence[pa.RecordBatch]) -> Compacted:

@@ -276,6 +276,20 @@ def test_a_replaced_row_keeps_the_versions_of_a_column_that_moves_in(store: Stor
     store.stays({"1": {"c": 2}})
 
 
+def test_a_column_takes_the_rows_of_its_group_along_and_they_stay_when_it_goes(store: Store) -> None:
+    store.db.create_table("t", TWO)
+    store.table.put([{"k": "1", "a": 1}, {"k": "2", "c": 2}, {"k": "3", "d": "3"}])
+    assert set(store.rows(columns=["c"])) == {"2", "3"}
+    store.db.alter_table("t", move={"c": "x"})
+    assert set(store.rows(columns=["c"])) == {"1", "2", "3"}
+    store.db.alter_table("t", drop_columns=["c"])
+    assert set(store.rows(columns=["a"])) == {"1", "2", "3"}
+    store.stays({"1": {"a": 1}, "2": {}, "3": {"d": "3"}})
+    assert set(store.rows(columns=["a"])) == {"1", "2", "3"}
+    store.table.erase("2")
+    store.stays({"1": {"a": 1}, "3": {"d": "3"}})
+
+
 # --- groups and families -------------------------------------------------------------------------
 
 
@@ -355,7 +369,6 @@ def test_a_purge_policy_that_is_changed_holds_at_once(store: Store) -> None:
 def test_a_dropped_group_is_gone_with_its_columns(store: Store) -> None:
     store.db.create_table("t", TWO)
     store.table.put([{"k": "1", "a": 1, "c": 1}, {"k": "2", "c": 2}])
-    store.db.alter_table("t", move={"d": "x"}, drop_groups=[])
     store.db.alter_table("t", drop_groups=["y"])
     store.stays({"1": {"a": 1}})
     store.db.alter_table("t", groups=[Group("y", columns={"c": "int64"})])

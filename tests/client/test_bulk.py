@@ -159,10 +159,11 @@ def test_a_transaction_that_a_bulk_commit_overtook_is_run_again(db: Database, ta
 
 def test_another_schema_version_is_a_conflict_that_says_so(db: Database, table: Table) -> None:
     commit = written(table, "job", numbers([1]))
-    with pytest.raises(Conflict, match=r"schema of 't' is not version 2 any more.*run the job again"):
-        db.commit_bulk(msgspec.structs.replace(commit, schema_version=2))
+    db.alter_table("t", add_columns={"main": {"e": "int64"}} if len(NUMBERS.groups) > 1 else {"e": "int64"})
+    with pytest.raises(Conflict, match=r"schema of 't' is not version 1 any more.*run the job again"):
+        db.commit_bulk(commit)
     assert rows_of(table) == []
-    assert not db.commit_bulk(commit).repeated
+    assert not db.commit_bulk(written(table, "job", numbers([1]))).repeated
 
 
 def test_a_dropped_table_is_unknown(db: Database, table: Table) -> None:

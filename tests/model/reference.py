@@ -73,19 +73,17 @@ class Record:
     txn: int
     erased: bool
     values: Any
-    # After a change of the schema, in columns groups: the ids of the columns it speaks for (None: all that the group
-    # has), and whether it was written to another group, where alone it makes the row exist by itself.
+    # After a change of the schema, in columns groups: the ids of the columns it speaks for; None: all there are.
     scope: frozenset[int] | None = None
-    is_guest: bool = False
 
     @property
     def place(self) -> tuple[object, ...]:
         """What tells it from other records of its row."""
-        return self.group, self.identity, self.ts, self.txn, self.scope, self.is_guest
+        return self.group, self.identity, self.ts, self.txn, self.scope
 
-    def speaks_for(self, column: int) -> bool:
-        """Tell whether an erasure hides older values of a column."""
-        return self.scope is None or column in self.scope
+    def hides(self, other: Record, column: Column | None = None) -> bool:
+        """Tell whether an erasure in a columns group hides a record, or only what it sets a column to."""
+        return self.txn > other.txn and (column is None or self.scope is None or column.id in self.scope)
 
 
 @dataclass(frozen=True)
@@ -382,6 +380,7 @@ class ReferenceTable:
                 is_shown |= versions is not None
                 row[target.column.name] = (versions or {}).get(target.column.name, [])
                 continue
+            is_shown |= not target.group.is_cells and versions is not None
             for (family, qualifier), cell_versions in (versions or {}).items():
                 if target.family in (None, family) and target.qualifier in (None, qualifier):
                     is_shown = True
@@ -393,7 +392,8 @@ class ReferenceTable:
     def _all_targets(self) -> list[Target]:
         targets = []
         for group in self.schema.groups:
-            targets += [Target(group)] if group.is_cells else [Target(group, column=column) for column in group.columns]
+            columns = [Target(group, column=column) for column in group.columns]
+            targets += columns or [Target(group)]  # a group without columns shows rows all the same
         return targets
 
     def _versions(self, group: GroupSchema, key: Key, at: int) -> dict[Any, list[Version]] | None:
@@ -410,14 +410,9 @@ class ReferenceTable:
         written = [record for record in records if not record.erased]
 
         def sets(record: Record, column: Column) -> bool:
-            later = (erasure for erasure in erasures if erasure.txn > record.txn)
-            return column.name in record.values and not any(erasure.speaks_for(column.id) for erasure in later)
+            return column.name in record.values and not any(erasure.hides(record, column) for erasure in erasures)
 
-        def shows(record: Record) -> bool:
-            erased = any(erasure.txn > record.txn for erasure in erasures if not erasure.is_guest)
-            return not (erased or record.is_guest) or any(sets(record, column) for column in group.columns)
-
-        live = [record for record in written if shows(record)]
+        live = [r for r in written if not any(e.hides(r) for e in erasures) or any(sets(r, c) for c in group.columns)]
         if not purge(group, [Version(None, record.txn, record.ts) for record in live], at):
             return None
         found = {
@@ -528,7 +523,10 @@ class _Commit:
 
 
 def rewrite(record: Record, old: TableSchema, new: TableSchema) -> Iterable[Record]:
-    """Return what a record means under another schema: it may be divided among groups, or mean nothing any more."""
+    """Return what a record means under another schema: it may be divided among groups, or mean nothing any more.
+
+    A column that moves takes all rows of its group along.
+    """
     group = next(group for group in old.groups if group.name == record.group)
     if group.is_cells:
         yield from _rewrite_cell(record, group, new)
@@ -536,9 +534,8 @@ def rewrite(record: Record, old: TableSchema, new: TableSchema) -> Iterable[Reco
     was_anywhere = {column.id for other in old.groups for column in other.columns}
     spoken = set(group.column_by_id) if record.scope is None else set(record.scope)
     for target in new.groups:
-        if target.is_cells:
+        if target.is_cells or (target.id != group.id and not group.column_by_id.keys() & target.column_by_id.keys()):
             continue
-        is_home = target.id == group.id and not record.is_guest
         kept = spoken & target.column_by_id.keys()
         values = None
         if not record.erased:
@@ -549,11 +546,9 @@ def rewrite(record: Record, old: TableSchema, new: TableSchema) -> Iterable[Reco
                 for i, column in group.column_by_id.items()
                 if i in kept and column.name in record.values
             }
-        if is_home:
+        if target.id == group.id:
             kept |= target.column_by_id.keys() - was_anywhere
-        elif not kept or values == {}:
-            continue
-        yield replace(record, group=target.name, values=values, scope=frozenset(kept), is_guest=not is_home)
+        yield replace(record, group=target.name, values=values, scope=frozenset(kept))
 
 
 def _rewrite_cell(record: Record, group: GroupSchema, new: TableSchema) -> Iterable[Record]:

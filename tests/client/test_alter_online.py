@@ -1,0 +1,197 @@
+"""Changing a schema under load: writers that go on, files that are not touched, outcomes that are unknown."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import ebla
+from ebla import Group, Schema, SchemaError
+from ebla.coordination.memory import Fault
+from ebla.errors import OutcomeUnknown
+from ebla.schema import TableSchema
+from tests.crash.machine import Machine
+from tests.crash.story import CALM, MIXED, create, put
+
+TWO = Schema(
+    key={"k": "string"},
+    groups=[
+        Group("x", columns={"a": "int64", "b": "string"}),
+        Group("y", columns={"c": "int64", "d": "string"}),
+        Group("z", families=["f", "g"]),
+    ],
+)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[ebla.Database]:
+    with ebla.open(tmp_path / "data", settings=ebla.Settings(background_compaction=False)) as database:
+        yield database
+
+
+@pytest.fixture
+def table(db: ebla.Database) -> ebla.Table:
+    return db.create_table("t", TWO, splits=["m"])
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"move": {"c": "x"}},
+    {"add_columns": {"x": {"e": "string"}}},
+    {"move": {"a": "y", "f": "z"}},
+    {"groups": [Group("w", families=[])], "move": {"f": "w"}},
+    {"change_groups": {"x": {"compression": "zstd"}}},
+    {"drop_columns": ["b"], "move": {"c": "y"}},
+    {"add_columns": {"y": {"b": "int32"}}, "rename": {"d": "dd"}},
+    {"move": {"a": "x", "f": "z"}, "drop_groups": ["w"]},
+]
+
+
+def test_writers_go_on_while_the_schema_changes_and_nothing_acknowledged_is_lost(
+    db: ebla.Database, table: ebla.Table
+) -> None:
+    stop = threading.Event()
+    written: list[dict[str, int]] = [{} for _ in range(3)]
+    failures: list[BaseException] = []
+
+    def write(number: int) -> None:
+        n = 0
+        try:
+            while not stop.is_set():
+                n += 1
+                key = f"{'amz'[number]}{n % 17}"
+                value = {"k": key, "a": n, "c": -n}
+                match n % 4:
+                    case 0:
+                        table.put(iter([value, {"k": "shared", "f:q": b"%d" % n}]))  # can be read only once
+                    case 1:
+                        table.transact(key, lambda row, n=n: {"a": n, "c": -n})
+                    case _:
+                        table.put(value, wait="logged")
+                table.increment(f"count {number}", "a")
+                written[number][key] = n
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for change in CHANGES:
+            db.alter_table("t", **change)
+            for row in table.scan(columns=["a", "c"]):
+                assert row["c"] is None or row["c"] == -row["a"]
+            table.flush()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failures
+    table.compact()
+    for number, rows in enumerate(written):
+        for key, n in rows.items():
+            row = table.get(key)
+            assert row is not None
+            assert (row["a"], row["c"]) == (n, -n)
+        assert rows
+        counted = table.get(f"count {number}")
+        assert counted is not None
+        assert counted["a"] >= max(rows.values())
+
+
+def test_a_change_touches_no_file_of_rows(db: ebla.Database, table: ebla.Table) -> None:
+    table.put([{"k": f"{n:05}", "a": n, "c": n, "f:q": b"1"} for n in range(3_000)])
+    table.flush()
+    before = set(table.files())
+    opened = dict(db._store.fragments._open)
+    db.alter_table("t", move={"c": "x", "f": "z"}, rename={"a": "n"}, drop_columns=["b"], change_groups={"y": {}})
+    assert set(table.files()) == before
+    assert db._store.fragments._open == opened
+    assert table.scan().count() == 3_000
+
+
+def test_a_scan_of_one_group_opens_no_file_of_another(tmp_path: Path) -> None:
+    with ebla.open(tmp_path / "data") as db:
+        table = db.create_table("t", TWO)
+        table.put({"k": "1", "a": 1, "c": 1, "d": "d", "f:q": b"1"})
+        db.alter_table("t", move={"c": "x"})
+        table.compact()
+
+    def opened(columns: list[str]) -> set[str]:
+        with ebla.open(tmp_path / "data", read_only=True) as db:
+            assert db.table("t").scan(columns=columns).count() == 1
+            return {file for file, _, _ in db._store.fragments._open}
+
+    x, y, z = opened(["a", "c"]), opened(["d"]), opened(["f"])
+    assert [len(files) for files in (x, y, z)] == [1, 1, 1]
+    assert len(x | y | z) == 3
+    assert opened(["d", "f:q"]) == y | z
+
+
+# --- schemas that cannot be ----------------------------------------------------------------------
+
+
+def broken(schema: TableSchema) -> TableSchema:
+    """Return the next version of a schema with a column in two groups."""
+    x, y, *rest = schema.groups
+    twice = msgspec.structs.replace(y, columns=(*y.columns, x.columns[0]))
+    return msgspec.structs.replace(schema, version=schema.version + 1, groups=(x, twice, *rest))
+
+
+def test_a_schema_that_cannot_be_is_ignored_by_a_table_that_is_open(
+    table: ebla.Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    table.put({"k": "1", "a": 1})
+    table.flush()
+    state = table._state
+    metadata = state.view.metadata
+    invalid = msgspec.structs.replace(metadata, schema=broken(metadata.schema), sequence=metadata.sequence + 1)
+    state.use_metadata(invalid, None)
+    assert "is ignored" in caplog.text
+    assert isinstance(state.invalid_schema, SchemaError)
+    assert table.schema == metadata.schema
+    table.put({"k": "1", "a": 2})
+    row = table.get("1")
+    assert row is not None
+    assert row["a"] == 2
+
+
+# --- unknown outcomes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REPLY, Fault.LOSE_REQUEST, Fault.DELAY], ids=lambda fault: fault.name)
+def test_a_change_of_unknown_outcome_is_found_out_before_the_next_write(fault: Fault) -> None:
+    machine = Machine([create("mixed", MIXED), put("mixed", {"user": "ada", "age": 1})], CALM)
+    machine.play()
+    db = machine.db
+    assert db is not None
+    table = db.table("mixed")
+    is_away = True
+
+    def faults(name: str, paths: tuple[str, ...]) -> Fault | None:
+        return fault if is_away and name not in ("read", "list", "watch") else None
+
+    table.flush()  # so that nothing but the change itself is lost
+    machine.faults = faults
+    with contextlib.suppress(OutcomeUnknown) if fault is Fault.LOSE_REPLY else pytest.raises(OutcomeUnknown):
+        db.alter_table("mixed", move={"age": "extra"}, drop_columns=["note"])
+    assert table.get("ada") is not None
+    if fault is not Fault.LOSE_REPLY:
+        with pytest.raises(OutcomeUnknown):
+            table.put({"user": "ada", "name": "nobody knows"})
+    is_away = False
+    machine.nodes.deliver()
+    table.put({"user": "ada", "name": "Ada"})
+    has_moved = table.schema.resolve("age").group.name == "extra"
+    assert table.schema.version == (2 if has_moved else 1)
+    expected = {"user": "ada", "name": "Ada", "age": 1} | ({} if has_moved else {"note": None})
+    assert table.get("ada") == expected
+    db.close()
+    db = machine.open()
+    assert db.table("mixed").get("ada") == expected
+    db.close()
