@@ -13,6 +13,7 @@ a refused request changes nothing (the model does not apply it, so the next comp
 from __future__ import annotations
 
 import datetime
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -23,8 +24,11 @@ import pytest
 
 import ebla
 from ebla.errors import Conflict, RequestError
+from ebla.schema_change import Alteration, altered
 from ebla.settings import KIB, Settings
+from ebla.tablet.table_state import FORMER_MAX
 
+from .alterations import same_names
 from .comparing import as_rows, assert_equal, compare, history
 from .forms import as_form, as_key, cells_to_arrow, read_scan, rows_of_arrow
 from .reference import (
@@ -74,6 +78,7 @@ class HeldScan:
     expected: list[Row]
     read: list[Row]
     txn: int
+    alterations: int = 0
 
 
 class Pair:
@@ -130,6 +135,22 @@ class Pair:
         assert made.name == name
         assert self.database.tables() == self.model.tables()
         self.moments[name] = list(self.moments[origin])
+
+    def alter(self, name: str, seed: int) -> None:
+        """Change the schema of both in a way that leaves all names and types as they are."""
+        model = self.model.table(name)
+        request = same_names(model.schema, random.Random(seed))
+        if request is None:
+            return
+        held = [scan for scan in self.scans if scan.table == name]
+        for scan in held:
+            scan.alterations += 1
+            if scan.alterations > FORMER_MAX:  # more changes than the store remembers
+                self.scans.remove(scan)
+        schema = altered(model.schema, Alteration(**request), self.database._store.sequencer.allocated)
+        self.database.alter_table(name, **request)
+        assert self.table(name).schema == schema
+        model.alter(schema)
 
     def flush(self, name: str) -> None:
         """Move what is in memory to files."""

@@ -337,6 +337,21 @@ SHAPES: tuple[Shape, ...] = (
         ),
     ),
     Shape(
+        "moving",
+        Schema(
+            key={"name": "string"},
+            groups=[
+                Group("left", columns={"x": "int64", "y": "string"}, max_versions="all"),
+                Group("right", columns={"z": "int32"}, max_versions="all"),
+                Group("events", families=["click"]),
+                Group("views", families=["view"]),
+            ],
+        ),
+        keys=tuple((key,) for key in STRING_KEYS[:6]),
+        cells=(*CLICKS, *VIEWS),
+        splits=("a\x00",),
+    ),
+    Shape(
         "columns_and_cells",
         Schema(
             key={"name": "string"},

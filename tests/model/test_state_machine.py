@@ -242,6 +242,10 @@ def machine_for(shape: Shape) -> type[RuleBasedStateMachine]:
         def unload(self, table: str) -> None:
             self.both.unload(table)
 
+        @step(table=tables, seed=st.integers(0, 999))
+        def alter(self, table: str, seed: int) -> None:
+            self.both.alter(table, seed)
+
         @step(in_order=st.booleans())
         def reopen(self, in_order: bool) -> None:
             if in_order:
