@@ -12,14 +12,24 @@ after it has that, or a fragment does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import msgspec
 
 from ebla.clock import Clock, TxnClock
 from ebla.coordination.service import CoordinationConflict, CoordinationService, NodeExists
-from ebla.errors import Corruption, FormatTooNew, OutcomeUnknown, StoreError, StoreNotFound, Unavailable, UnknownTable
+from ebla.errors import (
+    Corruption,
+    FormatTooNew,
+    OutcomeUnknown,
+    SchemaError,
+    StoreError,
+    StoreNotFound,
+    Unavailable,
+    UnknownTable,
+)
 from ebla.metadata.store import MetadataStore
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction import MetadataServer
@@ -132,7 +142,8 @@ def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> Tablet
     )
     store = parts.store(txn_clock)
     for name, table_id in metadata.list_tables():
-        store.add_table(name, metadata.read(table_id))
+        with _loading(name):
+            store.add_table(name, metadata.read(table_id))
     directory = f"log/{identity.server}"
     tables = {table.id: table for table in store.tables()}
     replayed = Replayed()
@@ -204,7 +215,20 @@ def _open_for_reading(parts: _Parts) -> TabletStore:
 
 
 def _read_tables(metadata: MetadataServer) -> list[tuple[str, TableMetadata]]:
-    return [(name, metadata.refresh(table_id)) for name, table_id in metadata.list_tables()]
+    tables = []
+    for name, table_id in metadata.list_tables():
+        with _loading(name):
+            tables.append((name, metadata.refresh(table_id)))
+    return tables
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    """Say which table it is whose schema cannot be. Nothing of it is served, and its log is not touched."""
+    try:
+        yield
+    except SchemaError as error:
+        raise SchemaError(f"the table {name!r} cannot be loaded: {error}: restore its METADATA") from error
 
 
 def _read_log(files: Files, server: str) -> list[LogEntry] | None:

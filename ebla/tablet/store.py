@@ -186,7 +186,8 @@ class TabletStore:
     # --- tables ---
 
     def add_table(self, name: str, metadata: TableMetadata) -> TableState:
-        """Open a table."""
+        """Open a table; `SchemaError` if its schema cannot be."""
+        metadata.schema.check()
         table = TableState(name, metadata, self.fragments, self.recent, self.settings)
         table.use_metadata(metadata, self.server)
         self._loader.opened(table)

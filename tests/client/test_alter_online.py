@@ -161,6 +161,17 @@ def test_a_schema_that_cannot_be_is_ignored_by_a_table_that_is_open(
     assert row["a"] == 2
 
 
+def test_a_table_whose_schema_cannot_be_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    db = ebla.open(tmp_path / "data")
+    db.create_table("t", TWO)
+    with monkeypatch.context() as patch:
+        patch.setattr(TableSchema, "check", lambda self: None)  # as a program with a fault would
+        db.alter_table("t", add_columns={"y": {"a": "int64"}})
+    db._crash()
+    with pytest.raises(SchemaError, match=r"'t' cannot be loaded.*'a' stands both in group 'x' and in group 'y'"):
+        ebla.open(tmp_path / "data")
+
+
 # --- unknown outcomes ----------------------------------------------------------------------------
 
 

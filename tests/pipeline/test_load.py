@@ -54,6 +54,22 @@ def test_a_load_is_one_commit_that_readers_of_before_do_not_see(spark: SparkSess
     assert rows_of(db, "users")[0] == {"user": "ada", "day": DAY, "name": "new", "age": 9}
 
 
+def test_a_load_that_a_change_of_the_schema_has_overtaken_is_a_conflict(spark: SparkSession, db: ebla.Database) -> None:
+    schema = ebla.Schema(key={"user": "string", "day": "date32"}, columns={"name": "string", "age": "int32"})
+    db.create_table("users", schema)
+    frame = users(spark, ("ada", DAY, "Ada", 36))
+
+    def overtake(progress: JobProgress) -> None:
+        if progress.phase == "committing":
+            db.alter_table("users", drop_columns=["age"], add_columns={"age": "int32"})
+
+    with pytest.raises(ebla.Conflict, match="run the job again"):
+        load(db, "users", frame, progress=overtake)
+    assert rows_of(db, "users") == []
+    load(db, "users", frame)
+    assert rows_of(db, "users") == [{"user": "ada", "day": DAY, "name": "Ada", "age": 36}]
+
+
 def test_what_was_loaded_survives_a_reopening(spark: SparkSession, root: str) -> None:
     with ebla.open(root) as db:
         load(db, "users", users(spark, ("ada", DAY, "Ada", 36)), key=["user", "day"])
