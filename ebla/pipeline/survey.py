@@ -18,7 +18,7 @@ from itertools import pairwise
 from ebla.metadata.table_metadata import FragmentRef
 from ebla.pipeline.stretches import Source, Span, cut_rows, mixed_sources
 from ebla.ranges import KeyRange, successor
-from ebla.schema import TableSchema
+from ebla.schema import GroupSchema
 from ebla.storage.fragment_reader import Fragment
 from ebla.storage.merge import Erasure
 from ebla.storage.records import ROW, Block
@@ -86,7 +86,7 @@ def sources_of(
             ]
         for ref, own in shares.items():
             span = Span(ref.first, successor(ref.last), ref.rows, ref.bytes)
-            is_native = group.id in native_groups and reads_as_it_is(ref, view.schema, as_of)
+            is_native = group.id in native_groups and reads_as_it_is(ref, projection, group, as_of)
             sources.append(Source(group.id, (span,), _joined(own), ref.txn_min, ref.txn_max, ref.file, is_native))
             origins.append(ref)
         memory = view.memory_of(group.id)
@@ -108,19 +108,20 @@ class _Hidden:
     txn: int
 
 
-def reads_as_it_is(ref: FragmentRef, schema: TableSchema, as_of: int) -> bool:
+def reads_as_it_is(ref: FragmentRef, projection: Projection, group: GroupSchema, as_of: int) -> bool:
     """Tell whether the rows of a fragment, where no other has any, are what a reader at `as_of` sees.
 
     A record that sets only some columns has nulls in the others, and so does a file that lacks a column: which is what
-    a reader sees where nothing older is.
+    a reader sees where nothing older is. Spark finds columns by name, so the file must be younger than their names.
     """
+    wanted = [group.column_by_id[output.field_id] for output in projection.outputs if output.group.id == group.id]
     return (
         ref.unique
         and not ref.has_erasures
         and ref.txn_max <= as_of
         and ref.columns is None
         and ref.families is None
-        and ref.schema_version == schema.version
+        and all(c.named_since <= ref.schema_version >= c.typed_since for c in (*projection.schema.key, *wanted))
     )
 
 

@@ -111,6 +111,28 @@ def test_rows_of_one_group_are_clean_in_a_table_of_several(db: ebla.Database, sp
     assert_same_rows(db.spark("t", columns=[]), table.scan(columns=[]), table)
 
 
+def test_files_older_than_the_schema_are_read_by_spark_where_names_and_types_are_the_same(
+    db: ebla.Database, spark: SparkSession
+) -> None:
+    groups = [ebla.Group("a", columns={"x": "int32", "y": "string"}), ebla.Group("b", columns={"z": "int64"})]
+    table = db.create_table("t", ebla.Schema(key={"k": "int32"}, groups=groups))
+    table.put([{"k": k, "x": k, "y": "why", "z": k} for k in range(50)])
+    table.flush()
+    db.alter_table("t", add_columns={"a": {"w": "string"}}, drop_columns=["y"])
+    assert "MapInArrow" not in executed(db.spark("t", columns=["x"]))
+    for change in (
+        {"add_columns": {"a": {"y": "int64"}}},  # not what the file has under that name
+        {"rename": {"x": "w", "w": "x"}},
+        {"change_types": {"w": "int64"}},
+        {"move": {"z": "a"}, "drop_groups": ["b"]},
+    ):
+        db.alter_table("t", **change)
+        assert_same_rows(db.spark("t"), table.scan(), table)
+    table.compact()
+    assert "MapInArrow" not in executed(db.spark("t"))
+    assert_same_rows(db.spark("t"), table.scan(), table)
+
+
 def test_names_that_mean_something_to_spark_are_read_as_they_are(db: ebla.Database, spark: SparkSession) -> None:
     schema = ebla.Schema(key={"the.key": "string"}, columns={"a.b": "int32", "back`tick": "int32", "A": "int8"})
     table = db.create_table("t", schema)
