@@ -5,14 +5,15 @@
     thread 3        ask - waits ........................................... done
     thread 4          ask - waits ......................................... done
 
-Whoever finds nobody leading takes all that has gathered, its own request included, and carries it out for everybody.
-Every thread leads at most one group, so nobody works for others for ever.
+Whoever finds nobody leading takes all that has gathered, its own requests included, and carries it out for everybody;
+then it wakes those whose requests are done, and one of those that have gathered since, who leads next. Every thread
+leads at most one group, so nobody works for others for ever.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from ebla.errors import OutcomeUnknown
@@ -26,11 +27,16 @@ Answer = TypeVar("Answer")
 class Request(Generic[Asked, Answer]):
     """What one thread asked for, and what became of it."""
 
+    __slots__ = ("_answer", "_error", "asked", "is_done", "leads", "woken")
+
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
         self.is_done = False
         self._answer: Answer | None = None
         self._error: Exception | None = None
+        # For the first request of a thread that waits: released when it is done, or is to lead.
+        self.woken: threading.Lock | None = None
+        self.leads = False
 
     def answer(self, answer: Answer) -> None:
         """Say that it was done."""
@@ -39,6 +45,11 @@ class Request(Generic[Asked, Answer]):
     def fail(self, error: Exception) -> None:
         """Say that it was not done, or that this is unknown."""
         self._error, self.is_done = error, True
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it was not done, if it was not."""
+        return self._error
 
     def result(self) -> Answer:
         """Return the answer or raise the error."""
@@ -53,20 +64,47 @@ class CommitQueue(Generic[Asked, Answer]):
 
     def __init__(self, carry_out: Callable[[list[Request[Asked, Answer]]], None]) -> None:
         self._carry_out = carry_out
-        self._changed = threading.Condition()
-        self._waiting: list[Request[Asked, Answer]] = []  # guarded by _changed
-        self._is_led = False  # guarded by _changed
+        self._lock = threading.Lock()
+        self._waiting: list[Request[Asked, Answer]] = []  # guarded by _lock
+        self._is_led = False  # guarded by _lock
 
     def submit(self, asked: Asked) -> Answer:
         """Have `asked` carried out, and return the answer or raise the error that it got."""
-        request: Request[Asked, Answer] = Request(asked)
-        with self._changed:
-            self._waiting.append(request)
-            while self._is_led and not request.is_done:
-                self._changed.wait()
-            if request.is_done:
-                return request.result()
+        return self.submit_all([asked])[0].result()
+
+    def submit_all(self, asked: Sequence[Asked]) -> list[Request[Asked, Answer]]:
+        """Have several things carried out in one group, and return what became of each."""
+        requests: list[Request[Asked, Answer]] = [Request(one) for one in asked]
+        if not requests:
+            return []
+        first = requests[0]
+        with self._lock:
+            self._waiting += requests
+            is_leader = not self._is_led
             self._is_led = True
+            if not is_leader:
+                first.woken = threading.Lock()
+                first.woken.acquire()
+        if not is_leader:
+            self._wait(first)
+            if first.is_done:
+                return requests
+        self._lead()
+        return requests
+
+    def _wait(self, first: Request[Asked, Answer]) -> None:
+        assert first.woken is not None
+        try:
+            first.woken.acquire()
+        except BaseException:
+            with self._lock:  # interrupted: others carry it out, and another leads
+                first.woken = None
+                if first.leads:
+                    self._pass_on()
+            raise
+
+    def _lead(self) -> None:
+        with self._lock:
             group, self._waiting = self._waiting, []
         try:
             self._carry_out(group)
@@ -75,10 +113,20 @@ class CommitQueue(Generic[Asked, Answer]):
         finally:
             # Some are still open only if this thread was interrupted: the others did not ask for that.
             _fail_rest(group, OutcomeUnknown("the thread that was committing for several was interrupted: read again"))
-            with self._changed:
-                self._is_led = False
-                self._changed.notify_all()
-        return request.result()
+            with self._lock:
+                for request in group:
+                    if request.woken is not None and not request.leads:
+                        request.woken.release()
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Let one who waits lead, if there is one. The lock is held."""
+        for request in self._waiting:
+            if request.woken is not None:
+                request.leads = True
+                request.woken.release()
+                return
+        self._is_led = False
 
 
 def _fail_rest(group: list[Request[Asked, Answer]], error: Exception) -> None:

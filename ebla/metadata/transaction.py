@@ -153,12 +153,30 @@ class MetadataServer:
         """
         if not changes:
             return self.read(table_id)
+        return self._queue(table_id).submit(tuple(changes))
+
+    def commit_all(self, table_id: str, requests: Sequence[Sequence[Change]]) -> list[TableMetadata | EblaError]:
+        """Carry out several requests in one transaction; return, for each, the metadata with it in it, or its error.
+
+        Each is all or nothing by itself, as if it had come to `commit` from a thread of its own.
+        """
+        outcomes: list[TableMetadata | EblaError] = []
+        for request in self._queue(table_id).submit_all([tuple(changes) for changes in requests]):
+            if request.error is None:
+                outcomes.append(request.result())
+            elif isinstance(request.error, EblaError):
+                outcomes.append(request.error)
+            else:
+                raise request.error
+        return outcomes
+
+    def _queue(self, table_id: str) -> CommitQueue[tuple[Change, ...], TableMetadata]:
         with self._lock:
             queue = self._queues.get(table_id)
             if queue is None:
                 queue = CommitQueue(lambda requests: self._carry_out(table_id, requests))
                 self._queues[table_id] = queue
-        return queue.submit(tuple(changes))
+            return queue
 
     def _carry_out(self, table_id: str, requests: list[_CommitRequest]) -> None:
         for _ in range(self._attempts_max):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,10 +18,10 @@ PATIENCE_SECONDS = 20
 def until_waiting(queue: CommitQueue[Any, Any], count: int) -> None:
     """Return when so many requests wait for the next group."""
     for _ in range(PATIENCE_SECONDS * 1000):
-        with queue._changed:
+        with queue._lock:
             if len(queue._waiting) == count:
                 return
-            queue._changed.wait(0.001)
+        time.sleep(0.001)
     raise AssertionError("they did not come")
 
 
@@ -105,3 +106,64 @@ def test_an_interrupted_leader_leaves_the_others_with_an_unknown_outcome() -> No
     assert errors == ["KeyboardInterrupt", "OutcomeUnknown"]
     with pytest.raises(KeyboardInterrupt):
         queue.submit("the queue goes on")
+
+
+def test_what_one_asks_together_goes_together_and_each_has_its_own_answer() -> None:
+    groups: list[list[int]] = []
+
+    def carry_out(requests: list[Request[int, str]]) -> None:
+        groups.append([request.asked for request in requests])
+        for request in requests:
+            if request.asked == 2:
+                request.fail(ValueError("two"))
+            else:
+                request.answer(f"answer {request.asked}")
+
+    queue: CommitQueue[int, str] = CommitQueue(carry_out)
+    requests = queue.submit_all([1, 2, 3])
+    assert groups == [[1, 2, 3]]
+    assert [request.result() for request in (requests[0], requests[2])] == ["answer 1", "answer 3"]
+    assert isinstance(requests[1].error, ValueError)
+    assert queue.submit_all([]) == []
+
+
+def test_an_interrupted_waiter_passes_the_lead_on() -> None:
+    gate = Gate(others=3)
+    queue = gate.queue
+    original = queue._wait
+    interrupted = threading.Event()
+
+    def interrupt_first(first: Request[int, str]) -> None:
+        if first.asked == 1:
+            woken, first.woken = first.woken, _Interrupting(first.woken)
+            assert woken is not None
+        original(first)
+
+    class _Interrupting:
+        """A lock whose owner is interrupted as soon as it is to lead."""
+
+        def __init__(self, lock: Any) -> None:
+            self._lock = lock
+
+        def acquire(self) -> None:
+            self._lock.acquire()
+            interrupted.set()
+            raise KeyboardInterrupt
+
+        def release(self) -> None:
+            self._lock.release()
+
+    queue._wait = interrupt_first  # type: ignore[method-assign]
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(queue.submit, 0)
+        while not gate.groups:
+            time.sleep(0.001)
+        doomed = pool.submit(queue.submit, 1)
+        until_waiting(queue, 1)
+        others = [pool.submit(queue.submit, number) for number in (2, 3)]
+        assert first.result(PATIENCE_SECONDS) == "answer 0"
+        assert [other.result(PATIENCE_SECONDS) for other in others] == ["answer 2", "answer 3"]
+        with pytest.raises(KeyboardInterrupt):
+            doomed.result(PATIENCE_SECONDS)
+    assert interrupted.is_set()
+    assert queue.submit(4) == "answer 4"

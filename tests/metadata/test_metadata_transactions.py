@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -610,10 +611,10 @@ def test_requests_of_many_threads_become_few_transactions(world: World, server: 
         if name == "CompareAndSet" and not gathered.is_set():
             queue = server._queues[TABLE]
             for _ in range(20_000):
-                with queue._changed:
+                with queue._lock:
                     if len(queue._waiting) == threads - 1:
                         break
-                    queue._changed.wait(0.001)
+                time.sleep(0.001)
             queue_seen.append(len(queue._waiting))
             gathered.set()
 

@@ -52,8 +52,9 @@ class ZooKeeperServer:
         (directory / "log4j2.xml").write_text(_LOGGING)
         (directory / "zoo.cfg").write_text(
             f"tickTime={TICK_MILLISECONDS}\ndataDir={directory}/data\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
-            "admin.enableServer=false\nmaxClientCnxns=0\n4lw.commands.whitelist=srvr\nforceSync=no\n"
-            f"minSessionTimeout=200\nmaxSessionTimeout=60000\ninitLimit=100\nsyncLimit=20\n{configuration}"
+            "admin.enableServer=false\nmaxClientCnxns=0\n4lw.commands.whitelist=srvr\n"
+            f"minSessionTimeout=200\nmaxSessionTimeout=60000\ninitLimit=100\nsyncLimit=20\n"
+            f"{'' if 'forceSync' in configuration else 'forceSync=no'}\n{configuration}"
         )
         (directory / "data").mkdir(exist_ok=True)
         self.process: subprocess.Popen[bytes] | None = None
