@@ -12,6 +12,7 @@ from ebla.client.database import Database, open  # noqa: A004 - ebla.open reads 
 from ebla.client.scan import Position, Scan
 from ebla.client.snapshot import Snapshot
 from ebla.client.table import Row, Table, time_of
+from ebla.client.verifying import VerifyReport, repair, verify
 from ebla.errors import (
     CannotJoin,
     CannotSplit,
@@ -87,7 +88,10 @@ __all__ = [
     "Unavailable",
     "UnknownColumn",
     "UnknownTable",
+    "VerifyReport",
     "Version",
     "open",
+    "repair",
     "time_of",
+    "verify",
 ]

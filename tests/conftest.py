@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 _ROOT = str(Path(__file__).resolve().parent.parent)
 if _ROOT not in sys.path:
     sys.path.insert(0, _ROOT)
+
+
+# No test may fail because the machine is busy.
+settings.register_profile("ebla", deadline=None)
+settings.load_profile("ebla")
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,15 @@ from typing import Annotated
 
 import typer
 
-from ebla.cli import alter_command, care_commands, pipeline_commands, row_commands, table_commands, tablet_commands
+from ebla.cli import (
+    alter_command,
+    care_commands,
+    pipeline_commands,
+    row_commands,
+    table_commands,
+    tablet_commands,
+    verify_commands,
+)
 from ebla.cli.context import STORE_DEFAULT, STORE_HELP, Context
 from ebla.cli.failures import ExitCode, complain
 from ebla.cli.sinks import write_line
@@ -85,6 +93,8 @@ for _command, _epilog in (
     (tablet_commands.tablets, tablet_commands.TABLETS_EXAMPLES),
     (tablet_commands.split, tablet_commands.SPLIT_EXAMPLES),
     (tablet_commands.join, tablet_commands.JOIN_EXAMPLES),
+    (verify_commands.verify, verify_commands.VERIFY_EXAMPLES),
+    (verify_commands.repair, verify_commands.REPAIR_EXAMPLES),
     (table_commands.drop, table_commands.DROP_EXAMPLES),
 ):
     app.command(epilog=_epilog)(_command)

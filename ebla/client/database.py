@@ -32,6 +32,7 @@ from ebla.tablet.bulk_mail import Mailbox
 from ebla.tablet.garbage import GarbageReport
 from ebla.tablet.opening import open_store
 from ebla.tablet.store import TabletStore
+from ebla.tablet.verify import Verifier, VerifyReport
 
 LOCK_FILE = "LOCK"
 TABLETS_MAX = 10_000
@@ -403,6 +404,11 @@ class Database:
         """
         self._check_writable()
         return self._store.garbage.collect(dry_run=dry_run)
+
+    def verify(self) -> VerifyReport:
+        """Compare METADATA with itself and with every file that it names; `ebla.repair` mends what can be."""
+        self._check_open()
+        return Verifier(self._coordination, self._store.files, self._store.metadata.directory).verify()
 
     def stats(self) -> dict[str, Any]:
         """Return sizes and counters of the store and of every table."""

@@ -144,6 +144,28 @@ class MetadataStore:
                 raise Corruption(_path(table_id, record.txnid), reason) from error
         return metadata
 
+    def load_anyway(self, table_id: str, txnid: str) -> tuple[TableMetadata, str]:
+        """Return what a transaction says even if it breaks the invariants, and what is wrong with it as a whole.
+
+        For those who verify and repair. `MissingFile` or `Corruption` if its files themselves cannot be read.
+        """
+        changes: list[ChangeRecord] = []
+        for record in self.history(table_id, txnid):
+            if isinstance(record, SnapshotRecord):
+                metadata = record.metadata
+                break
+            changes.append(record)
+        problem = "" if metadata.checksum == record.checksum else "the metadata has another checksum than was saved"
+        for change in reversed(changes):
+            try:
+                metadata = apply(metadata, change.changes, change.txnid)
+            except (RequirementFailed, InvalidMetadata) as error:
+                reason = f"its changes do not fit its base: {error}"
+                raise Corruption(_path(table_id, change.txnid), reason) from error
+            if metadata.checksum != change.checksum:
+                problem = "the metadata has another checksum than was saved"
+        return metadata, problem
+
     def _outcome(self, record: Record, metadata: TableMetadata) -> TableMetadata:
         path = _path(record.table_id, record.txnid)
         if (metadata.sequence, metadata.checksum) != (record.sequence, record.checksum):

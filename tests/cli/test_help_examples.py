@@ -55,6 +55,8 @@ def test_the_commands_are_all_there() -> None:
         "tablets",
         "split",
         "join",
+        "verify",
+        "repair",
         "drop",
     ]
     assert expected == COMMANDS

@@ -47,7 +47,7 @@ def test_a_store_is_made_crashes_and_is_found_again_without_the_address(tmp_path
 def test_a_store_whose_lease_was_stolen_writes_no_more_and_the_thief_sees_everything(
     tmp_path: Path, address: str
 ) -> None:
-    settings = ebla.Settings(owner_lease_seconds=0.3)
+    settings = ebla.Settings(owner_lease_seconds=2.0)
     database = ebla.open(tmp_path, coordination=address, settings=settings)
     table = database.create_table("t", SCHEMA)
     with connect(parse_address(address), SystemClock()) as thief:

@@ -130,8 +130,9 @@ def test_a_watch_fires_for_every_one_of_many_nodes_made_at_once(
 
 
 def test_without_a_server_nothing_is_sent(proxy: Proxy, connected: Connect) -> None:
-    client = connected(proxy.address, request_seconds=0.3)
+    client = connected(proxy.address)
     version = client.create("a", b"")
+    client._request_seconds = 0.2
     proxy.refusing = True
     proxy.cut()
     while client._connected.is_set():
@@ -170,13 +171,15 @@ def test_a_lost_request_is_an_unknown_outcome_that_the_same_request_settles(prox
 def test_a_request_that_is_late_may_still_land_but_not_once_its_version_is_gone(
     zookeeper_server: ZooKeeperServer, proxy: Proxy, connected: Connect
 ) -> None:
-    client, other = connected(proxy.address, request_seconds=0.3), connected(zookeeper_server.address)
+    client, other = connected(proxy.address), connected(zookeeper_server.address)
     for late in (False, True):
         path = f"late/{late}"
         version = other.create(path, b"1")
         proxy.requests.close()
+        client._request_seconds = 0.2
         with pytest.raises(OutcomeUnknown):
             client.compare_and_set(path, b"late", version)
+        client._request_seconds = PATIENCE_SECONDS
         if late:
             other.compare_and_set(path, b"2", version)
         proxy.requests.open()
@@ -241,7 +244,7 @@ def test_an_ensemble_goes_on_without_one_of_three_and_refuses_without_two(tmp_pa
     ensemble = Ensemble(tmp_path)
     try:
         ensemble.start()
-        clients = [connected(server.address, request_seconds=2) for server in ensemble.servers]
+        clients = [connected(server.address, request_seconds=PATIENCE_SECONDS) for server in ensemble.servers]
         everywhere = connected(ensemble.hosts, request_seconds=PATIENCE_SECONDS)
         version = everywhere.create("counter", b"0")
         # What one wrote, all read at once, whichever server they ask.
@@ -272,6 +275,7 @@ def test_an_ensemble_goes_on_without_one_of_three_and_refuses_without_two(tmp_pa
         second = ensemble.leader()
         second.kill()
         (last,) = [c for c, s in zip(clients, ensemble.servers, strict=True) if s not in (killed, second)]
+        last._request_seconds = 1
         with pytest.raises((Unavailable, OutcomeUnknown)):
             last.compare_and_set("counter", b"alone", version)
     finally:
@@ -344,3 +348,15 @@ def test_connecting_to_an_address_reaches_the_same_tree(zookeeper_server: ZooKee
     with connect(address, SystemClock()) as one, connect(address, SystemClock(), read_only=True) as two:
         one.create("a", b"1")
         assert two.read("a").value == b"1"
+
+
+def test_closing_does_not_wait_for_a_server_that_is_gone(proxy: Proxy, connected: Connect) -> None:
+    client = connected(proxy.address)
+    bell = Bell()
+    client.watch("a", bell)
+    proxy.refusing = True
+    proxy.cut()
+    closing = threading.Thread(target=client.close)
+    closing.start()
+    closing.join(PATIENCE_SECONDS)
+    assert not closing.is_alive()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -460,7 +461,7 @@ def test_a_dropped_table_is_refused() -> None:
 
 
 def test_the_same_servers_work_on_zookeeper(zookeeper_server: ZooKeeperServer) -> None:
-    with ZooKeeperCoordination(zookeeper_server.address, SystemClock(), root="/group-test") as client:
+    with ZooKeeperCoordination(zookeeper_server.address, SystemClock(), root=f"/{uuid.uuid4()}") as client:
         world = World(3, client)
         made = [world.commit(f"job{number}", f"s{number % 3}") for number in range(6)]
         world.group.leave("s0")

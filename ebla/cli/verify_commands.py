@@ -1,0 +1,58 @@
+"""The commands for a store that may be damaged: verify, repair."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+import ebla
+from ebla.cli.context import Context, JsonOption, StoreOption, examples
+from ebla.cli.failures import ExitCode, guarded
+from ebla.cli.sinks import write_json, write_line
+
+VERIFY_EXAMPLES = examples("ebla verify")
+REPAIR_EXAMPLES = examples("ebla repair", "ebla repair --apply")
+
+
+@guarded
+def verify(ctx: typer.Context, json: JsonOption = False, store: StoreOption = None) -> None:
+    """Compare METADATA with itself and with every file that it names. Changes nothing.
+
+    The store may be open elsewhere, or so damaged that it does not open. The exit code is 6 if something is wrong.
+    """
+    shared: Context = ctx.obj
+    report = ebla.verify(store or shared.store)
+    _tell(report, json)
+    if not report.is_clean:
+        raise typer.Exit(ExitCode.STORE)
+
+
+@guarded
+def repair(
+    ctx: typer.Context,
+    apply: Annotated[bool, typer.Option("--apply", help="Do it. Without it, only say what would be done.")] = False,
+    json: JsonOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Mend METADATA as far as nothing is lost by it: holes and overlaps of half a split, wrong references.
+
+    Shows the plan; --apply carries it out, in one transaction for each table. Close the store first. What is told
+    without a repair needs a backup.
+    """
+    shared: Context = ctx.obj
+    report = ebla.repair(store or shared.store, dry_run=not apply)
+    _tell(report, json)
+    if not json:
+        write_line("repaired" if report.repaired else "nothing was changed")
+
+
+def _tell(report: ebla.VerifyReport, json: bool) -> None:
+    if json:
+        write_json(msgspec.to_builtins(report))
+        return
+    for finding in report.findings:
+        place = f"{finding.table}: " if finding.table else ""
+        write_line(f"{finding.kind}: {place}{finding.text}" + (f" -> {finding.repair}" if finding.repair else ""))
+    write_line(f"{report.tables} table(s), {report.files} file(s), {len(report.findings)} finding(s)")

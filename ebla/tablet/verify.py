@@ -1,0 +1,185 @@
+"""Verifying a store against its files, and repairing METADATA: reads, and carries out what `metadata.check` decides.
+
+    verify    every table -> its METADATA, well-formed or not -> every file that it names -> findings
+              every file that nobody names                                                -> findings (orphans)
+    repair    the same, and one METADATA transaction for each table that can be mended
+
+Reading needs no lock. A table that changes meanwhile is looked at again, so that what a writer does is not taken for
+damage. Repairing needs the store for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from ebla.coordination.service import CoordinationService
+from ebla.errors import Corruption, EblaError, FormatTooNew, MissingFile, StoreError, Unavailable, UnknownTable
+from ebla.metadata.check import Examination, FileFacts, Finding, examine
+from ebla.metadata.directory import TableDirectory
+from ebla.metadata.store import MetadataStore
+from ebla.metadata.table_config import TableConfig, config_path, encode_config
+from ebla.metadata.table_metadata import FragmentRef, InvalidMetadata, TableMetadata
+from ebla.metadata.transaction_file import SnapshotRecord, encode
+from ebla.storage.cache import BlockCache
+from ebla.storage.files import Files
+from ebla.storage.fragment_format import Tail
+from ebla.storage.fragment_reader import Fragment
+from ebla.tablet.bulk_jobs import list_intents
+
+ATTEMPTS_MAX = 8
+FRAGMENTS = "fragments"
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What was looked at and what was found. `repaired` says whether METADATA was changed."""
+
+    tables: int
+    files: int
+    findings: tuple[Finding, ...]
+    repaired: bool = False
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is wrong; files that nobody names are not wrong."""
+        return all(finding.kind == "orphan" for finding in self.findings)
+
+
+class Verifier:
+    """Looks at all tables of a store through its coordination service and its files."""
+
+    def __init__(self, coordination: CoordinationService, files: Files, directory: TableDirectory) -> None:
+        self._coordination = coordination
+        self._files = files
+        self._store = MetadataStore(files)
+        self._directory = directory
+        self._facts: dict[str, FileFacts] = {}
+        self._strays: list[str] = []
+
+    def verify(self) -> VerifyReport:
+        """Look at everything, and change nothing."""
+        # Files first: one that is made later is not taken for one that nobody names.
+        listed = self._listed()
+        tables = self._tables()
+        named = self._named(tables)
+        self._strays = [path for path in listed if path not in named]
+        findings: list[Finding] = []
+        for table_id, config in tables:
+            with contextlib.suppress(UnknownTable):  # dropped meanwhile
+                examination, metadata, _ = self._examined(table_id, config)
+                findings += examination.findings
+                named.update(() if metadata is None else metadata.files())
+        findings += self._orphans(named)
+        return VerifyReport(len(tables), len(named), tuple(findings))
+
+    def _named(self, tables: Iterable[tuple[str, TableConfig]]) -> set[str]:
+        named: set[str] = set()
+        for table_id, config in tables:
+            with contextlib.suppress(Corruption, MissingFile):  # it will be told
+                named.update(self._store.load_anyway(table_id, config.metadata_txnid)[0].files())
+        return named
+
+    def repair(self, new_id: Callable[[], str]) -> VerifyReport:
+        """Mend what can be, each table in one transaction. The caller has the store for itself."""
+        report = self.verify()
+        repaired = False
+        for table_id, config in self._tables():
+            examination, metadata, version = self._examined(table_id, config)
+            if examination.mended is None or metadata is None:
+                continue
+            mended = examination.mended.with_txnid(new_id(), metadata.sequence + 1)
+            with contextlib.suppress(InvalidMetadata):  # a wrong checksum of something that cannot be mended
+                mended.check()
+                self._replace(table_id, config, version, metadata, mended)
+                repaired = True
+        return VerifyReport(report.tables, report.files, report.findings, repaired)
+
+    def _replace(
+        self, table_id: str, config: TableConfig, version: int, former: TableMetadata, mended: TableMetadata
+    ) -> None:
+        content = encode(SnapshotRecord(former.txnid, mended.checksum, mended))
+        self._store.write(table_id, mended.txnid, content)
+        changed = msgspec.structs.replace(config, metadata_txnid=mended.txnid)
+        self._coordination.compare_and_set(config_path(table_id), encode_config(changed), version)
+
+    def _tables(self) -> list[tuple[str, TableConfig]]:
+        configs = self._directory.configs()
+        return [(table_id, config) for table_id, config in sorted(configs.items()) if config.state == "running"]
+
+    def _examined(self, table_id: str, config: TableConfig) -> tuple[Examination, TableMetadata | None, int]:
+        """Look at one table as it is; again if it changed meanwhile."""
+        for _ in range(ATTEMPTS_MAX):
+            config, version = self._directory.read(table_id)
+            name = config.name
+            metadata = None
+            try:
+                metadata, problem = self._store.load_anyway(table_id, config.metadata_txnid)
+            except (Corruption, MissingFile) as error:
+                examination = Examination((Finding("metadata", name, str(error)),), None)
+            else:
+                facts = {reference.file: self._fact(reference) for reference in _references(metadata)}
+                examination = examine(name, metadata, facts)
+                if any(finding.kind == "hole" for finding in examination.findings):
+                    examination = examine(name, metadata, facts, self._strays_of(table_id))
+                if problem:
+                    # It is saved anew, with the right one, if everything else is right or can be made so.
+                    found = Finding("checksum", name, problem, repair="save it anew")
+                    examination = Examination((found, *examination.findings), examination.mended or metadata)
+            if not examination.findings or self._directory.read(table_id)[1] == version:
+                return examination, metadata, version
+            self._facts.clear()
+        raise Unavailable(f"the table {config.name!r} changed faster than it could be read: try again")
+
+    def _fact(self, reference: FragmentRef) -> FileFacts:
+        known = self._facts.get(reference.file)
+        if known is None:
+            known = self._facts[reference.file] = self._look(reference)
+        return known
+
+    def _look(self, reference: FragmentRef) -> FileFacts:
+        tail = Tail(reference.tail_bytes, reference.tail_crc) if reference.tail_bytes else None
+        return self._look_at(reference.file, reference.txn, tail)
+
+    def _strays_of(self, table_id: str) -> list[FileFacts]:
+        """Return what is known of the files of a table that nobody names."""
+        paths = [path for path in self._strays if path.startswith(f"{FRAGMENTS}/{table_id}/")]
+        return [facts for facts in map(self._look_at, paths) if not facts.problem]
+
+    def _look_at(self, file: str, txn: int | None = None, tail: Tail | None = None) -> FileFacts:
+        try:
+            size = self._files.size(file)
+            footer = Fragment(self._files, file, BlockCache(0), txn, tail).footer
+        except (FileNotFoundError, MissingFile):
+            return FileFacts(problem="missing")
+        except (Corruption, FormatTooNew) as error:
+            return FileFacts(problem=f"unreadable: {error}")
+        except OSError as error:
+            raise StoreError(f"{file} cannot be read: {error}: mend the cause, then verify again") from error
+        return FileFacts(size, "", footer.table, footer.rows, footer.first, footer.last, footer.txn_min, footer.txn_max)
+
+    def _listed(self) -> list[str]:
+        try:
+            return [info.path for d in self._files.list_directories(FRAGMENTS) for info in self._files.list(d)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StoreError(f"files cannot be listed: {error}: mend the cause, then verify again") from error
+
+    def _orphans(self, named: set[str]) -> list[Finding]:
+        try:
+            expected = tuple(intent.prefix for intent in list_intents(self._coordination))
+        except EblaError:
+            expected = (FRAGMENTS,)  # it cannot be told what is about to be named: leave all of it alone
+        return [
+            Finding("orphan", "", f"{path} is named by no table", file=path, repair="`gc` removes it in its time")
+            for path in sorted(self._strays)
+            if path not in named and not path.startswith(expected)
+        ]
+
+
+def _references(metadata: TableMetadata) -> Iterable[FragmentRef]:
+    return (fragment for tablet in metadata.tablets for state in tablet.groups for fragment in state.fragments)
