@@ -138,7 +138,7 @@ def load(
     return replace(summary, seconds=time.monotonic() - began)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Work:
     """A load that is planned: what its tasks do, and on which rows."""
 
@@ -146,6 +146,7 @@ class _Work:
     task: LoadTask
     rows: DataFrame
     is_new: bool
+    is_committing: bool = False  # from then on METADATA may come to name its files
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +176,10 @@ class _Load:
             return self._carry_out(work)
         except OutcomeUnknown:
             raise  # METADATA may name the files, or come to name them: repeating the job finds out
-        except BaseException:
-            self._undo(work)
+        except BaseException as error:
+            # Whoever is interrupted in the middle of a commit does not know its outcome either.
+            if not work.is_committing or isinstance(error, Exception):
+                self._undo(work)
             raise
 
     # --- plan ---
@@ -257,6 +260,7 @@ class _Load:
         if self.report is not None:
             self.report(JobProgress("committing"))
         fragments = tuple(one for result in results for one in result.fragments)
+        work.is_committing = True
         done = self.place.commit(
             BulkCommit(
                 self.job,

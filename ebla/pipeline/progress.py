@@ -3,21 +3,26 @@
     with watched(spark, "load-7", "writing", report):   the jobs that are started in this block, by this thread
         frame.collect()                          report(JobProgress("writing", 3, 16)) a few times a second
 
-If the block is left by an exception, such as an interruption from the keyboard, what still runs is cancelled.
+If the block is left by an exception, such as an interruption from the keyboard, what still runs is cancelled, and for a
+while waited for: tasks that write on would leave files behind those who clean up.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from pyspark import StatusTracker
 from pyspark.sql import SparkSession
 
 __all__ = ["JobProgress", "Report", "watched"]
 
 PERIOD_SECONDS = 0.2
+SETTLE_SECONDS_MAX = 20.0
+SETTLE_PERIOD_SECONDS = 0.05
 _GROUP = "spark.jobGroup.id"
 _DESCRIPTION = "spark.job.description"
 
@@ -52,6 +57,7 @@ def watched(spark: SparkSession, group: str, phase: str, report: Report | None) 
     except BaseException:
         with contextlib.suppress(Exception):
             context.cancelJobGroup(group)
+            _settle(context.statusTracker(), group)
         raise
     finally:
         stopped.set()
@@ -59,6 +65,17 @@ def watched(spark: SparkSession, group: str, phase: str, report: Report | None) 
             watcher.join()
         for name, value in former.items():
             context.setLocalProperty(name, value)  # type: ignore[arg-type]
+
+
+def _settle(tracker: StatusTracker, group: str) -> None:
+    """Wait until no task of a group runs any more, but not for ever."""
+    end = time.monotonic() + SETTLE_SECONDS_MAX
+    pause = threading.Event()
+    while time.monotonic() < end:
+        stages = [tracker.getStageInfo(stage) for stage in _stages(tracker, group)]
+        if not any(stage.numActiveTasks for stage in stages if stage is not None):
+            return
+        pause.wait(SETTLE_PERIOD_SECONDS)
 
 
 def _watch(spark: SparkSession, group: str, phase: str, report: Report, stopped: threading.Event) -> None:
@@ -72,13 +89,17 @@ def _watch(spark: SparkSession, group: str, phase: str, report: Report, stopped:
                 last = now
 
 
-def _progress(tracker: object, group: str, phase: str) -> JobProgress:
+def _progress(tracker: StatusTracker, group: str, phase: str) -> JobProgress:
     done = total = 0
-    for job in tracker.getJobIdsForGroup(group):  # type: ignore[attr-defined]
-        info = tracker.getJobInfo(job)  # type: ignore[attr-defined]
-        for stage in info.stageIds if info is not None else ():
-            found = tracker.getStageInfo(stage)  # type: ignore[attr-defined]
-            if found is not None:
-                done += found.numCompletedTasks
-                total += found.numTasks
+    for stage in _stages(tracker, group):
+        found = tracker.getStageInfo(stage)
+        if found is not None:
+            done += found.numCompletedTasks
+            total += found.numTasks
     return JobProgress(phase, done, total)
+
+
+def _stages(tracker: StatusTracker, group: str) -> Iterator[int]:
+    for job in tracker.getJobIdsForGroup(group):
+        info = tracker.getJobInfo(job)
+        yield from info.stageIds if info is not None else ()

@@ -7,7 +7,8 @@
               -->  the union of these
 
 One snapshot is chosen when the DataFrame is made, and every task of every query on it reads at it: it never changes,
-however often it is evaluated and whatever is written meanwhile.
+however often it is evaluated and whatever is written meanwhile. It is held for as long as the DataFrame, or another
+that is derived from it, is there (`holding`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from ebla.client.database import Database
+from ebla.pipeline.holding import Holding
 from ebla.pipeline.location import settle_worker
 from ebla.pipeline.masks import unmasked
 from ebla.pipeline.plan import CleanRead, Limits, Section
@@ -67,7 +69,13 @@ def scan(
     if spark is None:
         spark = active_session() or session()
     cores = spark.sparkContext.defaultParallelism
-    return frame_of(plan_scan(source, table, cores=cores, limits=limits, **asked), spark)
+    holding = Holding()
+    try:
+        planned = plan_scan(source, table, cores=cores, limits=limits, holding=holding, **asked)
+        return frame_of(planned, holding.given_to(spark))
+    except BaseException:
+        holding.release()
+        raise
 
 
 def frame_of(planned: SectionPlan, spark: SparkSession) -> DataFrame:

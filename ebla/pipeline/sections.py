@@ -25,6 +25,7 @@ from ebla.client.database import Database
 from ebla.client.database import open as open_database
 from ebla.client.table import AsOf, txn_of
 from ebla.errors import EblaError, MissingFile, RequestError, StaleRoute, UnknownTable
+from ebla.pipeline.holding import Holding
 from ebla.pipeline.layers import Layers, lay, rows_of_section
 from ebla.pipeline.location import forget, reading, store_of, table_by_id
 from ebla.pipeline.plan import Limits, ScanPlan, Section, make_plan
@@ -100,11 +101,13 @@ def plan_scan(
     cores: int = 1,
     limits: Limits = Limits(),  # noqa: B008 - frozen
     native: bool = True,
+    holding: Holding | None = None,
     **asked: Unpack[ScanArguments],
 ) -> SectionPlan:
     """Plan a scan; with `native`, what Spark's own reader can read is left to it, else `read_section` gives every row.
 
     `source` is a database that this process has open, or the root of a store; `asked` are arguments of ``table.scan``.
+    `holding` is given what the scan needs to be there, as far as this process can keep it.
     Raises `StoreNotFound`, `UnknownTable`, `UnknownColumn` or another `RequestError`, as ``table.scan`` does.
     """
     columns, as_of = asked.get("columns"), asked.get("as_of")
@@ -116,6 +119,8 @@ def plan_scan(
         if as_of is None:
             _flush_much(store, state)
         txn, seen = _txn(store, state, as_of)
+        if holding is not None and store.is_writable:
+            holding.hold(store, txn)
         target = Target(
             root=str(database.path.resolve()),
             table=table,
@@ -129,6 +134,8 @@ def plan_scan(
         store_of(database).admit(state, key_range)
         found = survey(state.view, state.reader, projection, key_range, txn, groups)
         plan = make_plan(found.sources, found.erasures, cores, limits)
+        if holding is not None and store.is_writable:
+            holding.hold_files(store, (file for read in plan.clean for file in read.files))
         layers = lay(plan, found, state.reader, store.scan_pool, cores)
         return SectionPlan(target, projection, plan, layers)
 

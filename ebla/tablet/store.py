@@ -12,7 +12,7 @@ is held for microseconds and never over I/O, with one exception: reserving txn n
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeAlias
 
@@ -662,6 +662,12 @@ class TabletStore:
             if txn >= self._compactor.horizon_max:
                 return txn
             self.pins.let_go(txn)  # history has ended meanwhile, as it may if none is kept
+
+    def hold_files(self, files: Iterable[str]) -> Callable[[], None]:
+        """Keep fragments that somebody reads by their names from garbage collection; return how to let go of them."""
+        held = tuple(files)
+        self._nursery.adopt(held)
+        return lambda: self._nursery.grown(held)
 
     def sync(self, txn: int | None = None) -> int:
         """Wait until everything up to `txn` (default: everything so far) is stable; return the stable txn."""

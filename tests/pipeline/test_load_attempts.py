@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -180,3 +181,40 @@ def test_a_driver_killed_at_the_commit_can_run_the_job_again(
         assert len(rows_of(db, "t")) == 100
         # What the killed run left behind is gone, too.
         assert sorted(set(db._store.table("t").view.metadata.files())) == sorted(leftovers(db))
+
+
+class WaitsToBeKilled(LoadTask):
+    """Writes its files, says so, and does not end by itself."""
+
+    def run(self, partition: int, batches: Iterator[pa.RecordBatch], files: Files) -> TaskResult:
+        result = super().run(partition, batches, files)
+        leave_a_mark(self)
+        while True:
+            signal.pause()
+        return result
+
+
+def test_a_load_that_is_interrupted_from_the_keyboard_leaves_nothing(
+    db: ebla.Database, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_over = threading.Event()
+
+    def press() -> None:
+        while not is_over.wait(0.05):
+            if (tmp_path / "mark").exists():
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(LOAD, "LoadTask", WaitsToBeKilled)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                load(db, "t", numbers(spark), key="k", rejects=tmp_path / "rejects", job="j")
+        finally:
+            is_over.set()
+            thread.join()
+    assert db.tables() == []
+    assert leftovers(db) == []
+    assert load(db, "t", numbers(spark), key="k", job="j").rows == 400

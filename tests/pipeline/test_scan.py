@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from datetime import UTC, date, datetime
@@ -21,6 +22,7 @@ from ebla.pipeline.plan import Limits
 from ebla.pipeline.scan import frame_of, scan, string_bound
 from ebla.pipeline.sections import SectionPlan, plan_scan, read_section
 from ebla.pipeline.types import to_spark
+from ebla.settings import Settings
 from tests.pipeline.scanning import assert_same_rows, executed, rows_of, scanned_rows
 
 if TYPE_CHECKING:
@@ -372,6 +374,45 @@ def test_ages_are_measured_at_the_snapshot(db: ebla.Database, spark: SparkSessio
     table.flush()
     assert plan_scan(db, "t").plan.clean == ()
     assert db.spark("t").count() == 10
+
+
+# --- held ----------------------------------------------------------------------------------------
+
+FORGETFUL = Settings(background_compaction=False, history_seconds=0, garbage_age_seconds=0)
+
+
+def clean_up(db: ebla.Database) -> set[str]:
+    """Compact everything, collect garbage until nothing more goes, and return the files that are left."""
+    db.table("t").compact()
+    gc.collect()
+    for _ in range(3):
+        db.gc(dry_run=False)
+    return {path.name for path in Path(db.path).glob("fragments/*/*.parquet")}
+
+
+def test_a_frame_and_what_is_derived_from_it_keep_their_files_and_their_snapshot(
+    root: str, spark: SparkSession
+) -> None:
+    with ebla.open(root, settings=FORGETFUL) as db:
+        table = db.create_table("t", POINTS)
+        table.put(points(range(1_000)))
+        table.flush()
+        table.put(points(range(100, 200), n=1))
+        (before,) = {path.name for path in Path(root).glob("fragments/*/*.parquet")}
+        frame = scan(db, "t", limits=LAYERED, spark=spark)
+        expected = rows_of(to_spark(table.scan().to_arrow()), ("id",))
+        for more in (2, 3):
+            table.put(points(range(1_000), n=more))
+            table.flush()
+            assert before in clean_up(db)
+        assert rows_of(frame.toArrow(), ("id",)) == expected
+        few = frame.where("n < 10").select("id")
+        del frame
+        assert before in clean_up(db)
+        assert few.count() == 10
+        del few
+        assert before not in clean_up(db)
+        assert db._store.pins.oldest() is None
 
 
 # --- elsewhere -----------------------------------------------------------------------------------
