@@ -28,7 +28,7 @@ from ebla.master.tasks import Tasks
 from ebla.master.writes import ChangeTable, ChangeTables, Operation
 from ebla.metadata.assigning import StartTablets
 from ebla.metadata.requirements import TabletAt
-from ebla.metadata.table_metadata import TableMetadata
+from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
 
 __all__ = ["HeartbeatHandler"]
 
@@ -145,33 +145,30 @@ class HeartbeatHandler:
         retained: dict[str, bool],
         is_second: bool = False,
     ) -> None:
-        is_ours, actions = judge(self._catalog, server.uuid, replica, retained)
-        self._note(server, replica, is_ours)
+        uuid = server.instance.uuid
+        tablet, actions = judge(self._catalog, uuid, replica, retained)
+        self._note(server, replica, tablet)
         tasks = self._tasks
-        if tasks.of(server.uuid):
+        if tablet is not None and tasks.of(uuid):
             for operation in _REPORT_ENDS:
-                if is_ours and operation not in actions:
-                    tasks.done(server.uuid, replica.tablet, operation)
+                if operation not in actions:
+                    tasks.done(uuid, replica.tablet, operation)
         for action in actions:
             if action == START:
-                info = self._catalog.tablet(replica.tablet)
-                assert info is not None
-                starts = findings.starts.setdefault(info.table.id, [])
-                starts.append(TabletAt(replica.tablet, replica.epoch))
+                table_id = self._catalog.tablets[replica.tablet].id
+                findings.starts.setdefault(table_id, []).append(TabletAt(replica.tablet, replica.epoch))
             elif action in (REFRESH, UNKNOWN) and not is_second and replica.table in self._catalog.tables:
                 findings.refresh[replica.table] = None
                 findings.again.append(replica)
             elif action == UNKNOWN:
                 server.unknown[replica.tablet] = replica
             elif action in (ALTER, UPDATE, DELETE):
-                tasks.ensure(server.uuid, replica.tablet, action, now, replica.assignment_id)
+                tasks.ensure(uuid, replica.tablet, action, now, replica.assignment_id)
 
-    def _note(self, server: Server, replica: ReportedTablet, is_ours: bool) -> None:
-        if is_ours:
-            info = self._catalog.tablet(replica.tablet)
-            assert info is not None
+    def _note(self, server: Server, replica: ReportedTablet, tablet: TabletMetadata | None) -> None:
+        if tablet is not None:
             state = self._servers.shared(replica.epoch, replica.schema_version, replica.state)
-            server.reported[info.tablet.id] = state  # the catalog's copy of the id
+            server.reported[tablet.id] = state  # the catalog's copy of the id
             if server.strays or server.unknown:
                 server.strays.pop(replica.tablet, None)
                 server.unknown.pop(replica.tablet, None)

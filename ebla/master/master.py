@@ -19,41 +19,34 @@ from random import Random
 from typing import TypeVar
 
 from ebla.clock import Clock, txn_at
-from ebla.errors import EblaError, OutcomeUnknown, Unavailable
+from ebla.errors import Conflict, EblaError, OutcomeUnknown, Unavailable
 from ebla.master import tables
 from ebla.master.assignment import plan_assignments
-from ebla.master.balance import Move, Placed, plan_moves
+from ebla.master.balance import Move
+from ebla.master.balance_plan import plan_balance
 from ebla.master.catalog import Catalog
 from ebla.master.cleaner import delete_replicas, purgeable, replaced_to_forget
 from ebla.master.heartbeats import HeartbeatHandler
 from ebla.master.messages import (
-    AlterTablet,
-    CreateTablet,
-    DeleteTablet,
     Heartbeat,
     HeartbeatReply,
-    ReportedTablet,
-    Request,
     Requests,
-    UpdateTablet,
 )
+from ebla.master.orders import Orders
 from ebla.master.refresh import refresh_tables
-from ebla.master.reports import ALTER, CREATE, DELETE, UPDATE
-from ebla.master.servers import ReplicaState, Servers
+from ebla.master.servers import Servers
 from ebla.master.settings import MasterSettings
 from ebla.master.table_info import TableInfo, TabletInfo
 from ebla.master.tasks import Tasks
 from ebla.master.writes import ChangeTable, ChangeTables, Operation, PurgeTable, StoredTable, Write
 from ebla.metadata.assigning import Assignment, PlaceTablets
-from ebla.metadata.table_metadata import Replica, TableMetadata, TabletMetadata
+from ebla.metadata.table_metadata import Replica, TableMetadata
 from ebla.schema import TableSchema
 from ebla.schema_change import Alteration
 
 __all__ = ["Master", "MasterStopped"]
 
 Result = TypeVar("Result")
-
-_RUNNING = "running"
 
 
 class MasterStopped(Unavailable):
@@ -86,6 +79,7 @@ class Master:
         self._new_id = new_id
         self._random = random
         self._heartbeats = HeartbeatHandler(cluster_id, term, self.catalog, self.servers, self.tasks, self.settings)
+        self._orders = Orders(term, self.catalog, self.servers, self.tasks, self.settings)
         self._creating_since: dict[str, float] = {}
         self._is_in_round = False
 
@@ -156,62 +150,9 @@ class Master:
         """Return what is to be sent to servers now. The same comes again later until reports show that it was done."""
         if self.stopped is not None:
             return []
-        self._tell_moves()
         now = self._clock.monotonic_seconds()
-        retained = self._retained()
-        found = []
-        for server in self.servers:
-            if now - server.heard_seconds > self.settings.server_timeout_seconds or not self.tasks.of(server.uuid):
-                continue
-
-            def is_wanted(tablet: str, operation: str, assignment_id: str, uuid: str = server.uuid) -> bool:
-                return self._request(uuid, tablet, operation, assignment_id, retained) is not None
-
-            due = self.tasks.due(server.uuid, now, self.settings.requests_per_server_max, is_wanted)
-            requests = [self._request(server.uuid, *task, retained) for task in due]
-            if requests:
-                found.append(Requests(self.term, server.uuid, tuple(one for one in requests if one is not None)))
-        return found
-
-    def _request(
-        self, server: str, tablet_id: str, operation: str, assignment_id: str, retained: dict[str, bool]
-    ) -> Request | None:
-        """Return what a task says to its server now; None if there is nothing to say any more."""
-        info = self.catalog.tablet(tablet_id)
-        replica = None if info is None else _replica_on(info.tablet, server)
-        if operation == DELETE:
-            is_current = replica is not None and replica.assignment_id == assignment_id
-            if is_current and info is not None and retained.get(info.table.id, True):
-                return None  # it is not deleted (any more)
-            return DeleteTablet(tablet_id, assignment_id)
-        known = self.servers.get(server)
-        if info is None or replica is None or known is None:
-            return None
-        if operation != CREATE and known.has_nothing_of(tablet_id):
-            return None
-        tablet, metadata = info.tablet, info.stored.metadata
-        assert tablet.leader is not None
-        assert metadata is not None
-        is_deleted = info.stored.config.state == "deleted"
-        if operation == CREATE:
-            if is_deleted:
-                return None
-            return CreateTablet(
-                tablet.id,
-                info.table.id,
-                replica.assignment_id,
-                tablet.first,
-                tablet.last,
-                metadata.schema,
-                tablet.epoch,
-                tablet.leader,
-                tablet.replicas,
-            )
-        if operation == UPDATE:
-            return UpdateTablet(
-                tablet.id, replica.assignment_id, tablet.epoch, tablet.leader, tablet.replicas, is_deleted
-            )
-        return AlterTablet(tablet.id, replica.assignment_id, metadata.schema)
+        self._orders.take_news(now)
+        return self._orders.due(now, self._retained())
 
     def refresh(self, table_ids: Sequence[str]) -> Operation[None]:
         """Look again at tables that somebody has changed, as a watch of the coordination service tells."""
@@ -231,7 +172,7 @@ class Master:
             if self.catalog.stale:
                 stale, self.catalog.stale = [*self.catalog.stale], {}
                 yield from refresh_tables(self.catalog, stale)
-            self._tell_moves()
+            self._orders.take_news(self._clock.monotonic_seconds())
             yield from self._assign()
             yield from self._clean()
             yield from self._balance()
@@ -255,61 +196,6 @@ class Master:
         for assignments in plan.assignments.values():
             self._creating_since.update((assignment.tablet, now) for assignment in assignments)
 
-    def _tell_moves(self) -> None:
-        """Make tasks of all that was placed otherwise, deleted, brought back or altered, by this master or another."""
-        if not self.catalog.moved and not self.catalog.switched:
-            return
-        moved, self.catalog.moved = self.catalog.moved, []
-        switched, self.catalog.switched = self.catalog.switched, {}
-        now = self._clock.monotonic_seconds()
-        for table_id in switched:
-            if table_id in self.catalog.tables:
-                self._tell_switched(self.catalog.tables[table_id], now)
-        for before, after in moved:
-            # Servers that split or join a tablet see to the old one themselves.
-            if before is not None and before.id not in self.catalog.retired:
-                for replica in before.replicas:
-                    self._tell_removed(before.id, replica, now)
-            if after is not None:
-                self._tell_placed(after, now)
-
-    def _tell_switched(self, info: TableInfo, now: float) -> None:
-        version = info.metadata.schema.version
-        for tablet in info.metadata.tablets:
-            for replica in tablet.replicas:
-                state = self._reported(replica.server, tablet.id)
-                if state is None:
-                    continue  # when it comes, its report will show what it lacks
-                if state.schema_version < version:
-                    self.tasks.ensure(replica.server, tablet.id, ALTER, now)
-                if (state.state == "stopped") != info.is_deleted:
-                    self.tasks.ensure(replica.server, tablet.id, UPDATE, now)
-
-    def _tell_placed(self, tablet: TabletMetadata, now: float) -> None:
-        for replica in tablet.replicas:
-            server = self.servers.get(replica.server)
-            if server is None or not server.is_whole:
-                continue  # its full report will show what it lacks
-            state = server.reported.get(tablet.id)
-            if state is None:
-                self.tasks.ensure(replica.server, tablet.id, CREATE, now)
-            elif state.epoch < tablet.epoch:
-                self.tasks.ensure(replica.server, tablet.id, UPDATE, now)
-
-    def _tell_removed(self, tablet_id: str, replica: Replica, now: float) -> None:
-        """Have a replica deleted that METADATA no longer names, if its server has said that it has it."""
-        info = self.catalog.tablet(tablet_id)
-        server = self.servers.get(replica.server)
-        if server is None or (info is not None and replica in info.tablet.replicas):
-            return
-        state = server.reported.pop(tablet_id, None)
-        if state is not None:
-            table_id = self.catalog.gone.get(tablet_id, "") if info is None else info.table.id
-            server.strays[tablet_id] = ReportedTablet(
-                tablet_id, table_id, replica.assignment_id, "running", state.schema_version, state.epoch
-            )
-            self.tasks.ensure(replica.server, tablet_id, DELETE, now, replica.assignment_id)
-
     def _clean(self) -> Operation[None]:
         now = self._clock.monotonic_seconds()
         for table_id, is_retained in self._retained().items():
@@ -322,6 +208,8 @@ class Master:
                 try:
                     stored = yield PurgeTable(table_id)
                     self.catalog.install(stored)
+                except Conflict:
+                    self.catalog.stale[table_id] = None  # it was brought back by another master: look again
                 finally:
                     info.end()
         if self.catalog.gone:
@@ -331,47 +219,7 @@ class Master:
 
     def plan_balance(self) -> list[Move]:
         """Return what a round of the balancer would do now: the dry run."""
-        now = self._clock.monotonic_seconds()
-        timeout = self.settings.server_timeout_seconds
-        hosts = {server.uuid: server.registration.host for server in self.servers.live(now, timeout)}
-        placed = [server for server in self.catalog.placed_servers() if server not in hosts]
-        dead = frozenset(server for server in placed if self.servers.is_dead(server, now, timeout))
-        if not hosts or len(dead) < len(placed):
-            return []  # some are still expected to come
-        if not dead and not self._is_uneven(hosts):
-            return []
-        return plan_moves(
-            self._placed(hosts),
-            hosts,
-            dead=dead,
-            moves_max=self.settings.moves_max,
-            imbalance_tolerated=self.settings.imbalance_tolerated,
-            is_log_shared=self.settings.is_log_shared,
-        )
-
-    def _is_uneven(self, hosts: Iterable[str]) -> bool:
-        tolerated = max(1, self.settings.imbalance_tolerated)
-        replicas = [self.catalog.replicas_on(server) for server in hosts]
-        leaders = [self.catalog.leaders_on(server) for server in hosts]
-        return max(replicas) - min(replicas) > tolerated or max(leaders) - min(leaders) > tolerated
-
-    def _placed(self, hosts: dict[str, str]) -> Iterable[Placed]:
-        for info in self.catalog.names.values():
-            metadata = info.metadata
-            version = metadata.schema.version
-            for tablet in metadata.tablets:
-                if tablet.state != _RUNNING or tablet.leader is None:
-                    continue
-                wanted = (tablet.epoch, version, _RUNNING)
-                servers = tuple(replica.server for replica in tablet.replicas)
-                is_settled = all(
-                    server not in hosts or self._reported(server, tablet.id) == wanted for server in servers
-                )
-                yield Placed(tablet.id, tablet.leader, servers, is_settled)
-
-    def _reported(self, server: str, tablet: str) -> ReplicaState | None:
-        known = self.servers.get(server)
-        return None if known is None else known.reported.get(tablet)
+        return plan_balance(self.catalog, self.servers, self.settings, self._clock.monotonic_seconds())
 
     def _balance(self) -> Operation[None]:
         by_table: dict[str, list[Assignment]] = {}
@@ -403,7 +251,7 @@ class Master:
                 refused.append(change.table_id)
         if refused:
             yield from refresh_tables(self.catalog, refused)
-        self._tell_moves()
+        self._orders.take_news(self._clock.monotonic_seconds())
 
     def _guarded(self, operation: Operation[Result]) -> Operation[Result]:
         """Drive an operation of this term, and of no other: nothing of it is done once the master was stopped."""
@@ -435,10 +283,3 @@ def _send(operation: Operation[Result], answer: object) -> Callable[[], Write]:
 
 def _throw(operation: Operation[Result], error: EblaError) -> Callable[[], Write]:
     return lambda: operation.throw(error)
-
-
-def _replica_on(tablet: TabletMetadata, server: str) -> Replica | None:
-    for replica in tablet.replicas:
-        if replica.server == server:
-            return replica
-    return None

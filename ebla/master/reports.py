@@ -18,6 +18,7 @@ from __future__ import annotations
 from ebla.master.catalog import Catalog
 from ebla.master.messages import ReportedTablet
 from ebla.metadata.assigning import CREATING
+from ebla.metadata.table_metadata import TabletMetadata
 
 __all__ = ["ALTER", "CREATE", "DELETE", "REFRESH", "START", "UNKNOWN", "UPDATE", "judge"]
 
@@ -34,28 +35,30 @@ _NOTHING: tuple[str, ...] = ()
 
 def judge(
     catalog: Catalog, server: str, replica: ReportedTablet, retained: dict[str, bool]
-) -> tuple[bool, tuple[str, ...]]:
-    """Return whether a server is to have the replica that it reports, and what has to be done about it.
+) -> tuple[TabletMetadata | None, tuple[str, ...]]:
+    """Return the tablet if a server is to have the replica of it that it reports, and what has to be done about it.
 
     `retained` says of every deleted table whether it can still be brought back.
     """
     if replica.table in catalog.tombstones or replica.tablet in catalog.gone:
-        return False, (DELETE,)
-    info = catalog.tablet(replica.tablet)
-    if info is None:
-        return False, (UNKNOWN,)
-    tablet = info.tablet
+        return None, (DELETE,)
+    info = catalog.tablets.get(replica.tablet)
+    stored = None if info is None else info.stored
+    metadata = None if stored is None else stored.metadata
+    tablet = None if metadata is None else metadata.by_id(replica.tablet)
+    if info is None or stored is None or metadata is None or tablet is None:
+        return None, (UNKNOWN,)
     for assigned in tablet.replicas:
         if assigned.server == server and assigned.assignment_id == replica.assignment_id:
             break
     else:
-        return False, (REFRESH if replica.epoch > tablet.epoch else DELETE,)
-    schema_version = info.stored.metadata.schema.version if info.stored.metadata else 0
+        return None, (REFRESH if replica.epoch > tablet.epoch else DELETE,)
+    schema_version = metadata.schema.version
     if replica.epoch > tablet.epoch or replica.schema_version > schema_version:
-        return True, (REFRESH,)
-    is_deleted = info.stored.config.state == "deleted"
-    if is_deleted and not retained.get(info.table.id, True):
-        return True, (DELETE,)
+        return tablet, (REFRESH,)
+    is_deleted = stored.config.state == "deleted"
+    if is_deleted and not retained.get(info.id, True):
+        return tablet, (DELETE,)
     is_running = replica.state == "running"
     if (
         is_running
@@ -64,7 +67,7 @@ def judge(
         and replica.schema_version == schema_version
         and tablet.state != CREATING
     ):
-        return True, _NOTHING
+        return tablet, _NOTHING
     actions = []
     if replica.schema_version < schema_version:
         actions.append(ALTER)
@@ -72,4 +75,4 @@ def judge(
         actions.append(UPDATE)
     if tablet.state == CREATING and is_running and tablet.leader == server and replica.epoch == tablet.epoch:
         actions.append(START)
-    return True, tuple(actions)
+    return tablet, tuple(actions)

@@ -67,7 +67,7 @@ class Servers:
     def __init__(self, started_seconds: float) -> None:
         self._started_seconds = started_seconds
         self._servers: dict[str, Server] = {}
-        self._states: dict[ReplicaState, ReplicaState] = {}  # one copy of each value
+        self._states: dict[tuple[int, int, str], ReplicaState] = {}  # one copy of each value
         self._forgotten: dict[str, None] = {}  # removed by people: nobody waits for them
 
     def __iter__(self) -> Iterator[Server]:
@@ -110,8 +110,16 @@ class Servers:
 
     def shared(self, epoch: int, schema_version: int, state: str) -> ReplicaState:
         """Return the one copy of a replica's state."""
-        value = ReplicaState(epoch, schema_version, state)
-        return self._states.setdefault(value, value)
+        known = self._states.get((epoch, schema_version, state))
+        if known is None:
+            known = ReplicaState(epoch, schema_version, state)
+            self._states[known] = known
+        return known
+
+    def reported(self, uuid: str, tablet: str) -> ReplicaState | None:
+        """Return what a server said last about a replica that it is to have; None if it said nothing."""
+        server = self._servers.get(uuid)
+        return None if server is None else server.reported.get(tablet)
 
     def confirms_absence(self, uuid: str, tablet: str) -> bool:
         """Whether it is certain that a server has nothing of a tablet, or will never be heard of again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 
 from ebla.master.messages import (
     AlterTablet,
@@ -137,6 +138,20 @@ class SimulatedServer:
     def _change(self, tablet: str) -> None:
         self._changes += 1
         self._changed[tablet] = self._changes
+
+    # --- splitting by itself ---
+
+    def split(self, parent: str, children: tuple[str, str]) -> None:
+        """Have two replicas in the place of one, as METADATA has it already."""
+        whole = self.replicas.pop(parent)
+        self._changes += 1
+        self._removed[(parent, whole.assignment_id)] = self._changes
+        self._changed.pop(parent, None)
+        for child in children:
+            half = self.replicas[child] = copy(whole)
+            half.tablet = child
+            self._lead(half)
+            self._change(child)
 
     # --- doing as it is asked ---
 

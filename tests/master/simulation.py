@@ -25,7 +25,9 @@ from ebla.errors import EblaError, OutcomeUnknown
 from ebla.master.master import Master
 from ebla.master.messages import CreateTablet, Heartbeat, HeartbeatReply
 from ebla.master.settings import MasterSettings
-from ebla.master.writes import ChangeTables, Operation, PurgeTable, ReadTables, Write
+from ebla.master.writes import ChangeTable, ChangeTables, Operation, PurgeTable, ReadTables, Write
+from ebla.metadata.recutting import BeginSplit, FinishSplit
+from ebla.metadata.requirements import TabletAt
 from ebla.schema import Group, Schema
 from ebla.schema_change import Alteration
 from tests.master.memory_durable import MemoryDurable
@@ -131,6 +133,7 @@ class Simulation:
             (self._lease, 8),
             (self._hurt_server, 3),
             (self._hurt_master, 1),
+            (self._split, 3),
         )
         names = [action for action, _ in actions]
         weights = list(itertools.accumulate(weight for _, weight in actions))
@@ -366,6 +369,38 @@ class Simulation:
 
     def _reply(self, uuid: str, heartbeat: Heartbeat, reply: HeartbeatReply) -> None:
         self.network.append(("reply", uuid, (heartbeat, reply)))
+
+    def _split(self) -> None:
+        """A server that leads a tablet splits it, without asking the master."""
+        server = self.random.choice([*self.servers.values()])
+        if not server.is_up or self.replication > 1:
+            return
+        for replica in server.replicas.values():
+            config = self.durable.configs.get(replica.table)
+            if config is None or config.state != "running":
+                continue
+            tablet = self.durable.current(replica.table).by_id(replica.tablet)
+            if (
+                tablet is None
+                or tablet.state != "running"
+                or (tablet.epoch, tablet.leader)
+                != (
+                    replica.epoch,
+                    server.uuid,
+                )
+            ):
+                continue
+            row = tablet.first + b"m"
+            if not tablet.range.contains(row) or tablet.replicas[0].assignment_id != replica.assignment_id:
+                continue
+            at = TabletAt(tablet.id, tablet.epoch)
+            children = (f"i{next(self._ids)}", f"i{next(self._ids)}")
+            changes = (BeginSplit(at, row, children), FinishSplit(at, 1, 0))
+            (answer,) = self._write(ChangeTables((ChangeTable(replica.table, changes),)))
+            if not isinstance(answer, EblaError):
+                server.split(tablet.id, children)
+                self.tell(f"{server.uuid} splits {tablet.id} into {children}")
+            return
 
     def _hurt_server(self) -> None:
         server = self.random.choice([*self.servers.values()])

@@ -10,6 +10,7 @@ import pytest
 from ebla.master.messages import CreateTablet, DeleteTablet, RemovedTablet
 from ebla.master.placement import Loads, choose_replicas
 from ebla.master.settings import MasterSettings
+from ebla.master.writes import UndeleteTable
 from tests.master.master_world import MasterWorld
 
 SETTINGS = MasterSettings(assignment_timeout_seconds=10.0, retention_seconds=0.0)
@@ -227,6 +228,20 @@ def test_server_that_is_silent_confirms_nothing_until_people_say_that_it_is_gone
     world.master.servers.forget("s2")
     world.round()
     assert table_id in world.master.catalog.tombstones
+
+
+def test_table_that_another_master_brought_back_is_not_purged() -> None:
+    world = _deleted_in_service(0.0)
+    reported = {server: world.reported("users", server) for server in ("s1", "s2")}
+    table_id = world.metadata().table_id
+    world.run(world.master.delete_table("users"))
+    for server in ("s1", "s2"):
+        world.beat(server, removed=[RemovedTablet(one.tablet, one.assignment_id) for one in reported[server]])
+    world.durable.write(UndeleteTable(table_id, "users"))
+    world.round()
+    assert table_id not in world.master.catalog.tombstones
+    world.round()
+    assert world.metadata().table_id == table_id
 
 
 def test_replaced_tablet_is_forgotten_but_for_its_id() -> None:

@@ -109,6 +109,13 @@ CASES = {
         before=({"users": "preparing preparing"}, [], 0, 0),
         after=({"people": "preparing preparing"}, [], 0, 0),
     ),
+    "clone": Case(
+        _created,
+        lambda world: world.run(world.master.clone_table("users", "copy")),
+        "multi tables/",
+        before=({"users": "preparing preparing"}, [], 0, 0),
+        after=({"copy": "preparing preparing", "users": "preparing preparing"}, [], 0, 0),
+    ),
     "alter": Case(
         _created,
         lambda world: world.run(world.master.alter_table("users", Alteration(add_columns={"city": "string"}))),
