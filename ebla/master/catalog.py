@@ -175,10 +175,12 @@ class Catalog:
             del self.tables[table_id]
 
     def _index_name(self, info: TableInfo, stored: StoredTable) -> None:
-        if info.is_visible and self.names.get(info.name) is info:
+        # The new name first: a reader beside this finds the table by one name or both, never by none.
+        name = stored.config.name if stored.config.state == "running" else None
+        if name is not None:
+            self.names[name] = info
+        if info.is_visible and info.name != name and self.names.get(info.name) is info:
             del self.names[info.name]
-        if stored.config.state == "running":
-            self.names[stored.config.name] = info
 
     def _index_tablets(self, info: TableInfo, known: TableMetadata | None, metadata: TableMetadata) -> None:
         if known is None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ebla.coordination.memory import Fault
 from ebla.errors import EblaError, OutcomeUnknown, RequestError, SchemaError, TableExists, Unavailable, UnknownTable
 from ebla.master.durable import MetadataDurable
 from ebla.master.master import MasterStopped
@@ -215,6 +216,38 @@ def test_write_of_unknown_outcome_stops_the_master(operation: str) -> None:
     assert master.requests() == []
     world.restart()
     assert "c" in names(world)
+
+
+@pytest.mark.parametrize("operation", ["create", "rename", "delete", "assign"])
+def test_silent_coordination_service_stops_the_master_and_the_next_one_goes_on(operation: str) -> None:
+    disk = World()
+    world = MasterWorld(real_durable(disk))
+    world.create("a")
+    world.join("s1")
+    client = world.durable.metadata_server.client
+    reads = {"left": 40}
+
+    def silent(name: str, paths: tuple[str, ...]) -> Fault | None:
+        """Writes get no reply, and after a while nothing does: then it cannot be found out what became of them."""
+        reads["left"] -= 1
+        return Fault.LOSE_REQUEST if name not in ("read", "list") else Fault.FAIL_BEFORE if reads["left"] < 0 else None
+
+    client.faults = silent
+    master = world.master
+    with pytest.raises(MasterStopped):
+        world.run(
+            {
+                "create": lambda: master.create_table("b", SCHEMA),
+                "rename": lambda: master.rename_table("a", "b"),
+                "delete": lambda: master.delete_table("a"),
+                "assign": master.round,
+            }[operation]()
+        )
+    assert master.stopped is not None
+    client.faults = None
+    world.restart()
+    assert names(world) == ["a"]
+    world.create("c")
 
 
 # --- bad input -----------------------------------------------------------------------------------
