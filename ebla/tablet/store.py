@@ -348,6 +348,7 @@ class TabletStore:
                     self._gate.wait(log)
                 if table.is_paused:
                     self._pauses.wait(table, log)
+                    continue  # the lock was given up: a bulk commit may have closed the gate
                 if table.is_unsettled or table.is_schema_in_doubt or table.is_offline:
                     continue
                 if self._closing:

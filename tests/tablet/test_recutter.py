@@ -346,6 +346,29 @@ def test_a_compaction_of_a_tablet_that_is_split_meanwhile_is_in_vain_and_its_chi
     assert list(table.scan()) == expected
 
 
+def test_a_writer_that_waited_for_a_pause_does_not_slip_past_a_bulk_commit(
+    db: ebla.Database, table: ebla.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = db._store
+    gate = store._gate
+    reserved = store.txn_clock.next_block(1)
+    waited: list[int | None] = []
+
+    def pause_ends(state: Any, log: Any) -> None:
+        state.is_paused = False
+        gate.close(reserved)  # a bulk commit was faster
+
+    def gate_opens(log: Any, up_to: int | None = None) -> None:
+        waited.append(gate.reserved)
+        gate.open()
+
+    monkeypatch.setattr(store._pauses, "wait", pause_ends)
+    monkeypatch.setattr(gate, "wait", gate_opens)
+    table._state.is_paused = True
+    assert table.put({"k": "0001", "n": 0}) > reserved
+    assert waited == [reserved]
+
+
 # --- interrupted -----------------------------------------------------------------------------------
 
 
