@@ -678,6 +678,21 @@ class TabletStore:
             self.sequencer.wait_stable(target)
         return self.sequencer.stable
 
+    def _log_held_by(self) -> dict[str, object] | None:
+        """Return the table and group whose oldest unflushed record keeps the log from going; None if nothing does."""
+        held = [
+            (memory.txn_min, table.name, group.name)
+            for table in self._tables.all()
+            for view in (table.view,)
+            for group in view.schema.groups
+            for memory in (view.memory_of(group.id),)
+            if memory.txn_min is not None
+        ]
+        if not held:
+            return None
+        txn, name, group_name = min(held)
+        return {"table": name, "group": group_name, "txn": txn}
+
     def _held(self) -> dict[str, object]:
         """Return what keeps old versions and files from going, and until when."""
         return held_stats(
@@ -694,6 +709,7 @@ class TabletStore:
             "queued_bytes": self._commit_log.queued_bytes if self._commit_log is not None else 0,
             "log_bytes": self._flusher.log_bytes(),
             "log_segments": self._flusher.log_segments(),
+            "log_held_by": self._log_held_by(),
             "flushes": self._flusher.flushes,
             "writing": writing_stats(self._ingested_bytes, self._flusher.bytes_written, self._compactor.bytes_written),
             "folds": self._flusher.folds,

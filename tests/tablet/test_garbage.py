@@ -252,6 +252,15 @@ def test_stats_tell_what_is_held_and_why(tmp_path: Path) -> None:
         assert db.stats()["garbage"]["last_round"]["shared"] == 3
 
 
+def test_stats_tell_whose_records_hold_the_log(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=AT_ONCE) as db:
+        table = flushed_thrice(db)
+        assert db.stats()["log_held_by"] is None
+        txn = table.put({"word": "a", "n": 1})
+        table.put({"word": "b", "n": 1})
+        assert db.stats()["log_held_by"] == {"table": "counts", "group": "g", "txn": txn}
+
+
 def test_stats_tell_how_much_is_written_for_what_was_put(tmp_path: Path) -> None:
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         assert db.stats()["writing"]["amplification"] is None
