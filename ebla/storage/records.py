@@ -15,7 +15,7 @@ In cells groups a null family erases the whole row, a null qualifier the whole f
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -168,6 +168,14 @@ class Block:
 
     def __len__(self) -> int:
         return int(self.records.num_rows)
+
+    def narrowed(self, names: Collection[str]) -> Block:
+        """Return the block with these value columns alone in `columns`. It shares all else with this one."""
+        narrow = Block.__new__(Block)
+        for slot in Block.__slots__:
+            setattr(narrow, slot, getattr(self, slot))
+        narrow._columns = {name: c for name, c in self.columns.items() if name in NOT_VALUES or name in names}
+        return narrow
 
     @property
     def columns(self) -> dict[str, pa.Array]:

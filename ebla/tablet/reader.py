@@ -266,9 +266,10 @@ class Reader:
         """Return the visible records of one row of a columns group as (txn, block, place), newest first.
 
         They are looked at as they are asked for: of a row that was updated a million times, only the newest few are.
-        None if not all of them speak for all columns of the group, so that they have to be merged.
+        None if they have to be merged: some are erasures, and not all speak for all columns of the group.
         """
         erased_at = 0
+        mixed = has_erasures = False
         memory = view.memory_of(group)
         places: list[tuple[Block, int, int]] = []
         for block in memory.blocks:
@@ -286,10 +287,16 @@ class Reader:
             if ref.txn_min <= as_of and ref.first <= row <= ref.last and ref.txn_max >= erased_at:
                 if ref.clip is not None and not KeyRange(*ref.clip).contains(row):
                     continue
-                if ref.columns is not None and not covers(ref, view.schema.group_by_id[group]):
-                    return None
                 newest = not ref.has_erasures and _tops_suffice(ref, as_of)
-                places += self.fragment(ref).find(row, hashed, newest=newest)
+                own = self.fragment(ref).find(row, hashed, newest=newest)
+                has_erasures |= ref.has_erasures
+                if ref.columns is not None and not covers(ref, view.schema.group_by_id[group]):
+                    mixed = True
+                    names = frozenset(map(str, ref.columns))
+                    own = [(block.narrowed(names), begin, end) for block, begin, end in own]
+                places += own
+        if mixed and (has_erasures or any(block.has_erasures for block, _, _ in places)):
+            return None
         if len(places) == 1 and not erased_at:
             block, begin, end = places[0]
             if begin + 1 == end and block.txn_max <= as_of:
