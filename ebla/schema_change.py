@@ -140,8 +140,9 @@ class _Change:
 
     def _only(self, *, is_cells: bool) -> GroupSchema:
         fitting = [group for group in self._groups.values() if group.is_cells == is_cells]
-        if len(fitting) == 1:
-            return fitting[0]
+        known = [group for group in fitting if group.id < self._old.next_id]
+        if len(fitting) == 1 or len(known) == 1:
+            return (known or fitting)[0]
         default = self._groups.get("default")
         if default is not None and default.is_cells == is_cells:
             return default
