@@ -84,6 +84,8 @@ for _command, _epilog in (
     (alter_command.alter, alter_command.ALTER_EXAMPLES),
     (pipeline_commands.load, pipeline_commands.LOAD_EXAMPLES),
     (pipeline_commands.export, pipeline_commands.EXPORT_EXAMPLES),
+    (pipeline_commands.inspect, pipeline_commands.INSPECT_EXAMPLES),
+    (pipeline_commands.changes, pipeline_commands.CHANGES_EXAMPLES),
     (table_commands.flush, table_commands.FLUSH_EXAMPLES),
     (table_commands.stats, table_commands.STATS_EXAMPLES),
     (care_commands.compact, care_commands.COMPACT_EXAMPLES),

@@ -1,4 +1,4 @@
-"""The commands that run on Spark: load, export.
+"""The commands that run on Spark: load, export, inspect, changes.
 
 Spark is imported, and started, only when such a command has looked at everything that can be wrong without it.
 """
@@ -12,6 +12,7 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -27,7 +28,7 @@ from ebla.cli.context import (
     examples,
     open_store,
 )
-from ebla.cli.failures import guarded
+from ebla.cli.failures import ExitCode, guarded
 from ebla.cli.row_commands import AsOfOption
 from ebla.cli.schema_text import bound_from_text
 from ebla.cli.sinks import write_json, write_line
@@ -261,6 +262,91 @@ def export(
             f"exported {summary.rows:,} row(s) of {summary.table} to {summary.path} in {summary.seconds:.1f} s, "
             f"txn {summary.txn}; {summary.files:,} file(s) of {summary.bytes / 1e6:,.1f} MB"
         )
+
+
+# --- inspect -------------------------------------------------------------------------------------
+
+INSPECT_EXAMPLES = examples("ebla inspect", "ebla inspect users --json")
+
+
+@guarded
+def inspect(
+    ctx: typer.Context,
+    tables: Annotated[
+        list[str] | None, typer.Argument(metavar="[TABLE]...", help="Only these tables.", show_default=False)
+    ] = None,
+    master: MasterOption = "local[*]",
+    progress: ProgressOption = False,
+    as_json: JsonOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Read every file of some tables, or of all, with Spark, and say what is not as it should be.
+
+    Checksums, sort order, keys, and the ranges of keys and txns are held against what each file and METADATA say.
+    `ebla verify` compares METADATA with itself and is much quicker. Nothing is changed; every finding names what would
+    put it right. With findings, the exit code is 6.
+    """
+    root = store or _root(ctx)
+    try:
+        from ebla import pipeline
+    except ModuleNotFoundError as error:
+        raise ebla.RequestError(NO_SPARK) from error
+    with _progress_bar("inspect", force=progress) as report:
+        spark = pipeline.session(master, "ebla inspect", log_level="OFF")
+        found = pipeline.verify(root, tables or None, spark=spark, progress=report)
+    if as_json:
+        write_json(msgspec.to_builtins(found))
+    else:
+        for finding in found.findings:
+            write_line(f"{finding.table}: {finding.file}: {finding.kind}: {finding.problem}; {finding.repair}")
+        write_line(
+            f"{len(found.findings)} finding(s) in {found.files:,} file(s) of {found.bytes / 1e6:,.1f} MB, "
+            f"{found.rows:,} record(s), in {found.seconds:.1f} s"
+        )
+    if found.findings:
+        raise typer.Exit(ExitCode.STORE)
+
+
+# --- changes -------------------------------------------------------------------------------------
+
+CHANGES_EXAMPLES = examples(
+    "ebla changes users --since 2026-01-01T00:00:00Z --before",
+)
+
+
+@guarded
+def changes(
+    ctx: typer.Context,
+    table: TableArgument,
+    since: Annotated[str, typer.Option("--since", metavar="TXN|TIME", help="Changes after this.", show_default=False)],
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="TXN|TIME", help="Changes up to this.", show_default="now"),
+    ] = None,
+    before: Annotated[bool, typer.Option("--before", help="Also show each row as it was.")] = False,
+    columns: ColumnsOption = None,
+    master: MasterOption = "local[*]",
+    progress: ProgressOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Print the rows that changed between two moments, with Spark, as JSON lines in no order.
+
+    _change is insert, update or erase. A row that came and went between the two is not shown. History reaches back as
+    far as history_seconds, or a snapshot that is held, allows.
+    """
+    root = store or _root(ctx)
+    try:
+        from ebla import pipeline
+        from ebla.pipeline.changes import json_lines
+        from ebla.pipeline.datasource_options import moment
+    except ModuleNotFoundError as error:
+        raise ebla.RequestError(NO_SPARK) from error
+    ends = moment(since), None if until is None else moment(until)
+    with _progress_bar(f"changes of {table}", force=progress):
+        spark = pipeline.session(master, f"ebla changes {table}", log_level="OFF")
+        frame = pipeline.changes(root, table, *ends, before=before, columns=column_names(columns), spark=spark)
+        for line in json_lines(frame):
+            write_line(line)
 
 
 # --- common --------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@
     load           a DataFrame into a table, in one commit
     scan           a table as a DataFrame, at one snapshot
     export         a snapshot as plain Parquet, CSV or JSON
+    changes        what changed in a table between two txns, as a DataFrame
+    verify         every fragment read and held against what is said about it
     register       format("ebla") for a session of your own
 
 Jobs plan from METADATA and the root of a store. Tasks read and write fragments directly; nothing goes through the log;
@@ -12,11 +14,26 @@ what a job made becomes visible by one METADATA transaction, or not at all.
 
 from __future__ import annotations
 
+from ebla.pipeline.changes import changes
 from ebla.pipeline.datasource import register
 from ebla.pipeline.export import ExportSummary, export
 from ebla.pipeline.load import LoadSummary, load
 from ebla.pipeline.progress import JobProgress
 from ebla.pipeline.scan import scan
 from ebla.pipeline.session import session
+from ebla.pipeline.verify import Finding, VerifyReport, verify
 
-__all__ = ["ExportSummary", "JobProgress", "LoadSummary", "export", "load", "register", "scan", "session"]
+__all__ = [
+    "ExportSummary",
+    "Finding",
+    "JobProgress",
+    "LoadSummary",
+    "VerifyReport",
+    "changes",
+    "export",
+    "load",
+    "register",
+    "scan",
+    "session",
+    "verify",
+]

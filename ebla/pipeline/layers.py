@@ -39,7 +39,7 @@ from ebla.storage.records import ROW
 from ebla.storage.stretch import places_of
 from ebla.tablet.reader import Reader
 
-__all__ = ["Layers", "Mask", "lay", "rows_of_section"]
+__all__ = ["Layers", "Mask", "as_stream", "distinct", "lay", "rows_from_stream"]
 
 # One bit for each row of a file, the first in the lowest bit of the first word: set where the row is not the answer.
 Mask: TypeAlias = npt.NDArray[np.int64]
@@ -85,10 +85,10 @@ def _mask(ref: FragmentRef, covers: Sequence[Cover], found: Survey, reader: Read
     key = (ref.file, tuple((found.sources[cover.by].file, cover.ranges) for cover in by_files))
     mask: Mask | None = _masks.get(key)
     if mask is None:
-        mask = _marked(reader.fragment(ref), _distinct(rows_of(cover.by, cover.ranges) for cover in by_files))
+        mask = _marked(reader.fragment(ref), distinct(rows_of(cover.by, cover.ranges) for cover in by_files))
         _masks.put(key, mask, mask.nbytes)
     if by_memory:
-        mask = mask | _marked(reader.fragment(ref), _distinct(rows_of(cover.by, cover.ranges) for cover in by_memory))
+        mask = mask | _marked(reader.fragment(ref), distinct(rows_of(cover.by, cover.ranges) for cover in by_memory))
     return mask
 
 
@@ -122,7 +122,7 @@ def _joined(rows: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined
 
 
-def _distinct(arrays: Iterable[pa.Array]) -> pa.Array:
+def distinct(arrays: Iterable[pa.Array]) -> pa.Array:
     """Return all rows of several arrays, sorted, each once."""
     parts = list(arrays)
     rows = pa.concat_arrays(parts) if parts else pa.array([], pa.binary())
@@ -168,7 +168,7 @@ def _places(fragment: Fragment, rows: pa.Array) -> Iterator[Indices]:
 
 
 def _sections(merged: Iterable[Merged], rows_of: RowsOf, cores: int) -> tuple[Section, ...]:
-    rows = _distinct(rows_of(part.source, part.ranges) for part in merged)
+    rows = distinct(rows_of(part.source, part.ranges) for part in merged)
     if not len(rows):
         return ()
     count = max(ceil(len(rows) / SECTION_ROWS_MAX), min(cores, ceil(len(rows) / (SECTION_ROWS_MAX // 8))))
@@ -177,11 +177,12 @@ def _sections(merged: Iterable[Merged], rows_of: RowsOf, cores: int) -> tuple[Se
     for begin, end in pairwise(bounds):
         part = rows.slice(begin, end - begin)
         key_range = KeyRange(part[0].as_py(), successor(part[-1].as_py()))
-        sections.append(Section((key_range,), len(part), _as_stream(part)))
+        sections.append(Section((key_range,), len(part), as_stream(part)))
     return tuple(sections)
 
 
-def _as_stream(rows: pa.Array) -> bytes:
+def as_stream(rows: pa.Array) -> bytes:
+    """Return rows as bytes that travel with a plan."""
     batch = pa.record_batch([rows], names=[ROW])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -189,7 +190,6 @@ def _as_stream(rows: pa.Array) -> bytes:
     return bytes(sink.getvalue())
 
 
-def rows_of_section(section: Section) -> pa.Array:
-    """Return the rows that a section names one by one."""
-    assert section.rows is not None
-    return _joined(pa.ipc.open_stream(section.rows).read_all().column(0))
+def rows_from_stream(stream: bytes) -> pa.Array:
+    """Return the rows that were put into a stream."""
+    return _joined(pa.ipc.open_stream(stream).read_all().column(0))

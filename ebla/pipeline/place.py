@@ -59,6 +59,11 @@ class Place:
             return server.refresh(server.find(table))
         return None
 
+    def tables(self) -> list[str]:
+        """Return the names of all tables."""
+        with self._metadata_server() as server:
+            return sorted(entry.name for entry in server.directory.list_tables())
+
     def create_table(self, name: str, schema: Schema, splits: Sequence[Any]) -> TableMetadata:
         """Make a table, and return its METADATA."""
         with self._writable() as database:

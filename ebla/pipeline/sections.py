@@ -26,7 +26,7 @@ from ebla.client.database import open as open_database
 from ebla.client.table import AsOf, txn_of
 from ebla.errors import EblaError, MissingFile, RequestError, StaleRoute, UnknownTable
 from ebla.pipeline.holding import Holding
-from ebla.pipeline.layers import Layers, lay, rows_of_section
+from ebla.pipeline.layers import Layers, lay, rows_from_stream
 from ebla.pipeline.location import forget, reading, store_of, table_by_id
 from ebla.pipeline.plan import Limits, ScanPlan, Section, make_plan
 from ebla.pipeline.survey import survey
@@ -39,7 +39,19 @@ from ebla.tablet.scanner import Scanner, ScanRequest
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
 
-__all__ = ["FLUSH_BYTES", "ScanArguments", "SectionPlan", "Target", "plan_scan", "read_section", "spark_batches"]
+__all__ = [
+    "FLUSH_BYTES",
+    "ScanArguments",
+    "SectionPlan",
+    "Target",
+    "opened",
+    "plan_scan",
+    "range_asked",
+    "read_section",
+    "resumed",
+    "spark_batches",
+    "target_of",
+]
 
 MIB = 1 << 20
 # More than this in memory is flushed before a scan is planned: then Spark can read it by itself.
@@ -111,25 +123,17 @@ def plan_scan(
     Raises `StoreNotFound`, `UnknownTable`, `UnknownColumn` or another `RequestError`, as ``table.scan`` does.
     """
     columns, as_of = asked.get("columns"), asked.get("as_of")
-    with _opened(source) as database:
+    with opened(source) as database:
         store = store_of(database)
         state = store.table(table)
         projection = state.projection(columns)
-        key_range = _range(state, asked.get("start"), asked.get("stop"), asked.get("prefix"))
+        key_range = range_asked(state, asked.get("start"), asked.get("stop"), asked.get("prefix"))
         if as_of is None:
             _flush_much(store, state)
-        txn, seen = _txn(store, state, as_of)
+        target = target_of(database, state, table, columns, as_of)
+        txn = target.as_of
         if holding is not None and store.is_writable:
             holding.hold(store, txn)
-        target = Target(
-            root=str(database.path.resolve()),
-            table=table,
-            table_id=state.id,
-            schema_version=state.view.schema.version,
-            columns=None if columns is None else tuple(columns),
-            as_of=txn,
-            at_least_txn=seen,
-        )
         groups = [group.id for group in projection.groups if native and _reads_natively(group, projection)]
         store_of(database).admit(state, key_range)
         found = survey(state.view, state.reader, projection, key_range, txn, groups)
@@ -140,8 +144,25 @@ def plan_scan(
         return SectionPlan(target, projection, plan, layers)
 
 
+def target_of(
+    database: Database, state: TableState, table: str, columns: Sequence[str] | None, as_of: AsOf | None
+) -> Target:
+    """Fix the snapshot of a job, the newest without `as_of`, and say all that its tasks must know."""
+    txn, seen = _txn(store_of(database), state, as_of)
+    return Target(
+        root=str(database.path.resolve()),
+        table=table,
+        table_id=state.id,
+        schema_version=state.view.schema.version,
+        columns=None if columns is None else tuple(columns),
+        as_of=txn,
+        at_least_txn=seen,
+    )
+
+
 @contextmanager
-def _opened(source: Database | str | os.PathLike[str]) -> Iterator[Database]:
+def opened(source: Database | str | os.PathLike[str]) -> Iterator[Database]:
+    """Lend the database given, or a read-only open of the store at a root."""
     if isinstance(source, Database):
         yield source
         return
@@ -152,7 +173,8 @@ def _opened(source: Database | str | os.PathLike[str]) -> Iterator[Database]:
         yield database
 
 
-def _range(state: TableState, start: object, stop: object, prefix: object) -> KeyRange:
+def range_asked(state: TableState, start: object, stop: object, prefix: object) -> KeyRange:
+    """Return the rows that a scan with these arguments has."""
     codec = state.codec
     if prefix is not None:
         if start is not None or stop is not None:
@@ -199,16 +221,16 @@ def _reads_natively(group: GroupSchema, projection: Projection) -> bool:
 def read_section(target: Target, section: Section) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a section in key order, as Arrow batches in the types that Spark takes."""
     if section.rows is not None:
-        yield from _resumed(target, rows_of_section(section), _read_rows)
+        yield from resumed(target, rows_from_stream(section.rows), _read_rows)
         return
     for key_range in section.ranges:
-        yield from _resumed(target, key_range, _read_range)
+        yield from resumed(target, key_range, _read_range)
 
 
 Left = TypeVar("Left")
 
 
-def _resumed(
+def resumed(
     target: Target,
     left: Left,
     read: Callable[[TabletStore, TableState, Target, Left], Iterator[tuple[pa.Table, Left]]],

@@ -46,6 +46,8 @@ def test_the_commands_are_all_there() -> None:
         "alter",
         "load",
         "export",
+        "inspect",
+        "changes",
         "flush",
         "stats",
         "compact",

@@ -1,0 +1,197 @@
+"""Verifying tables: every fragment is read in full, by many tasks, and held against its footer and its reference.
+
+    METADATA --> files, each with its reference --> a task for some of them: `tablet.inspection` --> findings
+             --> what is missing is looked up again: a file that no table names any more is no finding
+
+Nothing is changed. A finding says what is wrong, and what would put it right.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from ebla.client.database import Database
+from ebla.errors import EblaError, MissingFile, UnknownTable
+from ebla.keys import KeyCodec
+from ebla.metadata.table_metadata import FragmentRef, TableMetadata
+from ebla.pipeline.failures import unwrapping
+from ebla.pipeline.load_task import pack_schema
+from ebla.pipeline.location import settle_worker
+from ebla.pipeline.place import Place
+from ebla.pipeline.progress import Report, watched
+from ebla.pipeline.session import active_session, session
+from ebla.schema import TableSchema, decode_hook
+from ebla.storage.cache import BlockCache
+from ebla.storage.files import LocalFiles
+from ebla.storage.fragment_format import Tail
+from ebla.storage.fragment_reader import Fragment
+from ebla.tablet.inspection import inspect
+
+__all__ = ["Finding", "VerifyReport", "verify"]
+
+MIB = 1 << 20
+TASK_BYTES = 64 * MIB
+RESULT_SCHEMA = "finding binary"
+
+REPAIRS = {
+    "missing": "restore {file} from a backup or a copy of the store; reads of these keys fail until then",
+    "damaged": "restore {file} from a backup or a copy of the store; reads of its damaged blocks fail until then",
+    "wrong": "compact the table if its rows read well, else restore {file} from a backup; and report it as a fault",
+}
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is not as it should be, and what would put it right."""
+
+    table: str
+    file: str
+    kind: str  # missing, damaged or wrong
+    problem: str
+    tablets: tuple[str, ...]
+    repair: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What was looked at, and what was found."""
+
+    tables: tuple[str, ...]
+    files: int
+    rows: int
+    bytes: int
+    findings: tuple[Finding, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    """A file to be looked at, as METADATA knows it."""
+
+    table: str
+    schema: bytes  # packed
+    ref: FragmentRef
+    tablets: tuple[str, ...]
+
+
+def verify(
+    source: Database | str | os.PathLike[str],
+    tables: Sequence[str] | None = None,
+    *,
+    spark: SparkSession | None = None,
+    progress: Report | None = None,
+) -> VerifyReport:
+    """Read every fragment of some tables, or of all, and report what is not as it should be.
+
+    `source` is a database that this process has open, or the root of a store that anybody may have open. Rows that were
+    not flushed yet are in the log, which has checksums of its own. Raises `UnknownTable` for a table that is not there.
+    """
+    began = time.monotonic()
+    place = Place.of(source)
+    names = tuple(place.tables() if tables is None else tables)
+    suspects = [suspect for name in names for suspect in _suspects(name, _metadata(place, name))]
+    if spark is None:
+        spark = active_session() or session()
+    findings: list[Finding] = []
+    portions = _portions(suspects)
+    if portions:
+        with unwrapping(), watched(spark, f"ebla-verify-{time.time_ns()}", "verifying", progress):
+            numbers = spark.range(0, len(portions), 1, len(portions))
+            found = numbers.mapInArrow(_looker(place.root, portions), RESULT_SCHEMA).collect()
+        findings = [msgspec.msgpack.decode(bytes(row["finding"]), type=Finding) for row in found]
+    findings = [finding for finding in findings if _is_still_named(place, finding)]
+    return VerifyReport(
+        tables=names,
+        files=len(suspects),
+        rows=sum(suspect.ref.rows for suspect in suspects),
+        bytes=sum(suspect.ref.bytes for suspect in suspects),
+        findings=tuple(sorted(findings, key=lambda finding: (finding.table, finding.file, finding.problem))),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _metadata(place: Place, name: str) -> TableMetadata:
+    metadata = place.metadata(name)
+    if metadata is None:
+        raise UnknownTable(f"there is no table {name!r}: check the name")
+    return metadata
+
+
+def _suspects(name: str, metadata: TableMetadata) -> list[_Suspect]:
+    """Return every file of a table once, however many tablets refer to it."""
+    refs: dict[str, FragmentRef] = {}
+    tablets: dict[str, list[str]] = {}
+    for tablet in metadata.tablets:
+        for state in tablet.groups:
+            for ref in state.fragments:
+                refs.setdefault(ref.file, ref)
+                tablets.setdefault(ref.file, []).append(tablet.id)
+    schema = pack_schema(metadata.schema)
+    return [_Suspect(name, schema, ref, tuple(dict.fromkeys(tablets[file]))) for file, ref in refs.items()]
+
+
+def _portions(suspects: Sequence[_Suspect]) -> list[list[_Suspect]]:
+    """Divide files among tasks, large ones first, so that the last tasks to begin are short."""
+    portions: list[list[_Suspect]] = []
+    held = TASK_BYTES
+    for suspect in sorted(suspects, key=lambda one: -one.ref.bytes):
+        if held + suspect.ref.bytes > TASK_BYTES:
+            portions.append([])
+            held = 0
+        portions[-1].append(suspect)
+        held += suspect.ref.bytes
+    return portions
+
+
+def _is_still_named(place: Place, finding: Finding) -> bool:
+    """Tell whether a table still names a file: it may have been replaced, and removed, since the job began."""
+    if finding.kind != "missing":
+        return True
+    metadata = place.metadata(finding.table)
+    return metadata is not None and finding.file in metadata.files()
+
+
+# --- in a task -----------------------------------------------------------------------------------
+
+
+def _looker(
+    root: str, portions: Sequence[Sequence[_Suspect]]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def look(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                found = [finding for suspect in portions[number] for finding in look_at(root, suspect)]
+                packed = pa.array([msgspec.msgpack.encode(finding) for finding in found], pa.binary())
+                yield pa.record_batch([packed], names=["finding"])
+        settle_worker()
+
+    return look
+
+
+def look_at(root: str, suspect: _Suspect) -> Iterator[Finding]:
+    """Yield what is wrong with a file."""
+    ref = suspect.ref
+
+    def finding(kind: str, problem: str) -> Finding:
+        return Finding(suspect.table, ref.file, kind, problem, suspect.tablets, REPAIRS[kind].format(file=ref.file))
+
+    try:
+        tail = Tail(ref.tail_bytes, ref.tail_crc) if ref.tail_bytes else None
+        fragment = Fragment(LocalFiles(root), ref.file, BlockCache(0), ref.txn, tail)
+        size = Path(root, ref.file).stat().st_size
+        if size != ref.bytes:
+            yield finding("wrong", f"it has {size} bytes, and METADATA says {ref.bytes}")
+        schema = msgspec.msgpack.decode(suspect.schema, type=TableSchema, dec_hook=decode_hook)
+        for problem in inspect(fragment, ref, KeyCodec(schema.key)):
+            yield finding("wrong", problem)
+    except MissingFile:
+        yield finding("missing", "the file is not there")
+    except (EblaError, OSError) as error:
+        yield finding("damaged", str(error))

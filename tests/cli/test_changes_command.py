@@ -1,0 +1,28 @@
+"""`ebla changes`: what was inserted, updated and erased, as JSON lines."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ebla.cli.failures import ExitCode
+from tests.cli.conftest import Cli
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+def test_changes_are_printed_as_json_lines(cli: Cli) -> None:
+    cli.fine("create", "users", "--key", "user:string", "--column", "name:string")
+    since = cli.fine("put", "users", *(json.dumps({"user": u, "name": u}) for u in ("ada", "bob", "cy"))).out.split()[
+        -1
+    ]
+    cli.fine("put", "users", json.dumps({"user": "ada", "name": "Ada"}), json.dumps({"user": "dan", "name": None}))
+    cli.fine("erase", "users", "bob")
+    rows = {row["user"]: row for row in cli.fine("changes", "users", "--since", since, "--before").rows}
+    assert rows == {
+        "ada": {"user": "ada", "name": "Ada", "_change": "update", "_before": {"name": "ada"}},
+        "bob": {"user": "bob", "name": None, "_change": "erase", "_before": {"name": "bob"}},
+        "dan": {"user": "dan", "name": None, "_change": "insert", "_before": None},
+    }
+    cli.fails(ExitCode.REQUEST, "changes", "users", "--since", "yesterday")

@@ -1,0 +1,118 @@
+"""Changes between two txns: what was inserted, updated and erased, whatever files and memory it is in."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import ebla
+from ebla.errors import HistoryGone, RequestError
+from ebla.pipeline import changes
+from ebla.pipeline.changes import BEFORE, CHANGE, outcome, touched_rows
+from ebla.pipeline.types import to_spark
+from ebla.ranges import ALL
+from ebla.settings import Settings
+from tests.pipeline.test_scan_random import QUIET, SHAPES, Story
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SEEDS = 24
+POINTS = ebla.Schema(key={"k": "string"}, columns={"n": "int64", "s": "string"})
+
+
+def by_key(rows: list[dict[str, Any]], key: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    return {repr([row[name] for name in key]): row for row in rows}
+
+
+def check(found: list[dict[str, Any]], table: ebla.Table, since: int, until: int, **asked: Any) -> None:
+    """Fail unless these are the differences between two scans, and rows that were set to what they were."""
+    key = table.key_names
+    old, new = (by_key(to_spark(table.scan(as_of=txn, **asked).to_arrow()).to_pylist(), key) for txn in (since, until))
+    changed = by_key(found, key)
+    assert len(changed) == len(found)
+    assert changed.keys() >= {at for at in old.keys() | new.keys() if repr(old.get(at)) != repr(new.get(at))}
+    for at, row in changed.items():
+        kind = "erase" if at not in new else "update" if at in old else "insert"
+        assert row[CHANGE] == kind
+        values = {name: value for name, value in row.items() if name not in (CHANGE, BEFORE)}
+        if kind != "erase":
+            assert repr(values) == repr(new[at])
+        before = None if at not in old else {name: value for name, value in old[at].items() if name not in key}
+        assert repr(row[BEFORE]) == repr(before)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_changes_are_the_difference_of_two_scans(seed: int, tmp_path: Path) -> None:
+    dice = random.Random(seed)
+    with ebla.open(tmp_path / "store", settings=QUIET) as db:
+        story = Story(db, SHAPES[seed % len(SHAPES)], dice)
+        story.tell()
+        state = db._store.table("t")
+        for columns in (None, dice.sample(list(story.shape.columns), 1)):
+            since, until = sorted(dice.sample([*story.txns, story.table.scan().txn], 2))
+            projection = state.projection(columns)
+            rows = touched_rows(state.view, state.reader, projection, ALL, since, until)
+            found = to_spark(outcome(state, projection, rows, since, until, before=True)).to_pylist()
+            check(found, story.table, since, until, columns=columns)
+
+
+def test_changes_come_as_a_frame(db: ebla.Database, root: str, spark: SparkSession) -> None:
+    table = db.create_table("t", POINTS, splits=["050"])
+    table.put([{"k": f"{n:03}", "n": n, "s": "old"} for n in range(100)])
+    since = table.flush() or db.snapshot().txn
+    table.put([{"k": "007", "n": -7}, {"k": "new", "n": 1}])
+    table.flush()
+    table.erase("060")
+    until = table.erase_range("090", "092")
+    table.put({"k": "001", "n": 0})
+    for source in (db, root):
+        rows = {row["k"]: row for row in changes(source, "t", since, until, before=True, spark=spark).collect()}
+        assert {key: row[CHANGE] for key, row in rows.items()} == {
+            "007": "update",
+            "new": "insert",
+            "060": "erase",
+            "090": "erase",
+            "091": "erase",
+        }
+        assert (rows["007"]["n"], rows["007"]["s"], rows["007"][BEFORE]["n"]) == (-7, "old", 7)
+        assert rows["new"][BEFORE] is None
+        assert (rows["060"]["n"], rows["060"][BEFORE]["s"]) == (None, "old")
+    assert changes(db, "t", since, start="05", columns=["n"], spark=spark).columns == ["k", "n", CHANGE]
+    assert changes(db, "t", since, start="05", spark=spark).count() == 4
+    assert changes(db, "t", db.snapshot().txn, spark=spark).count() == 0
+
+
+def test_only_files_with_changes_are_opened(db: ebla.Database, spark: SparkSession) -> None:
+    table = db.create_table("t", POINTS)
+    table.put([{"k": f"{n:03}", "n": n} for n in range(100)])
+    table.flush()
+    since = db.snapshot().txn
+    table.put([{"k": f"{n:03}", "n": -n} for n in range(3)])
+    table.flush()
+    (old,) = (ref for ref in db._store.table("t").view.metadata.tablets[0].groups[0].fragments if ref.txn_max <= since)
+    state = db._store.table("t")
+    Path(db.path, old.file).rename(Path(db.path, old.file + ".away"))
+    state.reader.forget([old.file])
+    rows = touched_rows(state.view, state.reader, state.projection(None), ALL, since, db.snapshot().txn)
+    assert rows.to_pylist() == [b"000", b"001", b"002"]
+
+
+def test_what_cannot_be_is_refused(root: str, spark: SparkSession) -> None:
+    with ebla.open(root, settings=Settings(history_seconds=0, background_compaction=False)) as db:
+        table = db.create_table("t", POINTS)
+        since = table.put({"k": "a", "n": 1})
+        until = table.put({"k": "a", "n": 2})
+        with pytest.raises(RequestError, match="later than until"):
+            changes(db, "t", until, since, spark=spark)
+        with pytest.raises(RequestError, match="two ends"):
+            changes(db, "t", since, as_of=until, spark=spark)
+        table.flush()
+        table.put({"k": "a", "n": 3})
+        table.compact()
+        with pytest.raises(HistoryGone):
+            changes(db, "t", since - 1, spark=spark)
+        assert db._store.pins.oldest() is None
