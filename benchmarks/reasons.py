@@ -9,12 +9,12 @@ _SINGLE = (
     "a put of one row costs about 0.1 ms of Python beside the sync of 0.2 ms; with one thread nothing of it overlaps"
 )
 _COUNT = (
-    "Parquet answers a count from its footers, while rows that have to be merged come through Python with all their "
-    "columns, for Spark does not prune those of mapInArrow; `db.spark(table, columns=[...])` helps"
+    "Parquet answers a count from its footers, while here a condition on the number of every row of the files that "
+    "were corrected is looked at, and those files and the others are two reads to plan"
 )
 _OVERLAY = (
-    "three parts instead of one (whole files, parts of files, merged rows), each with its own fixed cost, and the "
-    "merged rows come through Python with all their columns"
+    "the files that were corrected and the others are two reads, each with its own fixed cost, and a condition on the "
+    "number of every row of the former is looked at"
 )
 _MEMORY = (
     "compaction of what the ingest left runs beside the scan (without it, 300 MiB less at 8M rows); up to three "
