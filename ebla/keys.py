@@ -13,7 +13,7 @@ the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -188,6 +188,10 @@ class KeyCodec:
 
     def encode_many(self, keys: Sequence[object] | pa.Array | pa.ChunkedArray | pa.Table | pa.RecordBatch) -> pa.Array:
         """Return the rows of many keys, in their order: each as `encode` takes it, or Arrow columns of them."""
+        if isinstance(keys, (str, bytes)) or not (isinstance(keys, Collection) or hasattr(keys, "__arrow_c_stream__")):
+            raise InvalidKey(f"keys is a list of keys, not {_shown(keys)}")
+        if hasattr(keys, "columns") and hasattr(keys, "__arrow_c_stream__") and not isinstance(keys, pa.Table):
+            keys = _frame(keys)
         if isinstance(keys, (pa.Table, pa.RecordBatch)):
             if sorted(keys.schema.names) != sorted(self.names):
                 raise InvalidKey(f"a key of this table is {self._shape()}, not the columns {keys.schema.names}")
@@ -357,6 +361,12 @@ def _rows_of_bytes(keys: Sequence[Any]) -> pa.Array | None:
         return pa.array(keys, pa.binary())
     offsets = np.arange(len(keys) + 1, dtype=np.int32) * np.int32(lengths.pop())
     return pa.Array.from_buffers(pa.binary(), len(keys), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _frame(keys: Any) -> pa.Table:
+    """Return the columns of a pandas or polars frame; the index that pandas sends along is none of them."""
+    table = pa.table(keys)
+    return table.select([name for name in table.schema.names if not name.startswith("__index_level_")])
 
 
 def _shown(key: object) -> str:

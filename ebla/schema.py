@@ -201,6 +201,8 @@ class Schema:
 
     def number(self) -> TableSchema:
         """Check the declaration and give everything in it an id. Raises `SchemaError` if it cannot be."""
+        if not isinstance(self.key, Mapping) or not isinstance(self.columns, (Mapping, type(None))):
+            raise SchemaError("key and columns map names to types, such as {'user': 'string', 'day': 'date32'}")
         groups = list(self.groups)
         if self.columns is not None:
             groups.insert(0, Group("default", columns=self.columns))

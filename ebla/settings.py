@@ -5,10 +5,16 @@ Nothing in the package reads the environment; the command line does, and builds 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+from ebla.errors import RequestError
 
 KIB = 1024
 MIB = 1024 * KIB
+
+
+# Of these whole numbers 0 has a meaning: nothing of it, or never.
+_MAY_BE_ZERO = ("close_flush_bytes", "tablet_bytes_max", "join_bytes_max", "block_cache_bytes", "row_cache_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +84,15 @@ class Settings:
     owner_lease_seconds: float = 10.0
     # METADATA of a table is saved as a whole once in so many transactions, as changes in between.
     metadata_snapshot_every: int = 32
+
+    def __post_init__(self) -> None:
+        """Raise `RequestError` for a number that cannot be: a store would wait for ever, or for nothing."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            kind = type(field.default)
+            if kind not in (int, float):
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, kind)):
+                raise RequestError(f"settings: {field.name} is a number, not {value!r}")
+            if value < 0 or (value == 0 and kind is int and field.name not in _MAY_BE_ZERO):
+                raise RequestError(f"settings: {field.name} cannot be {value!r}: it must be greater")

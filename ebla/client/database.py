@@ -56,8 +56,10 @@ def open(  # noqa: A001 - ebla.open reads best
     `coordination` is the address of a ZooKeeper ensemble (``zk://host:port,host:port/znode``) for a store whose
     directory several hosts see; it is needed when the store is made, and remembered. Without it, a file does.
     """
-    root = Path(path)
+    root = checked_root(path)
     settings = settings or Settings()
+    if not isinstance(settings, Settings):
+        raise RequestError(f"settings is an ebla.Settings, not {type(settings).__name__}")
     address = chosen_address(root, coordination, may_create=create and not read_only)
     files = LocalFiles(root)
     clock = SystemClock()
@@ -88,6 +90,16 @@ def open(  # noqa: A001 - ebla.open reads best
         database = Database.wire(root, files, service, clock, settings, lock, ownership, read_only=read_only)
         undo.pop_all()
     return database
+
+
+def checked_root(path: object) -> Path:
+    """Return the directory that a path names; `RequestError` if it is no path of a local directory."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise RequestError(f"the path of a store is a string or a Path, not {path!r}")
+    text = os.fspath(path)
+    if not isinstance(text, str) or "://" in text:
+        raise RequestError(f"a store is a local directory, and {text!r} is none: give a path, such as 'data'")
+    return Path(text)
 
 
 def new_id() -> str:
@@ -365,6 +377,8 @@ class Database:
     def sync(self, txn: int | None = None) -> int:
         """Wait until everything up to `txn` (default: everything so far) is safe from any crash; return that txn."""
         self._check_open()
+        if txn is not None and (isinstance(txn, bool) or not isinstance(txn, int)):
+            raise RequestError(f"txn is the number that a write returned, not {txn!r}")
         return self._store.sync(txn)
 
     def snapshot(self, name: str | None = None) -> Snapshot:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from ebla.errors import Closed
+
 if TYPE_CHECKING:
     from ebla.client.table import Table
 
@@ -36,6 +38,8 @@ class Snapshot:
 
     def table(self, name: str) -> Table:
         """Return a table as it was at the snapshot."""
+        if not self._is_held:
+            raise Closed("the snapshot was let go: what it showed may be gone; make another")
         return self._table_at(name, self.txn)
 
     def close(self) -> None:

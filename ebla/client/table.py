@@ -7,6 +7,7 @@ import copy
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from ebla.client.rows import to_cells_batch, to_put_batch
 from ebla.client.scan import Position, Scan, beyond_python
 from ebla.client.snapshot import Snapshot
 from ebla.clock import microseconds_of, txn_at
-from ebla.errors import CannotJoin, Conflict, ReadOnly, RequestError, SchemaChanged
+from ebla.errors import CannotJoin, Closed, Conflict, ReadOnly, RequestError, SchemaChanged, UnknownTable
 from ebla.ranges import ALL, KeyRange, successor
 from ebla.schema import TableSchema, Target
 from ebla.storage.order import is_strictly_sorted, sort_rows
@@ -33,7 +34,7 @@ from ebla.tablet.store import TabletStore, Wait, schema_changed
 from ebla.tablet.table_state import TableState
 from ebla.tablet.view import TableView
 
-AsOf: TypeAlias = int | datetime | Snapshot
+AsOf: TypeAlias = int | datetime | Snapshot | str
 CHANGE_ATTEMPTS_MAX = 1_000
 SCHEMA_ATTEMPTS_MAX = 100
 FOUND = "_found"
@@ -202,6 +203,9 @@ class Table:
         In a cells group the number is a signed 64-bit integer, big-endian.
         """
 
+        if isinstance(by, bool) or not isinstance(by, (int, float, Decimal)):
+            raise RequestError(f"by is a number, not {by!r}")
+
         def plus(target: Target, value: Any) -> Any:
             if target.column is not None:
                 kind = target.column.type
@@ -222,6 +226,9 @@ class Table:
         """Append to a string, binary value or list and return the whole. Nothing there counts as empty."""
 
         def plus(target: Target, value: Any) -> Any:
+            kind = None if target.column is None else target.column.type
+            if kind is not None and not (kind in (pa.string(), pa.binary()) or pa.types.is_list(kind)):
+                raise RequestError(f"column {column!r} is {kind}: only text, bytes and lists can be appended to")
             try:
                 return suffix if value is None else value + suffix
             except TypeError as error:
@@ -302,8 +309,12 @@ class Table:
             changes = change(self._read_one(row, columns, read_at))
             if changes is None:
                 return read_at
+            if not isinstance(changes, dict):
+                raise RequestError(f"change returns the columns to put as a dict, or None, not {changes!r}")
             parts = self._state.view.parts
             named = dict(zip(parts.schema.key_names, parts.codec.decode(row), strict=True))
+            if any(name in changes and changes[name] != value for name, value in named.items()):
+                raise RequestError("change returned another key: it can only change the row that it was given")
             mutation = self._admit({**changes, **named})
             if mutation.schema_version != version:
                 return None  # what was read may have other columns by now
@@ -351,7 +362,11 @@ class Table:
         as_of: AsOf | None = None,
         read_uncommitted: bool = False,
     ) -> Row | None:
-        """Return one row, or None if there is none."""
+        """Return one row, or None if there is none.
+
+        With `columns`, a row is there if one of the groups that these columns are in has it. `as_of` is a txn, a time
+        (UTC if it has no zone), a snapshot, or the name of one.
+        """
         parts = self._state.view.parts
         encoded = parts.codec.encode(key)
         if columns is None and as_of is None and self._as_of is None and not (read_uncommitted or parts.expires):
@@ -365,6 +380,7 @@ class Table:
         return self._read_one(encoded, columns, self._txn(as_of, read_uncommitted))
 
     def _read_and_cache(self, encoded: bytes, txn: int) -> Row | None:
+        self._check_served()
         view = self._state.view
         parts = view.parts
         row = self._read_from(view, encoded, parts.everything, txn)
@@ -402,7 +418,11 @@ class Table:
         return row
 
     def get_many(self, keys: Any, columns: Sequence[str] | None = None, *, as_of: AsOf | None = None) -> pa.Table:
-        """Return rows in the order asked, one for each key, with a column ``_found``; a missing row is all null."""
+        """Return rows in the order asked, one for each key, with a column ``_found``; a missing row is all null.
+
+        `keys` is a list of keys, or Arrow, pandas or polars with the columns of the key. With `columns`, a row is found
+        if one of the groups that these columns are in has it.
+        """
         codec = self._state.codec
         asked = codec.encode_many(keys)
         rows, back = asked, None
@@ -456,12 +476,18 @@ class Table:
         """Return the rows from `start` up to and not including `stop`, in key order; both may be prefixes of a key.
 
         `where` is a pyarrow expression over columns. With `versions` greater than 1, every value is a list of its
-        newest versions. `as_of` is a txn, a time or a snapshot. `latest` follows newer commits while it goes along,
+        newest versions. `as_of` is a txn, a time (UTC if it has no zone), a snapshot or the name of one. With
+        `columns`, the rows are those that the groups of these columns have. `prefix` is the beginning of a key that is
+        one string or binary, or the first columns of a composite key. `latest` follows newer commits as it goes,
         instead of reading one snapshot; `read_uncommitted` also shows what is not in the log yet. `resume` goes on
         after the `position` of an earlier scan with the same arguments, at the txn of that scan.
         """
-        if limit is not None and limit < 0:
-            raise RequestError(f"limit is not negative, but {limit} is")
+        _check_whole("limit", limit, at_least=0)
+        _check_whole("versions", versions, at_least=1)
+        if where is not None and not isinstance(where, pc.Expression):
+            raise RequestError(f"where is a pyarrow expression, such as pc.field('age') > 5, not {where!r}")
+        if resume is not None and not isinstance(resume, Position):
+            raise RequestError(f"resume is the position of a scan, not {resume!r}")
         projection = self._state.projection(columns, versions)
         txn = self._txn(resume.txn if resume is not None else as_of, read_uncommitted)
         after = None if resume is None else resume.key
@@ -499,8 +525,17 @@ class Table:
         return KeyRange(first, last) if first or last is not None else ALL
 
     def _txn(self, as_of: AsOf | None, uncommitted: bool) -> int:
+        self._check_served()
+        if isinstance(as_of, str):
+            as_of = self._store.pins.txn_of(as_of)
         at = txn_of(as_of) if as_of is not None else self._as_of
         return self._store.read_txn(at, uncommitted=uncommitted, at_once=self._state.view.parts.expires)
+
+    def _check_served(self) -> None:
+        if self._store.is_closed:
+            raise Closed("the database was closed: open it again")
+        if self._state.is_dropped:
+            raise UnknownTable(f"the table {self.name!r} was dropped")
 
     # --- care ---
 
@@ -619,11 +654,11 @@ def txn_of(as_of: AsOf) -> int:
     if isinstance(as_of, Snapshot):
         return as_of.txn
     if isinstance(as_of, datetime):
-        moment = as_of.astimezone(UTC)
+        moment = as_of.replace(tzinfo=UTC) if as_of.tzinfo is None else as_of.astimezone(UTC)
         since = moment - datetime(1970, 1, 1, tzinfo=UTC)
         return txn_at((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
     if isinstance(as_of, bool) or not isinstance(as_of, (int, np.integer)) or as_of < 0:
-        raise RequestError(f"as_of is a txn, a datetime or a snapshot, not {as_of!r}")
+        raise RequestError(f"as_of is a txn, a datetime, a snapshot or the name of one, not {as_of!r}")
     return int(as_of)
 
 
@@ -663,3 +698,10 @@ def _shown(key: Sequence[pa.Scalar]) -> str:
     except OverflowError:  # a date after the year 9999, which Arrow has and Python has not
         return "with that key"
     return repr(values[0] if len(values) == 1 else values)
+
+
+def _check_whole(name: str, value: object, *, at_least: int) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < at_least:
+        raise RequestError(f"{name} is a whole number of at least {at_least}, not {value!r}")

@@ -14,6 +14,7 @@ from dataclasses import replace
 from ebla.errors import UnknownTable
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.storage.memory import Memory
+from ebla.storage.merge import TXN_MAX
 from ebla.tablet.events import Events
 from ebla.tablet.table_state import TableState
 
@@ -44,6 +45,7 @@ class OpenTables:
             table = self._by_name.pop(name)
             del self._by_id[table.id]
             table.is_dropped = True
+            table.view.parts.row_cache.clear(TXN_MAX)
             self.memory_bytes -= table.memory_bytes
             self.room.notify_all()
             self.events.note_unloaded(table.view.metadata)

@@ -90,6 +90,13 @@ class Pins:
         node = self._coordination.read(_path(name))
         return None if node is None else _decode(name, node.value)
 
+    def txn_of(self, name: str) -> int:
+        """Return the txn that a name holds; `RequestError` if it holds nothing."""
+        pin = self.find(name)
+        if pin is None:
+            raise RequestError(f"there is no snapshot {name!r}: see snapshots()")
+        return pin.txn
+
     def release(self, name: str) -> None:
         """Let go of what a name holds; nothing happens if it holds nothing."""
         path = _path(name)

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebla.errors import MissingFile, RequestError, SchemaChanged, UnknownColumn
+from ebla.errors import Closed, MissingFile, RequestError, SchemaChanged, UnknownColumn
 from ebla.metadata.table_metadata import TabletMetadata
 from ebla.ranges import ALL, KeyRange
 from ebla.storage.memory import FOLD_BLOCKS_MIN
@@ -77,6 +77,8 @@ class Scanner:
 
         `whole` says that all of them will be taken: then there is no use in small windows at the start.
         """
+        if self._store.is_closed:
+            raise Closed("the database was closed: open it again")
         as_of = self._request.as_of
         if as_of is None:
             yield from self._tables(whole)

@@ -42,6 +42,7 @@ from ebla.storage.files import Files
 from ebla.storage.fragment_reader import OpenFragments
 from ebla.storage.log_format import Slice
 from ebla.storage.log_writer import LogWriter
+from ebla.storage.merge import TXN_MAX
 from ebla.storage.order import Indices
 from ebla.storage.records import Block
 from ebla.tablet.admission import Mutation
@@ -267,12 +268,19 @@ class TabletStore:
             if self._commit_log is not None:
                 with contextlib.suppress(EblaError):  # the log's failure, which close tells of itself
                     self._gate.wait(self._commit_log)
+        for table in self._tables.all():
+            table.view.parts.row_cache.clear(TXN_MAX)  # or it would answer without asking whether the store is open
         self.preloader.stop()
         try:
             self._stop_writing()
         finally:
             self.scan_pool.shutdown(cancel_futures=True)
             self._saves.shutdown()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the store was closed, or is about to be."""
+        return self._closing
 
     def _stop_writing(self) -> None:
         if self._commit_log is None:
