@@ -22,6 +22,7 @@ from ebla.settings import Settings
 from ebla.storage.fragment_reader import OpenFragments
 from ebla.storage.log_format import ErasureHeader, Reply, Slice, TabletPosition
 from ebla.storage.memory import MemoryErasure
+from ebla.storage.merge import TXN_MAX
 from ebla.storage.order import lower_bound
 from ebla.storage.records import Block
 from ebla.storage.row_block import RowBlock
@@ -235,6 +236,7 @@ class TableState:
         )
         self.invalid_schema = None
         self.former[self.view.parts.version] = self.view
+        self.view.parts.row_cache.clear(TXN_MAX)  # the view stays for a while, and nobody asks its cache any more
         while len(self.former) > FORMER_MAX:
             del self.former[min(self.former)]
         self.fold_wanted.clear()

@@ -399,7 +399,10 @@ def test_a_table_that_is_held_sees_the_new_schema(store: Store) -> None:
     held = store.db.create_table("t", TWO)
     held.put({"k": "1", "a": 1})
     assert [held.get("1"), held.get("1"), held.get("1")] == [{"k": "1", "a": 1, "b": None, "c": None, "d": None}] * 3
+    cache = held._state.row_cache
+    assert cache.stats()["rows"] == 1
     store.db.alter_table("t", rename={"a": "n"}, drop_columns=["d"])
+    assert cache.stats()["rows"] == 0
     assert held.get("1") == {"k": "1", "n": 1, "b": None, "c": None}
     held.put({"k": "1", "n": 2})
     assert held.get_many(["1"]).to_pylist() == [{"k": "1", "n": 2, "b": None, "c": None, "_found": True}]
