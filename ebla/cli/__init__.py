@@ -18,6 +18,7 @@ from typing import Annotated
 
 import typer
 
+import ebla
 from ebla.cli import (
     alter_command,
     care_commands,
@@ -66,8 +67,12 @@ def ebla_command(
         Path, typer.Option("--store", metavar="PATH", envvar="EBLA_STORE", help=STORE_HELP)
     ] = STORE_DEFAULT,
     debug: Annotated[bool, typer.Option("--debug", help="Show the Python traceback of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and leave.")] = False,
 ) -> None:
     """Sorted, versioned, mutable tables over Parquet files."""
+    if version:
+        write_line(f"ebla {ebla.__version__}")
+        raise typer.Exit
     ctx.obj = Context(store=store, debug=debug)
     if ctx.invoked_subcommand is None:
         write_line(ctx.get_help())

@@ -548,3 +548,7 @@ def test_the_package_runs_as_the_command_does(users: Cli) -> None:
         check=True,
     )
     assert json.loads(ran.stdout) == ["users"]
+
+
+def test_the_version_is_told(cli: Cli) -> None:
+    assert cli.fine("--version").out.strip() == f"ebla {ebla.__version__}"

@@ -1,4 +1,4 @@
-"""The Python in the README runs as it stands, from top to bottom, and its links lead somewhere."""
+"""The Python in README and API page runs as it stands, from top to bottom, and the links lead somewhere."""
 
 from __future__ import annotations
 
@@ -12,21 +12,28 @@ import pytest
 import ebla
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 
 
 @pytest.mark.usefixtures("spark")
-def test_python_blocks_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+def test_python_blocks_of_the_readme_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_blocks("README.md", tmp_path, monkeypatch)
+
+
+def test_python_blocks_of_the_api_page_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_blocks("docs/api.md", tmp_path, monkeypatch)
+
+
+def run_blocks(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 5
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for number, block in enumerate(blocks, 1):
-        exec(compile(block, f"README.md, Python block {number}", "exec"), names)
+        exec(compile(block, f"{page}, Python block {number}", "exec"), names)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/operations.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/README.md", "docs/api.md", "docs/operations.md"])
 def test_links_lead_to_files_of_the_repository(page: str) -> None:
     text = (ROOT / page).read_text()
     targets = [target for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target]
