@@ -94,7 +94,7 @@ class Pins:
         """Return the txn that a name holds; `RequestError` if it holds nothing."""
         pin = self.find(name)
         if pin is None:
-            raise RequestError(f"there is no snapshot {name!r}: see snapshots()")
+            raise RequestError(f"as_of names the snapshot {name!r}, and there is none of that name: see snapshots()")
         return pin.txn
 
     def release(self, name: str) -> None:
