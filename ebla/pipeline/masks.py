@@ -29,6 +29,10 @@ PLACE = "_ebla_place"
 # With more runs than this, one bit is looked up instead of them.
 RUNS_MAX = 16
 
+_ALL_SET = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+_FIRST_BIT = np.uint64(1)
+_LAST_BIT = np.uint64(WORD_BITS - 1)
+
 
 def unmasked(rows: DataFrame, root: str, files: Sequence[str], masks: Mapping[str, Mask]) -> DataFrame:
     """Leave the rows that are masked out of `rows`, which Spark reads from `files`. Some of these have masks."""
@@ -65,6 +69,19 @@ def _outside(first: int, last: int) -> str:
 
 def runs_of(mask: Mask, runs_max: int) -> list[tuple[int, int]] | None:
     """Return the runs of bits that are set, as begin and end; None if they are more than `runs_max`."""
-    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
-    bounds = np.flatnonzero(np.diff(bits, prepend=0, append=0))
-    return None if len(bounds) > 2 * runs_max else [(int(a), int(b)) for a, b in bounds.reshape(-1, 2)]
+    words = mask.view(np.uint64)
+    # Only words that have both, and neighbours of which one ends as the other does not begin, are looked at bit by bit.
+    mixed = np.flatnonzero((words != 0) & (words != _ALL_SET))
+    begins, ends = words & _FIRST_BIT, words >> _LAST_BIT
+    edges = np.flatnonzero(begins[1:] != ends[:-1]) + 1
+    if len(mixed) + len(edges) > 2 * runs_max:
+        return None
+    bits = np.unpackbits(words[mixed].view(np.uint8).reshape(-1, WORD_BITS // 8), axis=1, bitorder="little")
+    rows, columns = np.nonzero(bits[:, 1:] != bits[:, :-1])
+    bounds = [*(mixed[rows] * WORD_BITS + columns + 1).tolist(), *(edges * WORD_BITS).tolist()]
+    if len(words) and begins[0]:
+        bounds.append(0)
+    if len(words) and ends[-1]:
+        bounds.append(len(words) * WORD_BITS)
+    bounds.sort()
+    return None if len(bounds) > 2 * runs_max else list(zip(bounds[::2], bounds[1::2], strict=True))
