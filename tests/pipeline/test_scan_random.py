@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 FRAME_SEEDS = 24
 PLAN_SEEDS = 42
+ALTERED_SEEDS = 30
 QUIET = Settings(background_compaction=False)
 KEYS = 60
 WORDS = ("", "a", "žluť", "🐎", "\0", "long " * 20)
@@ -102,6 +104,7 @@ class Story:
     """Random changes of one table, and the txns at which one may look back."""
 
     def __init__(self, db: ebla.Database, shape: Shape, dice: random.Random) -> None:
+        self.db = db
         self.shape = shape
         self.dice = dice
         schema = ebla.Schema(key=shape.key, groups=list(shape.groups))
@@ -125,6 +128,40 @@ class Story:
             self.txns.append(self.table.scan().txn)
         if self.dice.random() < 0.6:
             self.table.flush()
+
+    def tell_more(self) -> None:
+        """Cut, merge and alter the table as well, with changes of rows in between."""
+        for _ in range(self.dice.randint(2, 5)):
+            self.dice.choices((self.alter, self.split, self.table.compact), (4, 1, 1))[0]()
+            for _ in range(self.dice.randint(0, 2)):
+                self.dice.choice((self.put_some, self.erase, self.table.flush))()
+            self.txns.append(self.table.scan().txn)
+
+    def alter(self) -> None:
+        """Change the schema so that the names stay: a column moves, is dropped and comes again, or has another name."""
+        name, kind = self.dice.choice(list(self.shape.columns.items()))
+        change = self.dice.choice(("move", "again", "rename"))
+        if change == "move":
+            place = f"place {self.table.schema.version}"
+            self.db.alter_table("t", groups=[group(place, columns={})], move={name: place})
+        elif change == "again":
+            home = self.table.schema.resolve(name).group.name
+            self.db.alter_table("t", drop_columns=[name])
+            self.put_nothing()
+            self.db.alter_table("t", add_columns={home: {name: kind}})
+        else:
+            self.db.alter_table("t", rename={name: "other"})
+            self.put_nothing()
+            self.db.alter_table("t", rename={"other": name})
+
+    def put_nothing(self) -> None:
+        """Make some rows exist, in files that are written under a schema between two others."""
+        self.table.put([dict(zip(self.shape.key, key, strict=True)) for key in self.some_keys()])
+        self.table.flush()
+
+    def split(self) -> None:
+        with contextlib.suppress(ebla.CannotSplit):
+            self.table.split()
 
     def some_keys(self) -> list[tuple[Any, ...]]:
         """Neighbours, or keys from anywhere."""
@@ -223,6 +260,43 @@ def test_a_plan_has_the_rows_of_a_scan(tmp_path: Path) -> None:
                 assert rows_of(planned_rows(planned), key) == expected, f"seed {seed}, {question}"
     # A property that never met a clean part would prove little.
     assert min(met.values()) >= PLAN_SEEDS / 4, met
+
+
+def test_a_plan_of_a_table_that_was_altered_and_cut_has_the_rows_of_a_scan(tmp_path: Path) -> None:
+    met: Counter[str] = Counter()
+    for seed in range(ALTERED_SEEDS):
+        dice = random.Random(5_000 + seed)
+        limits = limits_of(dice)
+        with ebla.open(tmp_path / str(seed), settings=QUIET) as db:
+            story = Story(db, SHAPES[seed % len(SHAPES)], dice)
+            story.tell()
+            story.tell_more()
+            states = [state for tablet in story.table._state.view.metadata.tablets for state in tablet.groups]
+            met["restricted"] += any(ref.columns is not None for state in states for ref in state.fragments)
+            for question in story.questions():
+                planned = plan_scan(db, "t", cores=2, limits=limits, **question)
+                met["clean"] += len(planned.plan.clean)
+                met["dirty"] += len(planned.plan.dirty)
+                key = story.table.key_names
+                expected = rows_of(to_spark(story.table.scan(**question).to_arrow()), key)
+                assert rows_of(planned_rows(planned), key) == expected, f"seed {seed}, {question}"
+    assert met["restricted"] >= ALTERED_SEEDS / 4, met
+    assert min(met["clean"], met["dirty"]) >= ALTERED_SEEDS / 4, met
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_frame_of_a_table_that_was_altered_and_cut_has_the_rows_of_a_scan(
+    seed: int, root: str, spark: SparkSession
+) -> None:
+    dice = random.Random(7_000 + seed)
+    limits = limits_of(dice)
+    with ebla.open(root, settings=QUIET) as db:
+        story = Story(db, SHAPES[seed % len(SHAPES)], dice)
+        story.tell()
+        story.tell_more()
+        for question in dice.sample(list(story.questions()), 2):
+            planned = plan_scan(dice.choice((db, root)), "t", cores=2, limits=limits, **question)
+            assert_same_rows(frame_of(planned, spark), story.table.scan(**question), story.table)
 
 
 def planned_rows(planned: SectionPlan) -> pa.Table:
