@@ -1,0 +1,93 @@
+"""The command export: a snapshot of a table as plain files, on Spark."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from ebla.cli.context import ColumnsOption, JsonOption, StoreOption, TableArgument, column_names, examples, open_store
+from ebla.cli.failures import guarded
+from ebla.cli.row_commands import AsOfOption
+from ebla.cli.schema_text import bound_from_text
+from ebla.cli.sinks import write_json, write_line
+from ebla.cli.spark_options import MasterOption, ProgressOption, needing_spark, progress_bar, root_of
+
+EXPORT_EXAMPLES = examples(
+    "ebla export users users-exported",
+    "ebla export users users-exported --overwrite",
+    "ebla export users ada.csv --format csv --prefix ada --columns name,age",
+)
+
+
+class OutputFormat(StrEnum):
+    """What the files of an export hold."""
+
+    parquet = "parquet"
+    csv = "csv"
+    json = "json"
+
+
+@guarded
+def export(
+    ctx: typer.Context,
+    table: TableArgument,
+    path: Annotated[str, typer.Argument(metavar="DIR", help="Directory to make.", show_default=False)],
+    file_format: Annotated[OutputFormat, typer.Option("--format", help="What to write.")] = OutputFormat.parquet,
+    columns: ColumnsOption = None,
+    start: Annotated[str | None, typer.Option("--start", metavar="KEY", help="First key.", show_default=False)] = None,
+    stop: Annotated[
+        str | None, typer.Option("--stop", metavar="KEY", help="Key to stop before.", show_default=False)
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", metavar="KEY", help="Only keys that begin so.", show_default=False)
+    ] = None,
+    as_of: AsOfOption = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
+    master: MasterOption = "local[*]",
+    progress: ProgressOption = False,
+    as_json: JsonOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Export a table, or a part of it, with Spark: one snapshot, as plain files in a new directory.
+
+    The directory is there when it is complete: _ebla_export.json in it says which snapshot it holds and has the
+    checksums of all files. In CSV, lists, structs and families of cells are JSON, and bytes base64; in JSON, bytes are
+    base64. A KEY is the value of the first key column, or a JSON array of the first few.
+    """
+    root = root_of(ctx, store)
+    with needing_spark():
+        from ebla import pipeline
+        from ebla.pipeline.datasource_options import moment
+        from ebla.pipeline.export import check_target
+    at = None if as_of is None else moment(as_of)
+    with open_store(ctx, store) as db:
+        schema = db.table(table).schema
+    bounds = [None if text is None else bound_from_text(text, schema) for text in (start, stop, prefix)]
+    names = column_names(columns)
+    check_target(path, root, overwrite=overwrite)
+    with progress_bar(f"export {table}", force=progress) as report:
+        spark = pipeline.session(master, f"ebla export {table}", log_level="OFF")
+        summary = pipeline.export(
+            root,
+            table,
+            path,
+            format=file_format.value,
+            as_of=at,
+            columns=names,
+            start=bounds[0],
+            stop=bounds[1],
+            prefix=bounds[2],
+            overwrite=overwrite,
+            spark=spark,
+            progress=report,
+        )
+    if as_json:
+        write_json(asdict(summary))
+    else:
+        write_line(
+            f"exported {summary.rows:,} row(s) of {summary.table} to {summary.path} in {summary.seconds:.1f} s, "
+            f"txn {summary.txn}; {summary.files:,} file(s) of {summary.bytes / 1e6:,.1f} MB"
+        )

@@ -1,0 +1,63 @@
+"""What the commands that run on Spark share: its address, a progress bar, and what is said where it is missing.
+
+Spark is imported, and started, only when such a command has looked at everything that can be wrong without it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+import ebla
+from ebla.cli.context import Context
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ebla.pipeline.progress import Report
+
+MasterOption = Annotated[
+    str, typer.Option("--master", metavar="URL", help="The Spark to run on: local[*], spark://host:7077, yarn, ...")
+]
+ProgressOption = Annotated[
+    bool, typer.Option("--progress", help="Show a progress bar even if standard error is no terminal.")
+]
+
+
+@contextmanager
+def needing_spark() -> Iterator[None]:
+    """Say what to install if an import inside does not find Spark."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ebla.RequestError(
+            "this command runs on Spark, which is not installed: pip install 'ebla[spark]'"
+        ) from error
+
+
+def root_of(ctx: typer.Context, store: Path | None) -> Path:
+    """Return the root of the store that the options name."""
+    shared: Context = ctx.obj
+    return store or shared.store
+
+
+@contextmanager
+def progress_bar(title: str, *, force: bool) -> Iterator[Report | None]:
+    """Give what draws a bar of the tasks that are done, or None where nobody would see it."""
+    if not (force or sys.stderr.isatty()):
+        yield None
+        return
+    console = Console(stderr=True, force_terminal=True if force else None)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(f"{title}: starting Spark", total=None)
+        # Tasks are known stage by stage: the bar starts anew with every phase.
+        yield lambda now: bar.update(
+            task, description=f"{title}: {now.phase}", completed=now.tasks_done, total=now.tasks or None
+        )
