@@ -108,6 +108,19 @@ def _choice(state: GroupState, fragments: Sequence[FragmentRef], reason: Reason,
     return Choice(tuple(fragments), reason, is_rooted, gone)
 
 
+def is_dense(inputs: Sequence[FragmentRef], others: Sequence[FragmentRef], unflushed: int | None) -> bool:
+    """Tell whether nothing but the inputs has records of the tablet with a txn among theirs.
+
+    `others` are the other fragments of the tablet and group, `unflushed` is the oldest txn that is in none, if any.
+    """
+    if not inputs:
+        return False
+    oldest, newest = min(ref.txn_min for ref in inputs), max(ref.txn_max for ref in inputs)
+    if unflushed is not None and unflushed <= newest:
+        return False
+    return all(ref.txn_max < oldest or ref.txn_min > newest for ref in others)
+
+
 def runs_of(fragments: Sequence[FragmentRef]) -> list[list[FragmentRef]]:
     """Divide fragments into as few runs as possible, the fragments of each lying side by side."""
     runs: list[list[FragmentRef]] = []

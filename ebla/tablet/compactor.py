@@ -1,7 +1,7 @@
 """Compaction: the worker that keeps tablets in shape by merging their fragments, and sweeps up what that leaves.
 
     choose     what to merge, tablet by tablet and group by group         compaction.py, pure
-    merge      a stretch of the key at a time, without what nobody can see any more       storage/compact.py
+    merge      a stretch of the key at a time, without what nobody can see any more       merging.py, storage/compact.py
     write      one run: one file, or several side by side when it is large; synced
     save       one METADATA transaction replaces exactly the inputs
 
@@ -16,35 +16,25 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-
-import msgspec
 
 from ebla.clock import Clock
 from ebla.errors import EblaError, OutcomeUnknown, StoreError, UnknownTable
-from ebla.metadata.changes import ReplaceFragments, RequirementFailed, TabletAt
-from ebla.metadata.table_metadata import FragmentRef, GroupState, TableMetadata, TabletMetadata
+from ebla.metadata.changes import RequirementFailed, TabletAt
+from ebla.metadata.table_metadata import GroupState, TableMetadata, TabletMetadata
 from ebla.metadata.transaction import MetadataServer
-from ebla.ranges import KeyRange
 from ebla.schema import GroupSchema
 from ebla.settings import Settings
-from ebla.storage.compact import Retention, compact
 from ebla.storage.files import Files
-from ebla.storage.fragment_run import FragmentRun
-from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE
 from ebla.tablet.compaction import Choice, Reason, Strategy, choose, choose_all
 from ebla.tablet.garbage import Nursery
+from ebla.tablet.merging import Merge, merge, merged_references, new_output, replacement
 from ebla.tablet.open_tables import OpenTables
-from ebla.tablet.scopes import WHOLE, Scoped, ScopedOutput, compact_scoped, is_mixed, may_join, restricted, scope_of
-from ebla.tablet.serialize import reference_to
 from ebla.tablet.table_state import TableState
-from ebla.tablet.view import TableView
-from ebla.tablet.windows import cut
 from ebla.tablet.worker import Worker
 
 RETRY_SECONDS = 60.0
-WINDOW_RECORDS = 98_304
 RECENT_MAX = 100
 
 _log = logging.getLogger(__name__)
@@ -243,23 +233,16 @@ class Compactor:
             begun.append(self._nursery.new_path(table.id))
             return begun[-1]
 
-        schema = table.view.schema
-        mixed = is_mixed(choice.fragments, group)
-        is_dense = not mixed and _is_dense(table.view, tablet.id, group.id, choice.fragments)
-        output = ScopedOutput(
-            lambda: FragmentRun(
-                self._files,
-                new_path,
-                table.id,
-                schema,
-                group,
-                table.codec,
-                self._settings.fragment_bytes_max,
-                topped=is_dense and group.keeps_one,
-            )
-        )
+        view = table.view
+        current = view.metadata.by_id(tablet.id)
+        if current is None:
+            return None
+        # Memory and fragments of one view: what is in neither is nowhere.
+        work = Merge.of(current.group(group.id), choice, group, horizon, view.memory_of(group.id).txn_min)
+        files_max = self._settings.fragment_bytes_max
+        output = new_output(work, self._files, new_path, table.id, view.schema, group, table.codec, files_max)
         try:
-            records_read = self._merge(table, tablet, group, choice, horizon, output, is_dense=is_dense)
+            records_read = merge(work, group, tablet.range, table.reader, output, self._check_open)
             written = output.finish()
         except OSError as error:
             output.abandon()
@@ -267,18 +250,8 @@ class Compactor:
         except BaseException:
             output.abandon()
             raise
-        records_written = sum(info.rows for info, _ in written)
-        # Surplus versions of cells stay unless everything is merged; of columns, what can go has gone.
-        settled_txn = horizon if choice.is_rooted or not group.is_cells else 0
-        added = [scope.applied_to(reference_to(info, schema.version)) for info, scope in written]
-        change = ReplaceFragments(
-            TabletAt(tablet.id, tablet.epoch),
-            group.id,
-            choice.fragments,
-            tuple(msgspec.structs.replace(ref, settled_txn=settled_txn) for ref in added),
-            choice.erasures,
-            horizon if records_written < records_read or choice.erasures else 0,
-        )
+        added = merged_references(work, group, view.schema, written)
+        change = replacement(work, TabletAt(tablet.id, tablet.epoch), group.id, added, records_read)
         try:
             saved = self._metadata.commit(table.id, [change])
         except (RequirementFailed, UnknownTable) as error:
@@ -300,86 +273,12 @@ class Compactor:
             choice.bytes,
             sum(info.bytes for info, _ in written),
             records_read,
-            records_written,
+            sum(info.rows for info, _ in written),
         )
+
+    def _check_open(self) -> None:
+        if self._worker.is_stopping:
+            raise StoreError("the store is being closed")
 
     def _use(self, table: TableState, metadata: TableMetadata) -> None:
         self._tables.use_metadata(table, metadata, self._server)
-
-    def _merge(
-        self,
-        table: TableState,
-        tablet: TabletMetadata,
-        group: GroupSchema,
-        choice: Choice,
-        horizon: int,
-        output: ScopedOutput,
-        *,
-        is_dense: bool,
-    ) -> int:
-        retention = Retention(
-            horizon,
-            choice.is_rooted,
-            tablet.group(group.id).erasures,
-            group.max_versions,
-            group.max_age_microseconds,
-            group.purge_join == "and",
-            is_dense,
-        )
-        names = record_names(group)
-        mixed = is_mixed(choice.fragments, group)
-        joins = mixed and may_join(set(tablet.group(group.id).fragments).difference(choice.fragments))
-        reader = table.reader
-        records_read = 0
-        for window in _windows(table, tablet, choice.fragments):
-            if self._worker.is_stopping:
-                raise StoreError("the store is being closed")
-            runs = []
-            for ref in choice.fragments:
-                counted = ref.within(window)
-                if counted is None:
-                    continue
-                run = reader.fragment(ref).read_range(counted.first, counted.last, names)
-                if run is not None:
-                    records_read += len(run)
-                    runs.append(Scoped(restricted(run, ref, group), scope_of(ref, group)))
-            if mixed:
-                for scope, part in compact_scoped(runs, group, retention, may_join=joins):
-                    output.write(scope, part)
-                continue
-            left = compact([one.run for one in runs], retention, is_cells=group.is_cells)
-            if left is not None:
-                output.write(WHOLE, left)
-        return records_read
-
-
-def _is_dense(view: TableView, tablet_id: str, group: int, inputs: Sequence[FragmentRef]) -> bool:
-    """Tell whether nothing but the inputs has records of the tablet with a txn among theirs."""
-    tablet = view.metadata.by_id(tablet_id)
-    if tablet is None or not inputs:
-        return False
-    oldest, newest = min(ref.txn_min for ref in inputs), max(ref.txn_max for ref in inputs)
-    unflushed = view.memory_of(group).txn_min
-    if unflushed is not None and unflushed <= newest:
-        return False
-    chosen = set(inputs)
-    others = (ref for ref in tablet.group(group).fragments if ref not in chosen)
-    return all(ref.txn_max < oldest or ref.txn_min > newest for ref in others)
-
-
-def record_names(group: GroupSchema) -> list[str]:
-    """Return the internal names of all columns that records of a group may have."""
-    if group.is_cells:
-        return [ROW, FAMILY, QUALIFIER, TIMESTAMP, TXN, ERASED, VALUE]
-    return [ROW, TXN, ERASED, SET, *(str(column.id) for column in group.columns)]
-
-
-def _windows(table: TableState, tablet: TabletMetadata, refs: Sequence[FragmentRef]) -> Iterator[KeyRange]:
-    marks: list[tuple[bytes, int]] = []
-    for ref in refs:
-        fragment = table.reader.fragment(ref)
-        begin, end = fragment.blocks_of(tablet.first, tablet.last)
-        marks += zip(fragment.first_rows[begin:end], fragment.block_rows[begin:end], strict=True)
-    marks.sort()
-    for window, _ in cut(KeyRange(tablet.first, tablet.last), marks, WINDOW_RECORDS, WINDOW_RECORDS):
-        yield window

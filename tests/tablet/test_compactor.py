@@ -191,7 +191,7 @@ def test_a_large_outcome_is_several_files_side_by_side(tmp_path: Path, monkeypat
             table.put([{"k": i, "v": f"{i * 7919 % 1000:04}-{n}" * 5} for i in range(n, 3_000, 2)])
             table.flush()
         expected = everything(table)
-        monkeypatch.setattr("ebla.tablet.compactor.WINDOW_RECORDS", 500)
+        monkeypatch.setattr("ebla.tablet.merging.WINDOW_RECORDS", 500)
         table.compact()
         assert fragments(table) > 3
         assert everything(table) == expected
