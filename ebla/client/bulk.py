@@ -3,6 +3,7 @@
     begin_job_at(root, job, "users")     -> the id of the table, and an intent that protects the files to come
     BulkWriter(...)                         in the tasks
     commit_bulk_at(root, commit)         -> BulkResult: by opening the store, or through the process that has it open
+    order_at(root, order)                -> the same for the other orders that a job may have
     end_job_at(root, job)                   removes what losing attempts left behind
 
 A process that has a `Database` at hand uses its methods of the same names instead.
@@ -27,9 +28,10 @@ from ebla.settings import Settings
 from ebla.storage.files import Files, LocalFiles
 from ebla.tablet.bulk import BulkCommit, BulkResult
 from ebla.tablet.bulk_jobs import JobIntent, begin_job, end_job, remove_leftovers
-from ebla.tablet.bulk_mail import commit_by_mail
+from ebla.tablet.bulk_mail import order_by_mail
+from ebla.tablet.orders import Answer, Order
 
-__all__ = ["begin_job_at", "commit_bulk_at", "end_job_at", "remove_leftovers"]
+__all__ = ["begin_job_at", "commit_bulk_at", "end_job_at", "order_at", "remove_leftovers"]
 
 Root = str | os.PathLike[str]
 
@@ -44,8 +46,15 @@ def commit_bulk_at(
     owner did not take the request (nothing was done), and `OutcomeUnknown` if it took it and did not answer: repeat it
     under the same job id, which is safe in every case.
     """
+    result = order_at(root, commit, timeout_seconds, settings)
+    assert isinstance(result, BulkResult), result
+    return result
+
+
+def order_at(root: Root, order: Order, timeout_seconds: float = 60.0, settings: Settings | None = None) -> Answer:
+    """Have an order of a job carried out, whoever has the store open; raises as `commit_bulk_at` does."""
     with contextlib.suppress(StoreLocked), open_database(root, create=False, settings=settings) as database:
-        return database.commit_bulk(commit)
+        return database.carry_out(order)
     with contextlib.ExitStack() as opened, _parts(root) as (coordination, files, clock):
         owned: list[Database] = []
 
@@ -55,8 +64,8 @@ def commit_bulk_at(
                     # It finds the request, as every owner does.
                     owned.append(opened.enter_context(open_database(root, create=False, settings=settings)))
 
-        return commit_by_mail(
-            coordination, files, clock, commit, timeout_seconds=timeout_seconds, on_silence=become_owner
+        return order_by_mail(
+            coordination, files, clock, order, timeout_seconds=timeout_seconds, on_silence=become_owner
         )
 
 

@@ -31,6 +31,7 @@ from ebla.tablet.bulk_jobs import JobIntent, begin_job, end_job
 from ebla.tablet.bulk_mail import Mailbox
 from ebla.tablet.garbage import GarbageReport
 from ebla.tablet.opening import open_store
+from ebla.tablet.orders import Answer, Order
 from ebla.tablet.store import TabletStore
 from ebla.tablet.verify import Verifier, VerifyReport
 
@@ -156,7 +157,7 @@ class Database:
             return cls(path, store, coordination, lock, clock=clock)
         if ownership is not None:
             ownership.on_lost(store.stop_writing)
-        mailbox = Mailbox(coordination, files, clock, store.commit_bulk)
+        mailbox = Mailbox(coordination, files, clock, store.carry_out)
         try:
             mailbox.open()
         except BaseException:
@@ -332,6 +333,11 @@ class Database:
         """Make the files that a bulk job wrote part of their table, all of them or none; a job is applied once."""
         self._check_writable()
         return self._store.commit_bulk(commit)
+
+    def carry_out(self, order: Order) -> Answer:
+        """Do what a bulk job asks of the process that has the store open; what it raises depends on the order."""
+        self._check_writable()
+        return self._store.carry_out(order)
 
     def begin_job(self, job: str, table: str, expires_seconds: float = JOB_EXPIRES_SECONDS) -> JobIntent:
         """Say that a bulk job is about to write files for a table; they are left alone until it ends or expires."""

@@ -64,7 +64,7 @@ class BulkFragment(msgspec.Struct, frozen=True):
     order: tuple[int, int] = (0, 0)
 
 
-class BulkCommit(msgspec.Struct, frozen=True):
+class BulkCommit(msgspec.Struct, frozen=True, tag="bulk"):
     """What a bulk job adds to a table, all of it or nothing. With `overwrite`, all that was there before goes.
 
     A job is applied once: repeating the commit with the same `job` does nothing.
@@ -77,7 +77,7 @@ class BulkCommit(msgspec.Struct, frozen=True):
     overwrite: bool = False
 
 
-class BulkResult(msgspec.Struct, frozen=True):
+class BulkResult(msgspec.Struct, frozen=True, tag="bulk_done"):
     """The txn from which on a job is seen; `repeated` if it had been applied before, and nothing was done now."""
 
     txn: int

@@ -1,15 +1,16 @@
-"""Bulk commits from other processes: requests and answers in the coordination service.
+"""Orders of jobs in other processes, bulk commits above all: requests and answers in the coordination service.
 
-Only the process that has the store open for writing can give out txns. A job that runs elsewhere leaves its commit in
-the node ``bulk/<job>``; the owner takes it, carries it out, and leaves the answer in the same node.
+Only the process that has the store open for writing can give out txns, and knows what is in memory. A job that runs
+elsewhere leaves its order (`orders`) in the node ``bulk/<job>``; the owner takes it, carries it out, and leaves the
+answer in the same node.
 
     sender   create request ............................ read answer, delete
-    owner                    take it -- commit -- answer
+    owner                    take it -- do it --- answer
                                  `--- the owner is gone: whoever opens the store next finds the request
 
-A job is applied once, so nothing is lost or doubled when an owner dies between commit and answer, or a sender asks
-again. A request that does not fit into a node lies in the file ``bulk/<job>-<id>.commit``; the node has its name and
-checksum.
+Every order can be repeated without harm (a bulk job is applied once), so nothing is lost or doubled when an owner dies
+between commit and answer, or a sender asks again. A request that does not fit into a node lies in the file
+``bulk/<job>-<id>.commit``; the node has its name and checksum.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import google_crc32c
 import msgspec
@@ -37,8 +38,9 @@ from ebla.coordination.service import (
 from ebla.errors import Closed, Corruption, EblaError, OutcomeUnknown, StoreError, TimedOut, Unavailable
 from ebla.storage.files import Files
 from ebla.tablet.bulk import BulkCommit, BulkResult, check_job
+from ebla.tablet.orders import Answer, Order
 
-__all__ = ["DIRECTORY", "Mailbox", "commit_by_mail"]
+__all__ = ["DIRECTORY", "Mailbox", "commit_by_mail", "order_by_mail"]
 
 DIRECTORY = "bulk"
 ANSWER_ATTEMPTS_MAX = 10
@@ -54,25 +56,25 @@ _log = logging.getLogger(__name__)
 
 
 class Request(msgspec.Struct, frozen=True, tag="request"):
-    """Please commit: the commit itself, or the file that it is in. `is_taken` once the owner has begun."""
+    """Please do this: the order itself, or the file that it is in. `is_taken` once the owner has begun."""
 
     id: str
-    commit: BulkCommit | None
+    order: Order | None
     file: str | None = None
     file_crc: int = 0
     is_taken: bool = False
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """The commit with that id was carried out."""
+    """The order with that id was carried out."""
 
     id: str
-    result: BulkResult
+    result: Answer
     microseconds: int
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The commit with that id was not carried out, or it is not known: the name of the error says it."""
+    """The order with that id was not carried out, or it is not known: the name of the error says it."""
 
     id: str
     error: str
@@ -84,7 +86,7 @@ Letter: TypeAlias = Request | Done | Refused
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Letter] = msgspec.msgpack.Decoder(Letter)
-_commit_decoder = msgspec.msgpack.Decoder(BulkCommit)
+_order_decoder: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
 
 
 def _decode(path: str, node: Node) -> Letter:
@@ -105,13 +107,14 @@ class Mailbox:
         coordination: CoordinationService,
         files: Files,
         clock: Clock,
-        commit: Callable[[BulkCommit], BulkResult],
+        carry_out: Callable[[Any], Answer],
     ) -> None:
+        """`carry_out` takes an order and returns the answer to it."""
         # Set once.
         self._coordination = coordination
         self._files = files
         self._clock = clock
-        self._commit = commit
+        self._carry_out = carry_out
         self._wake = threading.Event()
         self._lock = threading.Lock()
         # Guarded by _lock.
@@ -163,10 +166,10 @@ class Mailbox:
             except Closed:
                 return
             except EblaError as error:
-                _log.warning("a bulk commit from another process is not served yet: %s", error)
+                _log.warning("an order from another process is not served yet: %s", error)
                 pause_seconds = RETRY_SECONDS
             except Exception:
-                _log.exception("a bulk commit from another process cannot be served")
+                _log.exception("an order from another process cannot be served")
 
     def _serve(self, path: str) -> None:
         node = self._coordination.read(path)
@@ -193,27 +196,27 @@ class Mailbox:
 
     def _answer(self, request: Request) -> Letter:
         try:
-            result = self._commit(self._read_commit(request))
+            result = self._carry_out(self._read_order(request))
         except Closed:
             raise  # the next owner does it
         except EblaError as error:
             return Refused(request.id, _public_name(error), str(error), self._clock.microseconds())
         except Exception as error:
-            _log.exception("a bulk commit failed")
-            return Refused(request.id, "StoreError", f"the commit failed: {error!r}", self._clock.microseconds())
+            _log.exception("an order from another process failed")
+            return Refused(request.id, "StoreError", f"it failed: {error!r}", self._clock.microseconds())
         return Done(request.id, result, self._clock.microseconds())
 
-    def _read_commit(self, request: Request) -> BulkCommit:
-        if request.commit is not None:
-            return request.commit
+    def _read_order(self, request: Request) -> Order:
+        if request.order is not None:
+            return request.order
         assert request.file is not None
         try:
             content = self._files.read(request.file)
         except OSError as error:
-            raise StoreError(f"{request.file}, a request for a bulk commit, cannot be read: {error}") from error
+            raise StoreError(f"{request.file}, a request of a job, cannot be read: {error}") from error
         if google_crc32c.value(content) != request.file_crc:
             raise Corruption(request.file, "its checksum is wrong: send the request again")
-        return _commit_decoder.decode(content)
+        return _order_decoder.decode(content)
 
     def _remove_old(self, paths: list[str]) -> None:
         for path in paths:
@@ -252,12 +255,27 @@ def commit_by_mail(
     timeout_seconds: float,
     on_silence: Callable[[], None] = lambda: None,
 ) -> BulkResult:
-    """Have the owner of the store carry out a commit, and return or raise what it answers.
+    """Have the owner of the store carry out a bulk commit: `order_by_mail` for that one order."""
+    answer = order_by_mail(coordination, files, clock, commit, timeout_seconds=timeout_seconds, on_silence=on_silence)
+    assert isinstance(answer, BulkResult), answer
+    return answer
+
+
+def order_by_mail(
+    coordination: CoordinationService,
+    files: Files,
+    clock: Clock,
+    order: Order,
+    *,
+    timeout_seconds: float,
+    on_silence: Callable[[], None] = lambda: None,
+) -> Answer:
+    """Have the owner of the store carry out an order, and return or raise what it answers.
 
     `on_silence` is called now and then while no answer comes: should there be no owner any more, it may become one.
     `TimedOut` means that nothing was done, `OutcomeUnknown` that it was begun: repeat it under the same job id.
     """
-    sender = _Sender(coordination, files, commit)
+    sender = _Sender(coordination, files, order)
     heard = threading.Event()
     watch = coordination.watch(sender.path, lambda path: heard.set())
     deadline = clock.monotonic_seconds() + timeout_seconds
@@ -282,14 +300,14 @@ def commit_by_mail(
 class _Sender:
     """One request and what has become of it."""
 
-    def __init__(self, coordination: CoordinationService, files: Files, commit: BulkCommit) -> None:
+    def __init__(self, coordination: CoordinationService, files: Files, order: Order) -> None:
         self._coordination = coordination
         self._files = files
-        self._commit = commit
-        self.path = f"{DIRECTORY}/{check_job(commit.job)}"
+        self._order = order
+        self.path = f"{DIRECTORY}/{check_job(order.job)}"
         self._request: Request | None = None
 
-    def step(self) -> BulkResult | None:
+    def step(self) -> Answer | None:
         """Look at the node and do what is next; return the result once it is there."""
         node = self._coordination.read(self.path)
         if node is None:
@@ -300,11 +318,12 @@ class _Sender:
         if isinstance(letter, Request):
             return None  # ours, or that of somebody else who runs the same job: one answer serves both
         is_ours = self._request is not None and letter.id == self._request.id
-        if isinstance(letter, Done):
-            if is_ours:
-                self._remove(node)
-            return letter.result if is_ours else BulkResult(letter.result.txn, repeated=True)
-        if not is_ours:
+        if isinstance(letter, Done) and is_ours:
+            self._remove(node)
+            return letter.result
+        if isinstance(letter, Done) and isinstance(self._order, BulkCommit) and isinstance(letter.result, BulkResult):
+            return BulkResult(letter.result.txn, repeated=True)
+        if isinstance(letter, Done) or not is_ours:
             with contextlib.suppress(OutcomeUnknown):
                 self._coordination.compare_and_set(self.path, _encoder.encode(self._letter()), node.version)
             return None
@@ -319,13 +338,13 @@ class _Sender:
         if node is not None and isinstance(letter, Request) and is_ours and not letter.is_taken:
             self._coordination.delete(self.path, node.version)
             raise TimedOut(
-                f"the owner of the store did not take job {self._commit.job} in {timeout_seconds:g} s: "
+                f"the owner of the store did not take job {self._order.job} in {timeout_seconds:g} s: "
                 "nothing was changed, see what it does and repeat"
             )
         if node is not None and not isinstance(letter, Request):
             raise NodeMissing(self.path, "answered meanwhile")
         raise OutcomeUnknown(
-            f"no answer about job {self._commit.job} in {timeout_seconds:g} s: repeat the commit under the same job id"
+            f"no answer about job {self._order.job} in {timeout_seconds:g} s: repeat the commit under the same job id"
         )
 
     def close(self) -> None:
@@ -337,14 +356,14 @@ class _Sender:
     def _letter(self) -> Request:
         if self._request is None:
             name = str(uuid.uuid4())
-            self._request = Request(name, self._commit)
+            self._request = Request(name, self._order)
             if len(_encoder.encode(self._request)) > VALUE_BYTES_MAX // 2:
                 self._request = self._by_file(name)
         return self._request
 
     def _by_file(self, name: str) -> Request:
-        content = _encoder.encode(self._commit)
-        path = f"{DIRECTORY}/{self._commit.job}-{name}.commit"
+        content = _encoder.encode(self._order)
+        path = f"{DIRECTORY}/{self._order.job}-{name}.commit"
         try:
             with self._files.create(path) as file:
                 file.write(content)

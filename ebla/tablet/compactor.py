@@ -84,7 +84,7 @@ class Compactor:
         self._horizon = horizon
         self._sweep = sweep
         self._swept_at = clock.monotonic_seconds()
-        self._strategy = Strategy(
+        self.strategy = Strategy(
             settings.compact_runs_min, settings.compact_runs_max, file_bytes=settings.fragment_bytes_max
         )
         self._lock = threading.Lock()
@@ -151,9 +151,9 @@ class Compactor:
 
     def _compact_if_due(self, table: TableState, tablet: TabletMetadata, group: GroupSchema) -> bool:
         state = tablet.group(group.id)
-        horizon = self._horizon_of(table, group.id)
+        horizon = self.horizon_of(table, group.id)
         purges = group.max_versions is not None
-        choice = choose(state, horizon, self._strategy, purges=purges, is_cells=group.is_cells)
+        choice = choose(state, horizon, self.strategy, purges=purges, is_cells=group.is_cells)
         if choice is None or self._is_given_up(tablet, state):
             return False
         try:
@@ -170,7 +170,7 @@ class Compactor:
         self._given_up.pop((tablet.id, state.group), None)
         return False
 
-    def _horizon_of(self, table: TableState, group: int) -> int:
+    def horizon_of(self, table: TableState, group: int) -> int:
         """Return the horizon of a group; whoever begins to hold a snapshot from now on sees that it has come so far."""
         self.horizon_max = max(self.horizon_max, self._horizon(table, group))
         return self._horizon(table, group)
@@ -186,7 +186,7 @@ class Compactor:
                     current = table.view.metadata.by_id(tablet.id)
                     if current is None:
                         break
-                    horizon = self._horizon_of(table, group.id)
+                    horizon = self.horizon_of(table, group.id)
                     choice = choose_all(current.group(group.id), horizon)
                     if choice is not None:
                         self._carry_out(table, current, group, choice, horizon)

@@ -53,6 +53,8 @@ from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.care_stats import held_stats, writing_stats
 from ebla.tablet.cloning import Cloner
 from ebla.tablet.commit_log import Combined, Commit, CommitLog
+from ebla.tablet.compact_driver import CompactDriver
+from ebla.tablet.compact_job import CompactCommit, PrepareCompaction
 from ebla.tablet.compactor import Compactor
 from ebla.tablet.doubts import Doubts
 from ebla.tablet.flusher import Flusher
@@ -60,6 +62,7 @@ from ebla.tablet.garbage import Garbage, Nursery
 from ebla.tablet.gate import Gate
 from ebla.tablet.loader import Loader
 from ebla.tablet.open_tables import OpenTables
+from ebla.tablet.orders import Answer, Order
 from ebla.tablet.pauses import Pauses
 from ebla.tablet.pins import Pins
 from ebla.tablet.preloader import Preloader
@@ -157,6 +160,19 @@ class TabletStore:
             server,
             self._writable_log,
             self._nursery,
+        )
+        self._jobs_compact = CompactDriver(
+            self._tables,
+            self.sequencer,
+            metadata,
+            files,
+            clock,
+            server,
+            self._nursery,
+            self._compactor.strategy,
+            self._compactor.horizon_of,
+            self.flush,
+            self._check_writable,
         )
         self._cloner = Cloner(metadata, self._recutter, self._nursery, self._doubts, new_id)
         self._loader = Loader(
@@ -393,6 +409,17 @@ class TabletStore:
             self._check_online(table)
         return self._bulk.commit(commit)
 
+    def carry_out(self, order: Order) -> Answer:
+        """Do what a job in this or another process asks for."""
+        if isinstance(order, BulkCommit):
+            return self.commit_bulk(order)
+        self._doubts.settle()
+        match order:
+            case PrepareCompaction():
+                return self._jobs_compact.prepare(order)
+            case CompactCommit():
+                return self._jobs_compact.commit(order)
+
     def _writable_log(self) -> CommitLog:
         if self._closing:
             raise Closed("the store was closed")
@@ -586,6 +613,10 @@ class TabletStore:
                 raise ReadOnly("the store was opened read-only: open it without read_only to load a table")
             self._loader.load(table)
         self._loader.load_all(table)
+
+    def _check_writable(self, table: TableState) -> None:
+        self._writable_log()
+        self._check_online(table)
 
     def _check_online(self, table: TableState) -> None:
         if table.is_offline:

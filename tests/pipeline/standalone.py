@@ -109,7 +109,10 @@ class Standalone:
         return done.stdout
 
     def _environment(self) -> dict[str, str]:
+        jars = Path(pyspark.__file__).parent / "jars"
+        scala = next(jars.glob("scala-library-*.jar")).stem.removeprefix("scala-library-").rpartition(".")[0]
         own = {
+            "SPARK_SCALA_VERSION": scala,
             "JAVA_HOME": str(self._java_home),
             "SPARK_HOME": str(Path(pyspark.__file__).parent),
             "SPARK_NO_DAEMONIZE": "1",

@@ -34,7 +34,7 @@ def compact_one(db: ebla.Database, table: ebla.Table, number: int) -> None:
     state, compactor = table._state, db._store._compactor
     tablet = state.view.metadata.tablets[number]
     for group in state.view.schema.groups:
-        horizon = compactor._horizon_of(state, group.id)
+        horizon = compactor.horizon_of(state, group.id)
         choice = choose_all(tablet.group(group.id), horizon)
         assert choice is not None
         assert compactor._carry_out(state, tablet, group, choice, horizon)

@@ -204,7 +204,7 @@ def test_what_one_half_has_erased_does_not_come_back_with_a_join(tmp_path: Path)
         store = db._store
         right = state.view.metadata.tablets[1]
         for group in state.view.schema.groups:
-            horizon = store._compactor._horizon_of(state, group.id)
+            horizon = store._compactor.horizon_of(state, group.id)
             choice = choose_all(right.group(group.id), horizon)
             assert choice is not None
             assert choice.is_rooted

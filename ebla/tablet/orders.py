@@ -1,0 +1,13 @@
+"""What other processes may ask the owner of a store to do, and what it answers. They travel by `bulk_mail`."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from ebla.tablet.bulk import BulkCommit, BulkResult
+from ebla.tablet.compact_job import CompactCommit, CompactionTerms, CompactResult, PrepareCompaction
+
+__all__ = ["Answer", "Order"]
+
+Order: TypeAlias = BulkCommit | PrepareCompaction | CompactCommit
+Answer: TypeAlias = BulkResult | CompactionTerms | CompactResult
