@@ -15,6 +15,7 @@ from ebla.metadata.changes import TabletAt
 from ebla.metadata.recutting import BeginJoin, BeginSplit, FinishSplit
 from ebla.settings import KIB, Settings
 from ebla.tablet.compaction import choose_all
+from ebla.tablet.merging import merge
 from tests.client.bulk_world import NUMBERS, a_by_k, numbers, written
 from tests.crash.machine import Machine, bounded
 from tests.crash.story import CALM, MIXED, create, put
@@ -327,8 +328,6 @@ def test_a_compaction_of_a_tablet_that_is_split_meanwhile_is_in_vain_and_its_chi
     table.flush()
     table.put(rows(0, 1000, 5))
     expected = list(table.scan())
-    compactor = db._store._compactor
-    merge = compactor._merge
     split: list[tuple[str, str]] = []
 
     def late(*given: Any, **more: Any) -> int:
@@ -337,7 +336,7 @@ def test_a_compaction_of_a_tablet_that_is_split_meanwhile_is_in_vain_and_its_chi
             split.append(table.split("0500"))
         return read
 
-    monkeypatch.setattr(compactor, "_merge", late)
+    monkeypatch.setattr("ebla.tablet.compactor.merge", late)
     table.compact()
     assert [tablet["id"] for tablet in table.tablets()] == [*split[0]]
     assert [tablet["fragments"] for tablet in table.tablets()] == [2, 2], "one run for each group of each child"
