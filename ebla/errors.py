@@ -26,6 +26,7 @@
         |-- StoreNotFound        there is no store at that place
         |-- Corruption           damaged bytes, with file and offset
         |-- MissingFile          a file that METADATA names is not there
+        |-- TableDamaged         one table, or a part of it, cannot be served; the others are
         |-- LogFailed            the log cannot be written (disk full, I/O error); reads go on
         `-- FormatTooNew         written by a later version of Ebla
 
@@ -60,6 +61,7 @@ __all__ = [
     "StoreError",
     "StoreLocked",
     "StoreNotFound",
+    "TableDamaged",
     "TableExists",
     "TableUnloaded",
     "TimedOut",
@@ -191,6 +193,10 @@ class Corruption(StoreError):
 
 class MissingFile(StoreError):
     """A file that the store's metadata names is not there."""
+
+
+class TableDamaged(StoreError):
+    """What METADATA says of a table cannot be. It is refused, or takes no writes; other tables are served."""
 
 
 class LogFailed(StoreError):

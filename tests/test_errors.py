@@ -48,7 +48,10 @@ def test_the_drawing_at_the_top_of_the_module_is_the_tree() -> None:
         ("reread", {"Conflict"}),
         ("retry", {"Unavailable", "StoreLocked", "StaleRoute", "Closed", "TimedOut"}),
         ("check", {"OutcomeUnknown"}),
-        ("stop", {"StoreError", "StoreNotFound", "Corruption", "MissingFile", "LogFailed", "FormatTooNew"}),
+        (
+            "stop",
+            {"StoreError", "StoreNotFound", "Corruption", "MissingFile", "TableDamaged", "LogFailed", "FormatTooNew"},
+        ),
     ],
 )
 def test_each_error_gives_its_advice_in_a_word(advice: str, kinds: set[str]) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 import ebla
-from ebla.cli.context import JsonOption, StoreOption, examples, open_store
+from ebla.cli.context import JsonOption, StoreOption, examples, open_store, whole_tables
 from ebla.cli.failures import guarded
 from ebla.cli.sinks import flatten, print_facts, print_rows, size_text, write_json, write_line
 
@@ -29,7 +29,7 @@ def compact(
     them. Files that were merged are removed later, see `ebla gc`.
     """
     with open_store(ctx, store, write=True) as db:
-        for name in [table] if table is not None else db.tables():
+        for name in [table] if table is not None else whole_tables(db):
             before = _size(db, name)
             db.table(name).compact()
             after = _size(db, name)

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 import ebla
+from ebla.cli.sinks import write_line
 
 STORE_DEFAULT = Path("data")
 STORE_HELP = "Directory of the store."
@@ -37,6 +38,14 @@ class Context:
 
     store: Path = STORE_DEFAULT
     debug: bool = False
+
+
+def whole_tables(db: ebla.Database) -> list[str]:
+    """Return the names of the tables that can be changed, and say which cannot."""
+    damaged = db.stats()["damaged"]
+    for name in damaged:
+        write_line(f"left out {name}: it is damaged, see `ebla verify`")
+    return [name for name in db.tables() if name not in damaged]
 
 
 def open_store(ctx: typer.Context, store: Path | None, *, write: bool = False, create: bool = False) -> ebla.Database:

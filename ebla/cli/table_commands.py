@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 import ebla
-from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples, open_store
+from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples, open_store, whole_tables
 from ebla.cli.failures import guarded
 from ebla.cli.schema_text import (
     age_text,
@@ -113,7 +113,11 @@ def tables(ctx: typer.Context, json: JsonOption = False, store: StoreOption = No
             write_json(names)
             return
         rows = []
+        damaged = db.stats()["damaged"]
         for name in names:
+            if name in damaged:
+                rows.append({"table": name, "key": "damaged: see `ebla verify`", "groups": ""})
+                continue
             schema = db.table(name).schema
             rows.append(
                 {"table": name, "key": ", ".join(schema.key_names), "groups": ", ".join(g.name for g in schema.groups)}
@@ -179,7 +183,7 @@ def flush(
     files, and the next start has nothing to replay.
     """
     with open_store(ctx, store, write=True) as db:
-        names = [table] if table is not None else db.tables()
+        names = [table] if table is not None else whole_tables(db)
         for name in names:
             db.table(name).flush()
             write_line(f"flushed {name}")

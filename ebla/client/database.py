@@ -239,7 +239,7 @@ class Database:
         return Table(self._store, self._store.create_table(name, initial))
 
     def table(self, name: str) -> Table:
-        """Return the table of that name; `UnknownTable` if there is none.
+        """Return the table of that name; `UnknownTable` if there is none, `TableDamaged` if it cannot be loaded.
 
         ``META``, ``sys.tables``, ``sys.tablets`` and ``sys.servers`` show what the store knows of itself now.
         """
@@ -249,9 +249,9 @@ class Database:
         return Table(self._store, self._store.table(name))
 
     def tables(self) -> list[str]:
-        """Return the names of all tables, sorted."""
+        """Return the names of all tables, sorted; also of those that are damaged, as ``stats()["damaged"]`` tells."""
         self._check_open()
-        return [table.name for table in self._store.tables()]
+        return sorted([*(table.name for table in self._store.tables()), *self._store.refused.errors])
 
     def drop_table(self, name: str) -> None:
         """Drop a table. The name is free at once."""

@@ -69,8 +69,8 @@ def system_table(store: TabletStore, name: str) -> SystemTable:
 
 def _located(metadata: TableMetadata, server: str) -> TableMetadata:
     """Name the server that has the store open as the leader of tablets that METADATA gives to nobody."""
-    homeless = (tablet for tablet in metadata.tablets if tablet.leader is None)
-    return metadata.with_tablets(msgspec.structs.replace(tablet, leader=server) for tablet in homeless)
+    located = (t if t.leader is not None else msgspec.structs.replace(t, leader=server) for t in metadata.tablets)
+    return msgspec.structs.replace(metadata, tablets=tuple(located))
 
 
 def _state_of(store: TabletStore, name: str, schema: Schema, batch: PutBatch) -> TableState:

@@ -21,7 +21,14 @@ from dataclasses import dataclass
 import msgspec
 
 from ebla.errors import EblaError
-from ebla.metadata.table_metadata import FragmentRef, GroupState, RangeErasure, TableMetadata, TabletMetadata
+from ebla.metadata.table_metadata import (
+    FragmentRef,
+    GroupState,
+    RangeErasure,
+    TableMetadata,
+    TabletMetadata,
+    check_tablet,
+)
 from ebla.ranges import KeyRange
 
 __all__ = ["Examination", "FileFacts", "Finding", "check_load", "examine"]
@@ -29,7 +36,10 @@ __all__ = ["Examination", "FileFacts", "Finding", "check_load", "examine"]
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What is known of a file that a table names: what it says of itself, or why it cannot be read."""
+    """What is known of a file that a table names: what it says of itself, or why it cannot be read.
+
+    With `is_sized_only` nobody has looked into it yet.
+    """
 
     size: int = 0
     problem: str = ""  # "missing" or what is damaged; empty: it could be read
@@ -39,6 +49,7 @@ class FileFacts:
     last: bytes = b""
     txn_min: int | None = None
     txn_max: int | None = None
+    is_sized_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +83,12 @@ def examine(
 
 
 def check_load(name: str, metadata: TableMetadata, tablet_id: str, facts: Mapping[str, FileFacts]) -> list[Finding]:
-    """Return what speaks against loading one tablet: its neighbours do not meet it, or something in it is wrong."""
-    findings = examine(name, metadata, facts).findings
-    tablets = sorted(metadata.tablets, key=_by_last)
-    at = next((i for i, tablet in enumerate(tablets) if tablet.id == tablet_id), None)
-    if at is None:
-        return [Finding("unknown tablet", name, f"the table has no tablet {tablet_id}", tablet_id)]
-    near = {tablet.id for tablet in tablets[max(0, at - 1) : at + 2]}
-    about_ranges = {"hole", "overlap", "empty range", "duplicate id", "order"}
-    return [f for f in findings if f.tablet == tablet_id or (f.tablet in near and f.kind in about_ranges)]
+    """Return what speaks against loading one tablet: its neighbours do not meet it, or something in it is wrong.
+
+    It takes the same time however many tablets there are, so that it can be asked at each load; `facts` has the files
+    of this tablet, their sizes at least.
+    """
+    return _Examiner(name, metadata, facts, ()).examine_one(tablet_id)
 
 
 def _by_last(tablet: TabletMetadata) -> tuple[bool, bytes]:
@@ -114,6 +122,29 @@ class _Examiner:
             findings = [_unmended(finding) for finding in self._findings]
             return Examination(tuple(findings), None)
         return Examination(tuple(self._findings), mended)
+
+    def examine_one(self, tablet_id: str) -> list[Finding]:
+        """Look at one tablet and at where its neighbours end and begin."""
+        tablets = self._metadata.tablets
+        at = self._metadata.position(tablet_id)
+        if at is None:
+            self._tell("unknown tablet", f"the table has no tablet {tablet_id}", tablet_id)
+            return self._findings
+        tablet = tablets[at]
+        before = tablets[at - 1].last if at else b""
+        following = tablets[at + 1].first if at + 1 < len(tablets) else None
+        if (tablet.first, tablet.last) != (before, following):
+            shown = ", ".join(f"{one.id} [{one.first!r}, {one.last!r})" for one in tablets[max(0, at - 1) : at + 2])
+            kind = "hole" if _is_hole(before, tablet, following) else "overlap"
+            text = f"there is {'a' if kind == 'hole' else 'an'} {kind} at {tablet_id}: {shown}"
+            self._tell(kind, text, tablet_id, repair="make them meet, unless rows could be lost by it")
+        self._tablet(tablet)
+        if not self._findings:
+            try:
+                check_tablet(tablet, self._metadata.schema)
+            except EblaError as error:
+                self._tell("tablet", str(error), tablet_id)
+        return self._findings
 
     # --- ranges ----------------------------------------------------------------------------------
 
@@ -258,13 +289,14 @@ class _Examiner:
             tell(kind, f"is {facts.problem}: restore it from a backup")
             return fragment
         place = fragment.file.split("/")
-        if len(place) > 1 and facts.table != place[1]:
+        if len(place) > 1 and facts.table != place[1] and not facts.is_sized_only:
             tell("foreign", f"was written for table {facts.table}: restore the right file from a backup")
             return fragment
         if facts.size != fragment.bytes:
             tell("size", f"has {facts.size} bytes, and {fragment.bytes} were written: restore it from a backup")
             return fragment
-        fragment = self._agreed(fragment, facts, tell)
+        if not facts.is_sized_only:
+            fragment = self._agreed(fragment, facts, tell)
         if not fragment.may_have_rows_in(tablet.range):
             tell("outside", "has no row of the tablet", "forget the reference")
             return None
@@ -282,6 +314,12 @@ class _Examiner:
             return fragment
         tell("reference", f"is described wrongly ({', '.join(wrong)})", "take what the file says of itself")
         return msgspec.structs.replace(fragment, **wrong)
+
+
+def _is_hole(before: bytes | None, tablet: TabletMetadata, following: bytes | None) -> bool:
+    if before is None or tablet.first < before:
+        return False
+    return tablet.first > before or (tablet.last is not None and (following is None or tablet.last < following))
 
 
 def _is_real(erasure: RangeErasure) -> bool:

@@ -24,7 +24,7 @@ from ebla.coordination.service import (
     Node,
     NodeExists,
 )
-from ebla.errors import EblaError, OutcomeUnknown, SchemaError, TableExists, Unavailable, UnknownTable
+from ebla.errors import Corruption, EblaError, OutcomeUnknown, SchemaError, TableExists, Unavailable, UnknownTable
 from ebla.metadata.table_config import (
     NAMES,
     TABLES,
@@ -164,6 +164,8 @@ class TableDirectory:
                 if named is None or named.value != table_id.encode():
                     continue  # the two reads fell around a change: look again
                 config, node = found
+                if config.name != name:
+                    raise Corruption(name_path(name), f"it means the table {config.name!r}: `repair` forgets the name")
                 dropped = encode_config(msgspec.structs.replace(config, state="deleted"))
                 self._coordination.multi(
                     [

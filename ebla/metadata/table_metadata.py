@@ -206,7 +206,8 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     def tablet_for(self, row: bytes) -> TabletMetadata:
         """Return the tablet that `row` belongs to."""
-        return self.tablets[bisect_right(self.tablets, row, key=_first_of) - 1]
+        # Not below 0, which would be the last tablet: the first may begin late if METADATA is damaged.
+        return self.tablets[max(0, bisect_right(self.tablets, row, key=_first_of) - 1)]
 
     def tablet_before(self, row: bytes | None) -> TabletMetadata:
         """Return the last tablet that has rows before `row`, which is not empty; None is past every row."""
@@ -216,7 +217,7 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
         """Return the tablets that have rows in `range`, in order."""
         if range.is_empty:
             return ()
-        begin = bisect_right(self.tablets, range.first, key=_first_of) - 1
+        begin = max(0, bisect_right(self.tablets, range.first, key=_first_of) - 1)
         end = begin + 1
         while end < len(self.tablets) and (range.last is None or self.tablets[end].first < range.last):
             end += 1
@@ -226,6 +227,10 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
         """Return the tablet of that id, or None."""
         position = self._positions.get(tablet)
         return None if position is None else self.tablets[position]
+
+    def position(self, tablet: str) -> int | None:
+        """Return the place of the tablet of that id among the tablets, or None."""
+        return self._positions.get(tablet)
 
     def files(self) -> Iterator[str]:
         """Yield the file of every fragment reference; one that several tablets share comes several times."""
@@ -363,6 +368,12 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
         table = msgspec.structs.replace(self, jobs=jobs)
         table.__dict__.update(self.__dict__)
         return table
+
+    @property
+    def is_searchable(self) -> bool:
+        """Whether tablets can be found by id and row, though other invariants may not hold."""
+        firsts = [tablet.first for tablet in self.tablets]
+        return bool(firsts) and len(self._positions) == len(firsts) and firsts == sorted(firsts)
 
     def check(self) -> None:
         """Raise `InvalidMetadata` unless all of the invariants hold."""

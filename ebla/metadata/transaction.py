@@ -28,12 +28,12 @@ import msgspec
 
 from ebla.clock import Clock
 from ebla.coordination.service import CoordinationConflict, CoordinationService
-from ebla.errors import EblaError, MissingFile, OutcomeUnknown, Unavailable, UnknownTable
+from ebla.errors import Corruption, EblaError, MissingFile, OutcomeUnknown, Unavailable, UnknownTable
 from ebla.metadata.changes import Change, update
 from ebla.metadata.directory import TableDirectory
 from ebla.metadata.group_commit import CommitQueue, Request
 from ebla.metadata.store import MetadataStore
-from ebla.metadata.table_config import TableConfig, TableEntry, config_path, encode_config
+from ebla.metadata.table_config import TableConfig, TableEntry, config_path, encode_config, name_path
 from ebla.metadata.table_metadata import InvalidMetadata, TableMetadata
 
 __all__ = ["MetadataServer"]
@@ -100,6 +100,33 @@ class MetadataServer:
     def refresh(self, table_id: str) -> TableMetadata:
         """Return the metadata as it is now, whoever changed it; `UnknownTable` if the table was dropped."""
         return self._look(table_id).metadata
+
+    def read_named(self, name: str, table_id: str) -> TableMetadata:
+        """Return the metadata of a table as it is now, if it is the one that `name` means.
+
+        `UnknownTable` if it was dropped or renamed meanwhile; `Corruption` if the name means what it should not.
+        """
+        try:
+            current = self._look(table_id)
+            if current.config.name == name:
+                return current.metadata
+            problem = f"it means table {table_id}, which is called {current.config.name!r}"
+        except UnknownTable:
+            problem = f"it means table {table_id}, which is not there"
+        if self.directory.find(name) == table_id:
+            raise Corruption(name_path(name), problem)
+        raise UnknownTable(f"there is no table {name!r} any more")
+
+    def read_in_part(self, table_id: str) -> TableMetadata:
+        """Return metadata that breaks its invariants, if its tablets can be told apart and found by their rows.
+
+        It is for reading alone: it is not remembered, and no change is committed upon it. `Corruption` if it cannot be.
+        """
+        config, _ = self.directory.read(table_id)
+        metadata, problem = self._store.load_anyway(table_id, config.metadata_txnid)
+        if problem or not metadata.is_searchable:
+            raise Corruption(f"METADATA of table {table_id}", problem or "its tablets are not in order")
+        return metadata
 
     def _cached(self, table_id: str) -> _Current:
         with self._lock:

@@ -47,6 +47,11 @@ class Doubts:
     def drop(self, name: str) -> None:
         """Drop a table and stop serving it."""
         self.settle(name)
+        if name in self._tables.refused.errors:
+            self._metadata.drop_table(name)
+            with self._tables.lock:
+                self._tables.refused.forget(name)
+            return
         table = self._tables.named(name)
         try:
             self._metadata.drop_table(name)

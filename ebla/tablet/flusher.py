@@ -69,6 +69,7 @@ class Flusher:
         self.bytes_written = 0
         self.folds = 0
         self._released_at = 0
+        self._opened_txn = 0
 
     def start(self, writer: LogWriter, before_release: Callable[[int], None], on_flushed: Callable[[], None]) -> None:
         """Begin to work in the background.
@@ -76,6 +77,7 @@ class Flusher:
         `before_release(txn)` runs before log below `txn` is removed, `on_flushed()` after each flush.
         """
         self._writer = writer
+        self._opened_txn = self._sequencer.allocated
         self._before_release = before_release
         self._on_flushed = on_flushed
         self._worker.start()
@@ -139,14 +141,23 @@ class Flusher:
                     return
 
     def _flush_next(self) -> bool:
-        candidate = choose(self._candidates(), self._settings, self.log_bytes())
+        candidate = choose(self._candidates(), self._settings, self._removable_log_bytes())
         table = None if candidate is None else self._tables.find(candidate.table)
         return candidate is not None and table is not None and self.flush_group(table, candidate.group)
+
+    def _removable_log_bytes(self) -> int:
+        """Return the size of the log without what stays in any case, as a refused table needs it."""
+        held = self._tables.refused.held_txn
+        if held is None or self._writer is None:
+            return self.log_bytes()
+        return sum(segment.bytes for segment in self._writer.segments() if segment.txn_min > self._opened_txn)
 
     def _candidates(self) -> list[Candidate]:
         segments = self._writer.segments() if self._writer is not None else []
         found = []
         for table in self._tables.all():
+            if table.damage:
+                continue  # METADATA could not say that it is flushed
             for group, memory in table.view.memory.items():
                 oldest = memory.txn_min
                 held = 0 if oldest is None else sum(s.bytes for s in segments if s.txn_max >= oldest)
@@ -160,7 +171,7 @@ class Flusher:
                 blocks, erasures = table.view.memory_of(group).committed(self._sequencer.committed)
                 table.flushing[group] = frozenset(map(id, blocks))
             try:
-                if table.is_dropped or not (blocks or erasures):
+                if table.is_dropped or table.damage or not (blocks or erasures):
                     return False
                 saved = self._save(FlushWork(table, group, blocks, erasures))
                 if saved is None:

@@ -6,9 +6,10 @@
     unload_table     read-only, flushed, METADATA says that nobody has it, gone; requests are told to come back later
     load_table       METADATA read and checked, nothing to replay, METADATA says that it is served, and so on as above
 
-**Safe load.** Before a tablet is read: its range fits those of its neighbours, every reference has rows of it, every
-file is there and has the size it was written with. What does not fit fails the reads of that tablet, and says which
-file it is.
+**Safe load.** Before a tablet is read (`metadata.check.check_load`): its range fits those of its neighbours, every
+reference has rows of it, every file is there and has the size it was written with. What does not fit fails the reads of
+that tablet, and says what it is and what can be done; the other tablets are read. If it is METADATA that is wrong, the
+table takes no change until it is repaired.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from collections.abc import Callable, Collection, Sequence
 from ebla.clock import Clock
 from ebla.errors import Corruption, EblaError, MissingFile, OutcomeUnknown, RequestError, TableUnloaded, Unavailable
 from ebla.metadata.changes import RequirementFailed, TabletAt
+from ebla.metadata.check import FileFacts, Finding, check_load
 from ebla.metadata.serving import UNLOADED, LoadTablets, Serving, UnloadTablets
-from ebla.metadata.table_metadata import FragmentRef, InvalidMetadata, TableMetadata, TabletMetadata, check_tablet
+from ebla.metadata.table_metadata import FragmentRef, TableMetadata, TabletMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.ranges import KeyRange
 from ebla.storage.cache import BlockCache
@@ -33,7 +35,7 @@ from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.recutter import Recutter
 from ebla.tablet.table_state import TableState
 
-__all__ = ["Loader", "check_fits", "is_unloaded"]
+__all__ = ["Loader", "is_unloaded"]
 
 SAVE_ATTEMPTS_MAX = 5
 SAVE_PAUSE_SECONDS = 0.05
@@ -88,6 +90,8 @@ class Loader(TabletListener):
             table.is_offline = True
             table.door.move_all(LifeEvent.FAILED, "load it with load_table")
             return
+        if table.damage:
+            table.is_offline = True
         self._begin(table)
 
     def _begin(self, table: TableState) -> None:
@@ -110,6 +114,7 @@ class Loader(TabletListener):
 
     def admit_write(self, table: TableState) -> None:
         """Return when a table that was offline takes writes; raises if it does not."""
+        table.check_whole()
         tablets = table.view.metadata.tablets
         table.door.admit(tablets[:1], "write", lambda one: None)
         if table.is_offline:
@@ -129,27 +134,26 @@ class Loader(TabletListener):
             if current is None:
                 return  # split or joined meanwhile, after it was loaded by somebody else
             try:
-                check_fits(metadata, current)
-                for state in current.groups:
-                    for ref in state.fragments:
-                        self._check_file(ref)
+                facts = {ref.file: self._facts(ref) for state in current.groups for ref in state.fragments}
+                findings = check_load(table.name, metadata, current.id, facts)
+                if findings:
+                    raise _refusal(metadata, findings)
             except MissingFile:
                 if table.view.metadata is metadata:
                     raise
                 continue  # it was replaced by another, and removed
             return
 
-    def _check_file(self, ref: FragmentRef) -> None:
+    def _facts(self, ref: FragmentRef) -> FileFacts:
+        """Return what can be told of a file without reading it; what is wrong inside is found when it is read."""
         if self._fragments.find(ref.file, ref.txn) is not None:
-            return
+            return FileFacts(ref.bytes, is_sized_only=True)
         try:
-            size = self._files.size(ref.file)
+            return FileFacts(self._files.size(ref.file), is_sized_only=True)
         except FileNotFoundError:
-            raise MissingFile(f"the fragment {ref.file} is not there: restore it from a backup") from None
+            return FileFacts(problem="missing")
         except OSError as error:
             raise Unavailable(f"{ref.file} cannot be looked at: {error}: mend the cause, then retry") from error
-        if size != ref.bytes:
-            raise Corruption(ref.file, f"it has {size} bytes, and had {ref.bytes} when it was written")
 
     # --- idle ---
 
@@ -190,6 +194,7 @@ class Loader(TabletListener):
 
     def unload(self, table: TableState) -> None:
         """Take a table offline: nothing of it is in memory or in the log any more, and requests are refused."""
+        table.check_whole()
         with self._recutter.exclusively():
             if table.is_offline:
                 if table.door.common is TabletState.UNKNOWN:
@@ -223,6 +228,7 @@ class Loader(TabletListener):
 
     def load(self, table: TableState) -> None:
         """Bring a table back. What was deferred meanwhile goes on; if it fails, it stays offline."""
+        table.check_whole()
         with self._recutter.exclusively():
             if not table.is_offline:
                 return
@@ -282,29 +288,21 @@ class Loader(TabletListener):
             table.door.move([event.tablet], LifeEvent.RETIRED)
 
 
+def _refusal(metadata: TableMetadata, findings: Sequence[Finding]) -> EblaError:
+    """Return the error for a tablet that is not loaded: what is wrong with it, and what can be done about that."""
+    first = findings[0]
+    text = first.text
+    if first.repair:
+        text += f"; close the store and let `repair` {first.repair}"
+    elif "restore" not in text:
+        text += "; `verify` tells more: if it cannot be repaired, restore METADATA from a backup"
+    if len(findings) > 1:
+        text += f" (and {len(findings) - 1} more: `verify` tells all)"
+    if first.kind == "missing":
+        return MissingFile(text)
+    return Corruption(first.file or f"METADATA of table {metadata.table_id}", text)
+
+
 def is_unloaded(metadata: TableMetadata) -> bool:
     """Tell whether METADATA says that no server has the table."""
     return any(tablet.state == UNLOADED for tablet in metadata.tablets)
-
-
-def check_fits(metadata: TableMetadata, tablet: TabletMetadata) -> None:
-    """Raise `Corruption` unless a tablet's range fits its neighbours', and what it refers to fits the tablet."""
-    where = f"METADATA of table {metadata.table_id}"
-    at = metadata.tablets.index(tablet)
-    neighbours: Sequence[TabletMetadata] = metadata.tablets[max(0, at - 1) : at + 2]
-    before = metadata.tablets[at - 1].last if at else b""
-    following = metadata.tablets[at + 1].first if at + 1 < len(metadata.tablets) else None
-    if tablet.first != before or tablet.last != following:
-        shown = ", ".join(f"{one.id} [{one.first!r}, {one.last!r})" for one in neighbours)
-        kind = "a hole" if _is_hole(before, tablet, following) else "an overlap"
-        raise Corruption(where, f"there is {kind} at tablet {tablet.id}: {shown}; repair it before it is loaded")
-    try:
-        check_tablet(tablet, metadata.schema)
-    except InvalidMetadata as error:
-        raise Corruption(where, str(error)) from error
-
-
-def _is_hole(before: bytes | None, tablet: TabletMetadata, following: bytes | None) -> bool:
-    if before is None or tablet.first < before:
-        return False
-    return tablet.first > before or (tablet.last is not None and (following is None or tablet.last < following))

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ebla.errors import UnknownTable
+from ebla.errors import EblaError, UnknownTable
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.storage.memory import Memory
 from ebla.storage.merge import TXN_MAX
 from ebla.tablet.events import Events
+from ebla.tablet.refused_tables import RefusedTables
 from ebla.tablet.table_state import TableState
 
 
@@ -28,6 +29,7 @@ class OpenTables:
         self.room = threading.Condition(self.lock)
         self.events = Events()
         # Guarded by the lock.
+        self.refused = RefusedTables()
         self.memory_bytes = 0
         self._by_id: dict[str, TableState] = {}
         self._by_name: dict[str, TableState] = {}
@@ -38,6 +40,13 @@ class OpenTables:
         with self.lock:
             self._by_id[table.id] = table
             self._by_name[table.name] = table
+
+    def refuse(self, name: str, table_id: str, error: EblaError) -> None:
+        """Serve a table no longer, or not at all: it is there, and damaged."""
+        with self.lock:
+            self.refused.add(name, table_id, error)
+            if self._by_id.pop(table_id, None) is not None:
+                del self._by_name[name]
 
     def remove(self, name: str) -> None:
         """Stop serving a table that was dropped; its memory is let go."""
@@ -58,9 +67,10 @@ class OpenTables:
         self.events.deliver()
 
     def named(self, name: str) -> TableState:
-        """Return a table; `UnknownTable` if there is none of that name."""
+        """Return a table; `UnknownTable` if there is none of that name, `TableDamaged` if it is refused."""
         table = self._by_name.get(name)
         if table is None:
+            self.refused.check(name)
             names = sorted(self._by_name)
             listed = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") if names else "no tables yet"
             raise UnknownTable(f"there is no table {name!r}: the store has {listed}")
@@ -81,8 +91,9 @@ class OpenTables:
             self.memory_bytes = sum(table.memory_bytes for table in self._by_id.values())
 
     def oldest_txn(self) -> int | None:
-        """Return the oldest txn that is only in memory, None if there is none. The lock is held."""
+        """Return the oldest txn that is only in the log and in memory, None if there is none. The lock is held."""
         held = [memory.txn_min for table in self._by_id.values() for memory in table.view.memory.values()]
+        held.append(self.refused.held_txn)
         return min((txn for txn in held if txn is not None), default=None)
 
     @contextmanager

@@ -12,8 +12,7 @@ after it has that, or a fragment does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -22,16 +21,15 @@ from ebla.clock import Clock, TxnClock
 from ebla.coordination.service import CoordinationConflict, CoordinationService, NodeExists
 from ebla.errors import (
     Corruption,
+    EblaError,
     FormatTooNew,
     OutcomeUnknown,
-    SchemaError,
     StoreError,
     StoreNotFound,
     Unavailable,
     UnknownTable,
 )
 from ebla.metadata.store import MetadataStore
-from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.settings import Settings
 from ebla.storage.cache import BlockCache
@@ -39,6 +37,7 @@ from ebla.storage.files import Files
 from ebla.storage.log_format import LogEntry
 from ebla.storage.log_reader import make_durable, recover, truncate_torn_tail
 from ebla.storage.log_writer import LogWriter
+from ebla.tablet.found_tables import add_tables, read_tables
 from ebla.tablet.recovery import Replayed, UnknownTablet, replay
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
@@ -141,9 +140,7 @@ def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> Tablet
         parts.clock, bound.txn, bound.reserve, settings.clock_reserve_seconds, settings.clock_skew_seconds_max
     )
     store = parts.store(txn_clock)
-    for name, table_id in metadata.list_tables():
-        with _loading(name):
-            store.add_table(name, metadata.read(table_id))
+    add_tables(store, read_tables(metadata))
     directory = f"log/{identity.server}"
     tables = {table.id: table for table in store.tables()}
     replayed = Replayed()
@@ -151,8 +148,17 @@ def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> Tablet
 
     flushed: list[TableState] = []
 
+    def refuse(table: TableState, error: EblaError) -> None:
+        store.refuse_table(table.name, table.id, error)
+        store.refused.hold(memory.txn_min for memory in table.view.memory.values())
+        del tables[table.id]
+
     def grown(table: TableState) -> None:
         if table.memory_bytes < settings.flush_bytes:
+            return
+        if table.damage:
+            # It cannot be flushed, and must not take the memory of the others.
+            refuse(table, Corruption(f"METADATA of table {table.id}", f"{table.damage}, and much of it is in the log"))
             return
         if not flushed:
             # A flush moves one group after the other: should the power go in between, the log must have the rest.
@@ -161,7 +167,8 @@ def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> Tablet
         store.flush_replayed(table)
 
     for found in recovery:
-        replay(found.entry, tables, replayed, grown)
+        replay(found.entry, tables, replayed, grown, refuse)
+        store.refused.note(found.entry)
     newest = max([replayed.txn_max, *(table.view.metadata.newest_job_txn for table in tables.values())])
     if newest > bound.txn:
         # New commits would get smaller txns than what is there already, and be hidden by it.
@@ -180,32 +187,27 @@ def _open_for_reading(parts: _Parts) -> TabletStore:
     files, metadata, identity = parts.files, parts.metadata, parts.identity
     for _ in range(READ_ATTEMPTS_MAX):
         try:
-            before = _read_tables(metadata)
+            before = read_tables(metadata)
             entries = _read_log(files, identity.server)
-            tables = _read_tables(metadata)
+            tables = read_tables(metadata)
         except UnknownTable:
             continue  # dropped since the list was read
         if entries is None:
             continue
-        bulk = max((table.newest_job_txn for _, table in before), default=0)
+        bulk = max((one.newest_job_txn for one in before), default=0)
         if entries:
             snapshot = max(bulk, *(entry.txn_max for entry in entries))
-            if any(table.newest_job_txn > snapshot for _, table in tables):
+            if any(one.newest_job_txn > snapshot for one in tables):
                 continue  # newer than the log that was read
         else:
             # All was in fragments, if these are the fragments that there were at that moment.
-            if [(name, table.txnid) for name, table in before] != [(name, table.txnid) for name, table in tables]:
+            if [(one.name, one.txnid) for one in before] != [(one.name, one.txnid) for one in tables]:
                 continue
-            snapshot = max((table.newest_txn for _, table in tables), default=0)
+            snapshot = max((one.newest_txn for one in tables), default=0)
         store = parts.store(TxnClock(parts.clock, snapshot))
-        states = {}
-        for name, table in tables:
-            state = store.add_table(name, table)
-            states[state.id] = state
-        replayed = Replayed()
+        add_tables(store, tables)
         try:
-            for entry in entries:
-                replay(entry, states, replayed, lambda table: None)
+            replayed = _replay_all(store, entries)
         except UnknownTablet:
             store.close()
             continue  # it was split or joined after the log was read, and that part of the log is gone
@@ -214,21 +216,20 @@ def _open_for_reading(parts: _Parts) -> TabletStore:
     raise Unavailable("the store is being written too fast to find a moment to read it: try again")
 
 
-def _read_tables(metadata: MetadataServer) -> list[tuple[str, TableMetadata]]:
-    tables = []
-    for name, table_id in metadata.list_tables():
-        with _loading(name):
-            tables.append((name, metadata.refresh(table_id)))
-    return tables
+def _replay_all(store: TabletStore, entries: Sequence[LogEntry]) -> Replayed:
+    """Replay what was read of a log, into memory alone."""
+    tables = {table.id: table for table in store.tables()}
+    replayed = Replayed()
 
+    def unknown(table: TableState, error: UnknownTablet) -> None:
+        if not table.damage:
+            raise error
+        store.refuse_table(table.name, table.id, error)
+        del tables[table.id]
 
-@contextmanager
-def _loading(name: str) -> Iterator[None]:
-    """Say which table it is whose schema cannot be. Nothing of it is served, and its log is not touched."""
-    try:
-        yield
-    except SchemaError as error:
-        raise SchemaError(f"the table {name!r} cannot be loaded: {error}: restore its METADATA") from error
+    for entry in entries:
+        replay(entry, tables, replayed, lambda table: None, unknown)
+    return replayed
 
 
 def _read_log(files: Files, server: str) -> list[LogEntry] | None:

@@ -31,29 +31,49 @@ class Replayed:
 
 
 def replay(
-    entry: LogEntry, tables: Mapping[str, TableState], replayed: Replayed, grown: Callable[[TableState], None]
+    entry: LogEntry,
+    tables: Mapping[str, TableState],
+    replayed: Replayed,
+    grown: Callable[[TableState], None],
+    unknown: Callable[[TableState, UnknownTablet], None],
 ) -> None:
     """Apply one log entry to the memory of its tables; `grown` is called for each table that got something.
 
-    It may flush the table. So all of the entry must be in memory first: what is flushed is recorded by the log index of
-    the newest commit in it, and an erasure in the middle of the entry has a smaller one.
+    `unknown` is called for each table of which the log has a tablet that METADATA does not; it raises, or takes the
+    table out of `tables`.
+
+    `grown` may flush the table. So all of the entry must be in memory first: what is flushed is recorded by the log
+    index of the newest commit in it, and an erasure in the middle of the entry has a smaller one.
     """
     replayed.txn_max = max(replayed.txn_max, entry.txn_max)
     replayed.entries += 1
     for reply in entry.replies:
         replayed.replies[reply.client] = (reply.sequence, reply.txn)
     changed: dict[str, TableState] = {}
+    for table_id in dict.fromkeys([*(b.table for b in entry.blocks), *(e.table for e in entry.erasures)]):
+        table = tables.get(table_id)
+        if table is not None:
+            try:
+                if _restore(entry, table):
+                    changed[table_id] = table
+            except UnknownTablet as error:
+                unknown(table, error)
+    for table in changed.values():
+        grown(table)
+
+
+def _restore(entry: LogEntry, table: TableState) -> bool:
+    """Apply one log entry to the memory of one of its tables; tell whether it got something."""
+    is_changed = False
     for logged in entry.blocks:
-        table = tables.get(logged.table)
-        if table is None or logged.group not in table.view.schema.group_by_id:
+        if logged.table != table.id or logged.group not in table.view.schema.group_by_id:
             continue
         block = _unflushed(logged, table)
         if block is not None:
             table.restore(logged.group, block)
-            changed[table.id] = table
+            is_changed = True
     for erasure in entry.erasures:
-        table = tables.get(erasure.table)
-        if table is None:
+        if erasure.table != table.id:
             continue
         for group in table.view.schema.groups:
             indexes = {}
@@ -65,9 +85,8 @@ def replay(
             if indexes:
                 table.restore(group.id, None, MemoryErasure(erasure.first, erasure.last, erasure.txn, indexes))
         table.last_wide_txn = max(table.last_wide_txn, erasure.txn)
-        changed[table.id] = table
-    for table in changed.values():
-        grown(table)
+        is_changed = True
+    return is_changed
 
 
 class UnknownTablet(Corruption):

@@ -69,6 +69,8 @@ class Shaper:
         now = self._clock.monotonic_seconds()
         looks_for_joins = now - self._looked_for_joins_at >= min(JOIN_LOOK_SECONDS, self._limits.join_after_seconds)
         for table in self._tables.all():
+            if table.damage:
+                continue
             metadata = table.view.metadata
             is_news = self._looked_at.get(table.id) is not metadata
             if not (is_news or looks_for_joins) or now < self._not_before.get(table.id, now):

@@ -12,6 +12,7 @@ is held for microseconds and never over I/O, with one exception: reserving txn n
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeAlias
@@ -68,6 +69,7 @@ from ebla.tablet.pins import Pins
 from ebla.tablet.preloader import Preloader
 from ebla.tablet.recent_rows import RecentRows
 from ebla.tablet.recutter import Recutter
+from ebla.tablet.refused_tables import RefusedTables
 from ebla.tablet.replies import Replies
 from ebla.tablet.row_admission import RowMutation
 from ebla.tablet.scanners import Scanners
@@ -75,6 +77,8 @@ from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.shaper import Shaper
 from ebla.tablet.table_state import TableState
 from ebla.tablet.worker import IDLE_SECONDS
+
+_log = logging.getLogger(__name__)
 
 Wait: TypeAlias = Literal["durable", "logged", "none"]
 
@@ -202,10 +206,10 @@ class TabletStore:
 
     # --- tables ---
 
-    def add_table(self, name: str, metadata: TableMetadata) -> TableState:
-        """Open a table; `SchemaError` if its schema cannot be."""
+    def add_table(self, name: str, metadata: TableMetadata, damage: str = "") -> TableState:
+        """Open a table; `SchemaError` if its schema cannot be. With `damage`, only whole tablets of it are read."""
         metadata.schema.check()
-        table = TableState(name, metadata, self.fragments, self.recent, self.settings)
+        table = TableState(name, metadata, self.fragments, self.recent, self.settings, damage)
         table.use_metadata(metadata, self.server)
         self._loader.opened(table)
         if self._is_recovered:
@@ -214,12 +218,23 @@ class TabletStore:
         self.preloader.start(table)
         return table
 
+    def refuse_table(self, name: str, table_id: str, error: EblaError) -> None:
+        """Serve nothing of a table, and tell those who ask for it why."""
+        _log.error("the table %r cannot be loaded: %s", name, error)
+        self._tables.refuse(name, table_id, error)
+
+    @property
+    def refused(self) -> RefusedTables:
+        """The tables that are there and cannot be served."""
+        return self._tables.refused
+
     def create_table(self, name: str, initial: TableMetadata) -> TableState:
         """Create a table and open it."""
         return self._doubts.create(name, initial)
 
     def clone_table(self, origin: TableState, name: str) -> TableState:
         """Make a table of all that is committed in another, by reference, and open it."""
+        origin.check_whole()
         return self._cloner.clone(origin, name)
 
     def drop_table(self, name: str) -> None:
@@ -230,6 +245,7 @@ class TabletStore:
     def alter_table(self, name: str, request: Alteration) -> TableState:
         """Change the schema of a table, while reads and writes go on."""
         table = self.table(name)
+        table.check_whole()
         self._alterer.alter(table, request)
         return table
 
@@ -591,6 +607,7 @@ class TabletStore:
     def flush(self, table: TableState) -> None:
         """Write everything that is committed in a table to fragments."""
         log = self._writable_log()
+        table.check_whole()
         log.wait(self.sequencer.allocated)
         self._flusher.flush_table(table)
 
@@ -608,6 +625,7 @@ class TabletStore:
     def load_table(self, name: str) -> None:
         """Bring a table back that was taken offline; load it wholly if it was not."""
         table = self.table(name)
+        table.check_whole()
         if table.is_offline:
             if not self.is_writable:
                 raise ReadOnly("the store was opened read-only: open it without read_only to load a table")
@@ -727,6 +745,9 @@ class TabletStore:
             for memory in (view.memory_of(group.id),)
             if memory.txn_min is not None
         ]
+        refused = self._tables.refused
+        if refused.held_txn is not None and refused.errors:
+            held.append((refused.held_txn, min(refused.errors), ""))
         if not held:
             return None
         txn, name, group_name = min(held)
@@ -738,10 +759,16 @@ class TabletStore:
             self.pins.all(), self.pins.held_here(), list_intents(self._coordination), self._clock.microseconds()
         )
 
+    def damaged(self) -> dict[str, str]:
+        """Return what is wrong with tables that are refused or served in part, by name."""
+        refused = {name: str(error) for name, error in self._tables.refused.errors.items()}
+        return refused | {table.name: table.damage for table in self._tables.all() if table.damage}
+
     def stats(self) -> dict[str, object]:
         """Return counters of the store as a whole."""
         return {
             "writable": self.is_writable,
+            "damaged": self.damaged(),
             "txn_committed": self.sequencer.committed,
             "txn_stable": self.sequencer.stable,
             "memory_bytes": self._tables.memory_bytes,

@@ -15,7 +15,7 @@ from functools import partial
 import pyarrow as pa
 
 from ebla.clock import microseconds_of
-from ebla.errors import SchemaError
+from ebla.errors import SchemaError, TableDamaged
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
 from ebla.settings import Settings
@@ -49,11 +49,18 @@ class TableState:
     """One open table. Fields that change are guarded by the store's commit lock; `view` may be read by anybody."""
 
     def __init__(
-        self, name: str, metadata: TableMetadata, fragments: OpenFragments, recent: RecentRows, settings: Settings
+        self,
+        name: str,
+        metadata: TableMetadata,
+        fragments: OpenFragments,
+        recent: RecentRows,
+        settings: Settings,
+        damage: str = "",
     ) -> None:
         # Set once.
         self.id = metadata.table_id
         self.name = name
+        self.damage = damage  # what is wrong with METADATA: nothing is changed then, and only whole tablets are read
         self.door = Door()
         self.salt = zlib.crc32(self.id.encode()) * 0x9E3779B1
         self._parts_of = partial(SchemaParts, fragments=fragments, recent=recent, settings=settings)
@@ -73,9 +80,17 @@ class TableState:
         self.is_paused = False  # writers wait: see pauses.py
         self.former: dict[int, TableView] = {}  # the last views of former schemas, by version: for scans under way
         self.invalid_schema: SchemaError | None = None  # what METADATA says and cannot be, so that it is ignored
-        self.is_offline = False  # it was unloaded, and takes no writes: see loader.py
+        self.is_offline = False  # it was unloaded, or is damaged, and takes no writes: see loader.py
         self._indexes: dict[str, int] = {}
         self._log_taken: set[str] = set()
+
+    def check_whole(self) -> None:
+        """Raise `TableDamaged` if METADATA of the table is damaged, so that nothing of it can be changed."""
+        if self.damage:
+            raise TableDamaged(
+                f"the table {self.name!r} takes no change, since {self.damage}; its whole tablets can be read: close "
+                "the store, `ebla.verify` tells what is wrong and `ebla.repair` mends what can be"
+            )
 
     @property
     def codec(self) -> KeyCodec:

@@ -14,7 +14,7 @@ import pytest
 import ebla
 from ebla import Group, Schema, SchemaError
 from ebla.coordination.memory import Fault
-from ebla.errors import OutcomeUnknown
+from ebla.errors import OutcomeUnknown, TableDamaged
 from ebla.schema import TableSchema
 from tests.crash.machine import Machine
 from tests.crash.story import CALM, MIXED, create, put
@@ -164,12 +164,22 @@ def test_a_schema_that_cannot_be_is_ignored_by_a_table_that_is_open(
 def test_a_table_whose_schema_cannot_be_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     db = ebla.open(tmp_path / "data")
     db.create_table("t", TWO)
+    db.create_table("other", TWO).put({"k": "1", "a": 1})
     with monkeypatch.context() as patch:
         patch.setattr(TableSchema, "check", lambda self: None)  # as a program with a fault would
         db.alter_table("t", add_columns={"y": {"a": "int64"}})
     db._crash()
-    with pytest.raises(SchemaError, match=r"'t' cannot be loaded.*'a' stands both in group 'x' and in group 'y'"):
-        ebla.open(tmp_path / "data")
+    for read_only in (False, True):
+        with ebla.open(tmp_path / "data", read_only=read_only) as db:
+            with pytest.raises(TableDamaged, match=r"'t' cannot be loaded.*'a' stands both in group 'x' and in group"):
+                db.table("t")
+            with pytest.raises(TableDamaged):
+                db.load_table("t")
+            other = db.table("other").get("1")
+            assert other is not None
+            if not read_only:
+                db.table("other").put({"k": "2", "a": 2})
+                db.table("other").flush()
 
 
 # --- unknown outcomes ----------------------------------------------------------------------------

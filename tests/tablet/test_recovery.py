@@ -10,8 +10,12 @@ import pytest
 import ebla
 from ebla.settings import Settings
 from ebla.storage.log_format import ErasureHeader, LogBlock, LogEntry, Slice, TabletPosition
-from ebla.tablet.recovery import Replayed, replay
+from ebla.tablet.recovery import Replayed, UnknownTablet, replay
 from ebla.tablet.table_state import TableState
+
+
+def refuse(table: TableState, error: UnknownTablet) -> None:
+    raise error
 
 
 def test_an_erasure_in_the_middle_of_an_entry_survives_a_flush_of_the_entry(tmp_path: Path) -> None:
@@ -42,7 +46,7 @@ def test_an_erasure_in_the_middle_of_an_entry_survives_a_flush_of_the_entry(tmp_
         def flush(grown: TableState) -> None:
             db._store.flush_replayed(grown)
 
-        replay(LogEntry(base + 3, (block,), (erasure,)), {state.id: state}, Replayed(), flush)
+        replay(LogEntry(base + 3, (block,), (erasure,)), {state.id: state}, Replayed(), flush, refuse)
         assert state.view.memory_of(group.id).txn_min is None, "everything was flushed"
         assert [row["k"] for row in table.scan()] == ["b"]
 
@@ -71,8 +75,8 @@ def test_the_log_of_a_retired_tablet_is_passed_over_and_that_of_an_unknown_one_i
             return LogEntry(txn, (LogBlock(state.id, group.id, 1, txn, txn, slices, described, records),))
 
         before = list(table.scan())
-        replay(entry(parent.id, last), {state.id: state}, Replayed(), lambda grown: None)
+        replay(entry(parent.id, last), {state.id: state}, Replayed(), lambda grown: None, refuse)
         assert list(table.scan()) == before
         for tablet, txn in ((parent.id, last + 1_000_000), ("nobody", last)):
             with pytest.raises(ebla.Corruption, match="METADATA does not know"):
-                replay(entry(tablet, txn), {state.id: state}, Replayed(), lambda grown: None)
+                replay(entry(tablet, txn), {state.id: state}, Replayed(), lambda grown: None, refuse)

@@ -1,0 +1,82 @@
+"""The tables that a store finds in METADATA when it is opened: whole, damaged in part, or not to be had.
+
+    names -> table ids -> METADATA      whole: served
+                                        its tablets do not fit together: those that do are read, nothing is changed
+                                        unreadable, an impossible schema, a name that means nothing: refused
+
+What is wrong with one table is told to those who ask for it, and keeps no other from being served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ebla.errors import Corruption, EblaError, MissingFile, SchemaError, UnknownTable
+from ebla.metadata.table_config import name_path
+from ebla.metadata.table_metadata import TableMetadata
+from ebla.metadata.transaction import MetadataServer
+from ebla.tablet.store import TabletStore
+
+__all__ = ["FoundTable", "add_tables", "read_tables"]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTable:
+    """A table that a name means: its METADATA, or why it cannot be had; `damage` if it is not whole."""
+
+    name: str
+    table_id: str
+    metadata: TableMetadata | None
+    error: EblaError | None = None
+    damage: str = ""
+
+    @property
+    def txnid(self) -> str | None:
+        """Its current METADATA transaction, None if that cannot be had."""
+        return None if self.metadata is None else self.metadata.txnid
+
+    @property
+    def newest_job_txn(self) -> int:
+        """The txn of its newest bulk job, 0 if none is known."""
+        return 0 if self.metadata is None else self.metadata.newest_job_txn
+
+    @property
+    def newest_txn(self) -> int:
+        """The newest txn of anything that METADATA knows of."""
+        return 0 if self.metadata is None else self.metadata.newest_txn
+
+
+def read_tables(metadata: MetadataServer) -> list[FoundTable]:
+    """Read METADATA of all tables. What is wrong with one of them is no reason to stop; an error of the disk is."""
+    found = []
+    for name, table_id in metadata.list_tables():
+        try:
+            found.append(FoundTable(name, table_id, metadata.read_named(name, table_id)))
+        except SchemaError as error:
+            found.append(FoundTable(name, table_id, None, error))
+        except (Corruption, MissingFile) as error:
+            found.append(_in_part(metadata, name, table_id, error))
+    return found
+
+
+def _in_part(metadata: MetadataServer, name: str, table_id: str, error: Corruption | MissingFile) -> FoundTable:
+    if isinstance(error, Corruption) and error.file == name_path(name):
+        return FoundTable(name, "", None, error)  # there may be such a table, by another name
+    try:
+        return FoundTable(name, table_id, metadata.read_in_part(table_id), error, str(error))
+    except (Corruption, MissingFile, UnknownTable):
+        return FoundTable(name, table_id, None, error)
+
+
+def add_tables(store: TabletStore, found: Iterable[FoundTable]) -> None:
+    """Open what can be opened, and refuse the rest."""
+    for one in found:
+        if one.metadata is None:
+            assert one.error is not None
+            store.refuse_table(one.name, one.table_id, one.error)
+            continue
+        try:
+            store.add_table(one.name, one.metadata, one.damage)
+        except SchemaError as error:
+            store.refuse_table(one.name, one.table_id, error)
