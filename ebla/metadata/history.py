@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from ebla.errors import EblaError
 from ebla.metadata.changes import apply
 from ebla.metadata.table_metadata import TableMetadata
-from ebla.metadata.transaction_file import ChangeRecord, Record, SnapshotRecord
+from ebla.metadata.transaction_file import ChangeRecord, Record, SnapshotRecord, leads_to
 
 __all__ = ["History", "NotOnRecord"]
 
@@ -149,4 +149,4 @@ def outcome_of(record: Record, base: TableMetadata | None) -> TableMetadata | No
             metadata = apply(base, record.changes, record.txnid)
     except EblaError:
         return None
-    return metadata if (metadata.sequence, metadata.checksum) == (record.sequence, record.checksum) else None
+    return metadata if leads_to(record, metadata) else None

@@ -19,10 +19,12 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from ebla.errors import Corruption, EblaError, MissingFile, StoreError
 from ebla.metadata.changes import Change, RequirementFailed, apply
 from ebla.metadata.table_metadata import InvalidMetadata, TableMetadata
-from ebla.metadata.transaction_file import ChangeRecord, Record, SnapshotRecord, decode, encode
+from ebla.metadata.transaction_file import ChangeRecord, Record, SnapshotRecord, decode, encode, leads_to
 from ebla.storage.files import Files, parent_of
 
 __all__ = ["DIRECTORY", "MetadataNotSaved", "MetadataStore"]
@@ -152,23 +154,25 @@ class MetadataStore:
         changes: list[ChangeRecord] = []
         for record in self.history(table_id, txnid):
             if isinstance(record, SnapshotRecord):
-                metadata = record.metadata
+                metadata = msgspec.structs.replace(record.metadata)  # a copy that trusts no checksum
                 break
             changes.append(record)
-        problem = "" if metadata.checksum == record.checksum else "the metadata has another checksum than was saved"
+        problem = ""
+        if record.checksum is not None and metadata.checksum != record.checksum:
+            problem = "the metadata has another checksum than was saved"
         for change in reversed(changes):
             try:
                 metadata = apply(metadata, change.changes, change.txnid)
             except (RequirementFailed, InvalidMetadata) as error:
                 reason = f"its changes do not fit its base: {error}"
                 raise Corruption(_path(table_id, change.txnid), reason) from error
-            if metadata.checksum != change.checksum:
+            if change.checksum is not None and metadata.checksum != change.checksum and not problem:
                 problem = "the metadata has another checksum than was saved"
         return metadata, problem
 
     def _outcome(self, record: Record, metadata: TableMetadata) -> TableMetadata:
         path = _path(record.table_id, record.txnid)
-        if (metadata.sequence, metadata.checksum) != (record.sequence, record.checksum):
+        if not leads_to(record, metadata):
             raise Corruption(path, "the metadata that it leads to has another checksum")
         if isinstance(record, SnapshotRecord):
             try:

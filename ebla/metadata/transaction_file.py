@@ -2,7 +2,7 @@
 
     offset  bytes
     0       8      "EBLAMETA"
-    8       2      format version, little endian like all numbers here
+    8       2      format version, 2; little endian like all numbers here
     10      1      kind: 1 a change, 2 a snapshot
     11      1      0
     12      8      length of the body
@@ -12,8 +12,13 @@
                      snapshot    base txnid or nil, checksum, the whole metadata, requests
 
 Both kinds say which transaction they follow (the base), so that the history of a table can be walked back, and which
-requests they carried out, so that one that is repeated after a lost reply is found there instead of done again. Files
-of earlier versions end before the requests: they carried out none that could be repeated.
+requests they carried out, so that one that is repeated after a lost reply is found there instead of done again.
+
+**Versions.** New fields of METADATA come last, with a default: an older file just ends earlier. The header and its crc
+are the same in all versions, so that bytes are known to be whole before anybody asks what they mean. The checksum of
+the outcome is another matter: it is made of the values as this version writes them, and says nothing about a file of an
+older one: that of a change is left out (`None`). So whoever adds a field raises `FORMAT_VERSION`, and adds a store of
+the new version to tests/metadata/stores.
 """
 
 from __future__ import annotations
@@ -30,10 +35,10 @@ from ebla.metadata.sharing import share_values
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.schema import decode_hook, encode_hook
 
-__all__ = ["ChangeRecord", "Record", "SnapshotRecord", "decode", "encode"]
+__all__ = ["ChangeRecord", "Record", "SnapshotRecord", "decode", "encode", "leads_to"]
 
 MAGIC = b"EBLAMETA"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _FIELDS = struct.Struct("<8sHBBQ")
 _CRC = struct.Struct("<I")
 _HEADER_BYTES = _FIELDS.size + _CRC.size
@@ -48,7 +53,7 @@ class ChangeRecord(msgspec.Struct, frozen=True, array_like=True):
     base: str
     txnid: str
     sequence: int
-    checksum: int
+    checksum: int | None  # None: not known, as an older version wrote it
     changes: tuple[Change, ...]
     requests: tuple[str, ...] = ()
 
@@ -57,7 +62,7 @@ class SnapshotRecord(msgspec.Struct, frozen=True, array_like=True):
     """A transaction as its outcome; the first of a table has no base."""
 
     base: str | None
-    checksum: int
+    checksum: int | None
     metadata: TableMetadata
     requests: tuple[str, ...] = ()
 
@@ -78,6 +83,13 @@ class SnapshotRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 Record: TypeAlias = ChangeRecord | SnapshotRecord
+
+
+def leads_to(record: Record, metadata: TableMetadata) -> bool:
+    """Tell whether a transaction says of itself that it leads to this metadata."""
+    is_same = record.checksum is None or record.checksum == metadata.checksum
+    return is_same and record.sequence == metadata.sequence
+
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=encode_hook)
 _change_decoder = msgspec.msgpack.Decoder(ChangeRecord, dec_hook=decode_hook)
@@ -109,11 +121,16 @@ def decode(content: bytes, file: str) -> Record:
     try:
         match kind:
             case 1:
-                return _change_decoder.decode(body)
+                change = _change_decoder.decode(body)
+                return change if version == FORMAT_VERSION else msgspec.structs.replace(change, checksum=None)
             case 2:
-                record = _snapshot_decoder.decode(body)
-                share_values(record.metadata)
-                return record
+                snapshot = _snapshot_decoder.decode(body)
+                share_values(snapshot.metadata)
+                if version != FORMAT_VERSION:
+                    return msgspec.structs.replace(snapshot, checksum=snapshot.metadata.checksum)
+                if snapshot.checksum is not None:
+                    snapshot.metadata.trust(snapshot.checksum)
+                return snapshot
     except (msgspec.MsgspecError, ValueError) as error:
         raise Corruption(file, f"the body cannot be read: {error}", _HEADER_BYTES) from error
     raise Corruption(file, f"there is no kind {kind} of METADATA file", 10)

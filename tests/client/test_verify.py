@@ -73,8 +73,6 @@ def test_a_file_of_another_table_is_foreign() -> None:
 
 def test_a_wrong_checksum_is_found_and_saved_anew(root: Path) -> None:
     plant(root, lambda metadata: metadata, wrong_checksum=True)
-    with ebla.open(root) as database, pytest.raises(ebla.TableDamaged, match="another checksum"):
-        database.table("users")
     assert [finding.kind for finding in ebla.verify(root).findings] == ["checksum"]
     assert ebla.repair(root, dry_run=False).repaired
     with ebla.open(root) as database:
