@@ -36,7 +36,7 @@ def repair(
     json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
-    """Mend METADATA as far as nothing is lost by it: holes and overlaps of half a split, wrong references.
+    """Mend METADATA as far as nothing is lost by it: holes and overlaps of half a split, wrong references and names.
 
     Shows the plan; --apply carries it out, in one transaction for each table. Close the store first. What is told
     without a repair needs a backup.

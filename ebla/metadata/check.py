@@ -109,6 +109,10 @@ class _Examiner:
         self._findings.append(Finding(kind, self._name, text, tablet, file, repair))
 
     def examine(self) -> Examination:
+        try:
+            self._metadata.schema.check()
+        except EblaError as error:
+            self._tell("schema", f"{error}: restore METADATA from a backup")
         tablets = self._ranges(self._in_order(self._metadata.tablets))
         tablets = [self._tablet(tablet) for tablet in tablets]
         if tuple(tablets) == self._metadata.tablets:

@@ -34,6 +34,7 @@ from ebla.metadata.table_config import (
     decode_config,
     encode_config,
     name_path,
+    table_id_of,
 )
 from ebla.schema import check_table_name
 
@@ -59,7 +60,7 @@ class TableDirectory:
             node = None  # no table can be called that
         if node is None:
             raise UnknownTable(f"there is no table {name!r}")
-        return node.value.decode()
+        return table_id_of(node)
 
     def list_tables(self) -> list[TableEntry]:
         """Return the tables that are there, sorted by name."""
@@ -67,7 +68,7 @@ class TableDirectory:
         for path in self._coordination.list(NAMES):
             node = self._coordination.read(path)
             if node is not None:  # else dropped since the list was read
-                entries.append(TableEntry(path.removeprefix(f"{NAMES}/"), node.value.decode()))
+                entries.append(TableEntry(path.removeprefix(f"{NAMES}/"), table_id_of(node)))
         return entries
 
     def configs(self) -> dict[str, TableConfig]:
@@ -96,7 +97,10 @@ class TableDirectory:
 
     def _read(self, table_id: str) -> tuple[TableConfig, Node] | None:
         path = config_path(table_id)
-        node = self._coordination.read(path)
+        try:
+            node = self._coordination.read(path)
+        except InvalidNode:
+            return None  # no table can have that id: a name is damaged
         return None if node is None else (decode_config(path, node), node)
 
     def check_free(self, name: str) -> None:

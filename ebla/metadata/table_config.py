@@ -15,7 +15,17 @@ import msgspec
 from ebla.coordination.service import Node
 from ebla.errors import Corruption
 
-__all__ = ["NAMES", "TABLES", "TableConfig", "TableEntry", "config_path", "decode_config", "encode_config", "name_path"]
+__all__ = [
+    "NAMES",
+    "TABLES",
+    "TableConfig",
+    "TableEntry",
+    "config_path",
+    "decode_config",
+    "encode_config",
+    "name_path",
+    "table_id_of",
+]
 
 TABLES = "tables"
 NAMES = "names"
@@ -52,6 +62,11 @@ def decode_config(path: str, node: Node) -> TableConfig:
         return _decoder.decode(node.value)
     except msgspec.MsgspecError as error:
         raise Corruption(path, f"not a table's configuration: {error}") from error
+
+
+def table_id_of(node: Node) -> str:
+    """Read the value of a name's node; what is not the id of any table stays so."""
+    return node.value.decode("utf-8", "replace")
 
 
 def config_path(table_id: str) -> str:

@@ -1,8 +1,9 @@
 """Verifying a store against its files, and repairing METADATA: reads, and carries out what `metadata.check` decides.
 
-    verify    every table -> its METADATA, well-formed or not -> every file that it names -> findings
+    verify    every name -> the table that it means, and back (verify_names.py)           -> findings
+              every table -> its METADATA, well-formed or not -> every file that it names -> findings
               every file that nobody names                                                -> findings (orphans)
-    repair    the same, and one METADATA transaction for each table that can be mended
+    repair    the same, one change of the names, and one METADATA transaction for each table that can be mended
 
 Reading needs no lock. A table that changes meanwhile is looked at again, so that what a writer does is not taken for
 damage. Repairing needs the store for itself.
@@ -17,7 +18,16 @@ from dataclasses import dataclass
 import msgspec
 
 from ebla.coordination.service import CoordinationService
-from ebla.errors import Corruption, EblaError, FormatTooNew, MissingFile, StoreError, Unavailable, UnknownTable
+from ebla.errors import (
+    Corruption,
+    EblaError,
+    FormatTooNew,
+    MissingFile,
+    SchemaError,
+    StoreError,
+    Unavailable,
+    UnknownTable,
+)
 from ebla.metadata.check import Examination, FileFacts, Finding, examine
 from ebla.metadata.directory import TableDirectory
 from ebla.metadata.store import MetadataStore
@@ -29,6 +39,7 @@ from ebla.storage.files import Files
 from ebla.storage.fragment_format import Tail
 from ebla.storage.fragment_reader import Fragment
 from ebla.tablet.bulk_jobs import list_intents
+from ebla.tablet.verify_names import NamesVerifier, SeenNames
 
 ATTEMPTS_MAX = 8
 FRAGMENTS = "fragments"
@@ -57,6 +68,7 @@ class Verifier:
         self._files = files
         self._store = MetadataStore(files)
         self._directory = directory
+        self._names = NamesVerifier(coordination)
         self._facts: dict[str, FileFacts] = {}
         self._strays: list[str] = []
 
@@ -64,10 +76,11 @@ class Verifier:
         """Look at everything, and change nothing."""
         # Files first: one that is made later is not taken for one that nobody names.
         listed = self._listed()
-        tables = self._tables()
+        seen, names = self._names.look()
+        tables = _running(seen)
         named = self._named(tables)
         self._strays = [path for path in listed if path not in named]
-        findings: list[Finding] = []
+        findings = list(names.findings)
         for table_id, config in tables:
             with contextlib.suppress(UnknownTable):  # dropped meanwhile
                 examination, metadata, _ = self._examined(table_id, config)
@@ -79,15 +92,15 @@ class Verifier:
     def _named(self, tables: Iterable[tuple[str, TableConfig]]) -> set[str]:
         named: set[str] = set()
         for table_id, config in tables:
-            with contextlib.suppress(Corruption, MissingFile):  # it will be told
+            with contextlib.suppress(Corruption, MissingFile, SchemaError):  # it will be told
                 named.update(self._store.load_anyway(table_id, config.metadata_txnid)[0].files())
         return named
 
     def repair(self, new_id: Callable[[], str]) -> VerifyReport:
         """Mend what can be, each table in one transaction. The caller has the store for itself."""
         report = self.verify()
-        repaired = False
-        for table_id, config in self._tables():
+        repaired = self._names.mend()
+        for table_id, config in _running(self._names.look()[0]):
             examination, metadata, version = self._examined(table_id, config)
             if examination.mended is None or metadata is None:
                 continue
@@ -106,10 +119,6 @@ class Verifier:
         changed = msgspec.structs.replace(config, metadata_txnid=mended.txnid)
         self._coordination.compare_and_set(config_path(table_id), encode_config(changed), version)
 
-    def _tables(self) -> list[tuple[str, TableConfig]]:
-        configs = self._directory.configs()
-        return [(table_id, config) for table_id, config in sorted(configs.items()) if config.state == "running"]
-
     def _examined(self, table_id: str, config: TableConfig) -> tuple[Examination, TableMetadata | None, int]:
         """Look at one table as it is; again if it changed meanwhile."""
         for _ in range(ATTEMPTS_MAX):
@@ -120,6 +129,8 @@ class Verifier:
                 metadata, problem = self._store.load_anyway(table_id, config.metadata_txnid)
             except (Corruption, MissingFile) as error:
                 examination = Examination((Finding("metadata", name, str(error)),), None)
+            except SchemaError as error:
+                examination = Examination((Finding("schema", name, f"{error}: restore METADATA from a backup"),), None)
             else:
                 facts = {reference.file: self._fact(reference) for reference in _references(metadata)}
                 examination = examine(name, metadata, facts)
@@ -179,6 +190,10 @@ class Verifier:
             for path in sorted(self._strays)
             if path not in named and not path.startswith(expected)
         ]
+
+
+def _running(seen: SeenNames) -> list[tuple[str, TableConfig]]:
+    return [(table_id, config) for table_id, (config, _) in sorted(seen.configs.items()) if config.state == "running"]
 
 
 def _references(metadata: TableMetadata) -> Iterable[FragmentRef]:
