@@ -12,6 +12,7 @@ touch each other commute, and one that lost a race is tried again on what the wi
     ReplaceFragments  some fragments of a tablet group become others, without what nobody can see any more (compaction)
     RangeErase      a range erasure that came past the log (bulk overwrite)
     RecordJob       a bulk job is applied once, at this txn: refused if it is on record
+    RecordBatch     the same for the batches of a stream, whose numbers grow: refused below the newest that is on record
     RequireSchema   changes nothing; refuses if the schema has another version
     BeginSplit, FinishSplit, CancelSplit, BeginJoin, FinishJoin, CancelJoin       recutting.py
     AlterSchema     the schema becomes another, and references count for the groups that it has      altering.py
@@ -50,12 +51,20 @@ from ebla.metadata.recutting import (
 )
 from ebla.metadata.requirements import RequirementFailed, TabletAt, led, named_once
 from ebla.metadata.serving import LoadTablets, Serving, UnloadTablets, serve
-from ebla.metadata.table_metadata import FragmentRef, GroupState, RangeErasure, TableMetadata, TabletMetadata
+from ebla.metadata.table_metadata import (
+    FragmentRef,
+    GroupState,
+    RangeErasure,
+    StreamBatch,
+    TableMetadata,
+    TabletMetadata,
+)
 from ebla.ranges import KeyRange
 from ebla.schema import TableSchema
 
 __all__ = [
     "JOBS_MAX",
+    "STREAMS_MAX",
     "AddFragments",
     "AlterSchema",
     "Change",
@@ -63,6 +72,7 @@ __all__ = [
     "FlushedTablet",
     "NewFragment",
     "RangeErase",
+    "RecordBatch",
     "RecordJob",
     "ReplaceFragments",
     "RequireSchema",
@@ -75,6 +85,8 @@ __all__ = [
 
 # So many jobs are remembered. A job that is retried after that many others is not recognised.
 JOBS_MAX = 1024
+# So many streams into a table are remembered, each by its newest batch. The one that was written longest ago goes.
+STREAMS_MAX = 1024
 
 
 class NewFragment(msgspec.Struct, frozen=True, array_like=True):
@@ -85,17 +97,12 @@ class NewFragment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FlushedTablet(msgspec.Struct, frozen=True, array_like=True):
-    """What a flush means to one tablet: its log up to `flushed` is no longer needed for the group.
-
-    `base` is how far it was flushed when the flush began, for who does not own the memory that it came from: if that
-    is another number by now, somebody else has flushed some of it, and the change is refused. None: not asked.
-    """
+    """What a flush means to one tablet: its log up to `flushed` is no longer needed for the group."""
 
     tablet: str
     epoch: int
     flushed: int
     erasures: tuple[RangeErasure, ...] = ()
-    base: int | None = None
 
 
 class TakeLog(msgspec.Struct, frozen=True, array_like=True, tag="take_log"):
@@ -158,6 +165,12 @@ class RecordJob(msgspec.Struct, frozen=True, array_like=True, tag="record_job"):
     txn: int
 
 
+class RecordBatch(msgspec.Struct, frozen=True, array_like=True, tag="record_batch"):
+    """Remember that a batch of a stream was applied at its txn; refused if that one, or a later one, was already."""
+
+    batch: StreamBatch
+
+
 class RequireSchema(msgspec.Struct, frozen=True, array_like=True, tag="require_schema"):
     """Refuse the whole list unless the schema has this version."""
 
@@ -182,6 +195,7 @@ Change: TypeAlias = (
     | ReplaceFragments
     | RangeErase
     | RecordJob
+    | RecordBatch
     | RequireSchema
     | AlterSchema
     | Recut
@@ -218,6 +232,12 @@ def _update(metadata: TableMetadata, change: Change) -> TableMetadata:
             if metadata.job_txn(change.job) is not None:
                 raise RequirementFailed("job_done", f"the job {change.job} was applied already")
             return metadata.with_jobs((*metadata.jobs, (change.job, change.txn))[-JOBS_MAX:])
+        case RecordBatch(batch=batch):
+            known = metadata.stream_batch(batch.app)
+            if known is not None and known.batch >= batch.batch:
+                raise RequirementFailed("job_done", f"batch {batch.batch} of {batch.app} was applied already")
+            others = [other for other in metadata.streams if other is not known]
+            return metadata.with_streams((*others, batch)[-STREAMS_MAX:])
         case RequireSchema():
             if metadata.schema.version != change.version:
                 reason = f"the schema has version {metadata.schema.version}, not {change.version}"
@@ -271,9 +291,6 @@ def _flush(metadata: TableMetadata, change: Flush) -> list[TabletMetadata]:
     for at in change.tablets:
         tablet = led(metadata, at)
         state = tablet.group(change.group)
-        if at.base is not None and at.base != state.flushed:
-            reason = f"tablet {tablet.id}, group {change.group}: flushed to {state.flushed} by now, not {at.base}"
-            raise RequirementFailed("flushed_meanwhile", reason)
         gets_something = bool(received[at.tablet] or at.erasures)
         if at.flushed < state.flushed or (gets_something and at.flushed == state.flushed):
             reason = f"tablet {tablet.id}, group {change.group}: flushed to {state.flushed} already, not {at.flushed}"

@@ -24,11 +24,19 @@ def cloned(origin: TableMetadata, table_id: str, new_id: Callable[[], str]) -> T
     """Return the metadata of a new table with the fragments, erasures and schema of another.
 
     What belongs to the origin's own life does not come along: who leads its tablets, how far its log is flushed, which
-    bulk jobs it has seen.
+    bulk jobs and streams it has seen.
     """
     tablets = tuple(_tablet(tablet, new_id()) for tablet in origin.tablets)
     metadata = msgspec.structs.replace(
-        origin, table_id=table_id, txnid="new", sequence=0, tablets=tablets, jobs=(), replaced=(), retired=()
+        origin,
+        table_id=table_id,
+        txnid="new",
+        sequence=0,
+        tablets=tablets,
+        jobs=(),
+        streams=(),
+        replaced=(),
+        retired=(),
     )
     metadata.check()
     return metadata

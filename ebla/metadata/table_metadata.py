@@ -41,6 +41,7 @@ __all__ = [
     "Replica",
     "Retired",
     "SplitPlan",
+    "StreamBatch",
     "TableMetadata",
     "TabletMetadata",
     "check_tablet",
@@ -157,6 +158,14 @@ class ReplacedTablet(msgspec.Struct, frozen=True, array_like=True, gc=False):
     servers: tuple[str, ...] = ()
 
 
+class StreamBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The newest batch of a stream that was written into a table, and the txn from which on it is seen."""
+
+    app: str
+    batch: int
+    txn: int
+
+
 class TabletMetadata(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The rows [first, last) of a table."""
 
@@ -203,6 +212,7 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
     retired: tuple[Retired, ...] = ()  # tablets that are gone and that the log may still name
     is_fixed: bool = False  # its tablets are never split or joined
     replaced: tuple[ReplacedTablet, ...] = ()  # tablets that must not come back
+    streams: tuple[StreamBatch, ...] = ()  # how far streams into the table have come, the one written last at the end
 
     def tablet_for(self, row: bytes) -> TabletMetadata:
         """Return the tablet that `row` belongs to."""
@@ -243,6 +253,10 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
         """Return the txn at which a bulk job was applied; None if it is not on record."""
         return next((txn for done, txn in reversed(self.jobs) if done == job), None)
 
+    def stream_batch(self, app: str) -> StreamBatch | None:
+        """Return the newest batch that was applied of a stream; None if it is not on record."""
+        return next((known for known in self.streams if known.app == app), None)
+
     @property
     def newest_txn(self) -> int:
         """The newest txn of anything that it knows of: fragments, range erasures, bulk jobs; 0 if there is nothing."""
@@ -253,8 +267,8 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @property
     def newest_job_txn(self) -> int:
-        """The txn of the newest bulk job, 0 if there was none."""
-        return self.jobs[-1][1] if self.jobs else 0
+        """The txn of the newest bulk job or batch of a stream, 0 if there was none."""
+        return max(self.jobs[-1][1] if self.jobs else 0, self.streams[-1].txn if self.streams else 0)
 
     @property
     def checksum(self) -> int:
@@ -270,8 +284,8 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @property
     def _head_hash(self) -> int:
-        head = (self.table_id, self.txnid, self.sequence, self.jobs, self.retired, self.is_fixed, self.replaced)
-        return _hash(head)
+        life = (self.jobs, self.retired, self.is_fixed, self.replaced, self.streams)
+        return _hash((self.table_id, self.txnid, self.sequence, *life))
 
     @cached_property
     def _positions(self) -> dict[str, int]:
@@ -383,6 +397,12 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
         """Whether tablets can be found by id and row, though other invariants may not hold."""
         firsts = [tablet.first for tablet in self.tablets]
         return bool(firsts) and len(self._positions) == len(firsts) and firsts == sorted(firsts)
+
+    def with_streams(self, streams: tuple[StreamBatch, ...]) -> TableMetadata:
+        """Return the same table with another record of streams."""
+        table = msgspec.structs.replace(self, streams=streams)
+        table.__dict__.update(self.__dict__)
+        return table
 
     def check(self) -> None:
         """Raise `InvalidMetadata` unless all of the invariants hold."""

@@ -38,7 +38,7 @@ from ebla.schema import decode_hook, encode_hook
 __all__ = ["ChangeRecord", "Record", "SnapshotRecord", "decode", "encode", "leads_to"]
 
 MAGIC = b"EBLAMETA"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _FIELDS = struct.Struct("<8sHBBQ")
 _CRC = struct.Struct("<I")
 _HEADER_BYTES = _FIELDS.size + _CRC.size

@@ -4,8 +4,8 @@
       |  a=1   a=2  b=1     |        a: update, a=2      b: insert or update     c: erase
       |    c erased         |        what came and went between the two is no change
 
-    driver   sources with txns in (since, until]  -->  the rows they touched      nothing else is opened
-    tasks    some of these rows each              -->  read at both txns, compared
+    driver   ranges of rows in which something with a txn in (since, until] lies     `change_plan`
+    tasks    one range each: the rows that were touched, read at both txns, compared
 
 So the time goes with what changed, as long as compaction has not mixed it with what did not; and even then only txns
 and keys of the mixed files are read. Rows that a range erasure covered are looked at one by one.
@@ -15,12 +15,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
-from math import ceil
 from typing import Unpack
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
@@ -29,28 +27,48 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 from ebla.client.database import Database
 from ebla.client.table import AsOf, txn_of
 from ebla.errors import RequestError
-from ebla.metadata.table_metadata import FragmentRef
+from ebla.pipeline.change_plan import check_since, steps, touched_rows
 from ebla.pipeline.holding import Holding
-from ebla.pipeline.layers import SECTION_ROWS_MAX, as_stream, distinct, rows_from_stream
 from ebla.pipeline.location import settle_worker, store_of
-from ebla.pipeline.sections import ScanArguments, Target, opened, range_asked, resumed, target_of
+from ebla.pipeline.sections import ScanArguments, Target, opened, range_asked, rest_of, resumed, target_of
 from ebla.pipeline.session import active_session, session
 from ebla.pipeline.types import spark_schema
-from ebla.ranges import KeyRange
-from ebla.storage.merge import Erasure
-from ebla.storage.records import ROW, TXN, Block, Run
+from ebla.ranges import KeyRange, successor
 from ebla.tablet.projection import Projection
-from ebla.tablet.reader import Reader, ReadPoint
+from ebla.tablet.reader import ReadPoint
+from ebla.tablet.scanner import Scanner, ScanRequest
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
-from ebla.tablet.view import TableView, check_history
 
-__all__ = ["BEFORE", "CHANGE", "changes", "json_lines", "outcome", "touched_rows"]
+__all__ = [
+    "BEFORE",
+    "CHANGE",
+    "Portion",
+    "change_schema",
+    "changes",
+    "json_lines",
+    "outcome",
+    "plan_changes",
+    "read_changes",
+]
 
 # No column of a table has such names.
 CHANGE = "_change"
 BEFORE = "_before"
 BATCH_ROWS = 16_384
+# One task looks through about so many records, of a table that is given out from its beginning so many.
+STEP_RECORDS = 65_536
+SCAN_RECORDS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What one task compares: the rows of a range, at `since` and at the txn of the target. A plain value."""
+
+    target: Target
+    since: int
+    before: bool
+    range: KeyRange
 
 
 def changes(
@@ -67,8 +85,8 @@ def changes(
 
     `_change` says whether a row is an ``insert``, an ``update`` (also if it was set to what it was), or an ``erase``:
     then all but its key is null. With `before`, the struct `_before` has its columns as they were, null for an insert.
-    `asked` are `columns`, `start`, `stop` and `prefix`, each if it is wanted. Raises `HistoryGone` if history does not
-    reach back to `since`.
+    `asked` are `columns`, `start`, `stop` and `prefix`, each if it is wanted. Txn 0 is before everything: since then,
+    all rows that are there are inserts. Raises `HistoryGone` if history does not reach back to `since`.
     """
     if spark is None:
         spark = active_session() or session()
@@ -87,17 +105,17 @@ def changes(
             holding.hold(store, first)
         try:
             projection = state.projection(target.columns)
-            rows = touched_rows(state.view, state.reader, projection, key_range, first, target.as_of)
+            cores = spark.sparkContext.defaultParallelism
+            portions = plan_changes(state, target, first, key_range, before=before, cores=cores)
         except BaseException:
             holding.release()
             raise
-    schema = _schema(projection, before)
+    schema = change_schema(projection, before)
     own = holding.given_to(spark)
-    portions = _portions(rows, spark.sparkContext.defaultParallelism)
     if not portions:
         return own.createDataFrame([], spark_schema(schema))
     numbers = own.range(0, len(portions), 1, len(portions))
-    return numbers.mapInArrow(_comparer(target, first, before, portions), spark_schema(schema))
+    return numbers.mapInArrow(_reader_of(portions), spark_schema(schema))
 
 
 def json_lines(frame: DataFrame) -> Iterator[str]:
@@ -107,7 +125,8 @@ def json_lines(frame: DataFrame) -> Iterator[str]:
         yield row[0]
 
 
-def _schema(projection: Projection, before: bool) -> pa.Schema:
+def change_schema(projection: Projection, before: bool) -> pa.Schema:
+    """Return the columns of change rows, in the types in which they are stored."""
     stored = projection.arrow_schema
     schema = stored.append(pa.field(CHANGE, pa.string()))
     if before:
@@ -116,102 +135,76 @@ def _schema(projection: Projection, before: bool) -> pa.Schema:
     return schema
 
 
-# --- on the driver -------------------------------------------------------------------------------
-
-
-def touched_rows(
-    view: TableView, reader: Reader, projection: Projection, key_range: KeyRange, since: int, until: int
-) -> pa.Array:
-    """Return the rows that some record or range erasure with a txn in (since, until] touched, sorted, each once."""
-    found: list[pa.Array] = []
-    for tablet, share in view.tablets_in(key_range):
-        for group in projection.groups:
-            state = tablet.group(group.id)
-            check_history(state, since)
-            memory = view.memory_of(group.id)
-            erasures: list[Erasure] = [*state.erasures, *memory.erasures]
-            origins: list[FragmentRef | Block] = [*state.fragments, *memory.blocks]
-            erased = [
-                part
-                for erasure in erasures
-                if since < erasure.txn <= until
-                and (part := share.intersect(KeyRange(erasure.first, erasure.last))) is not None
-            ]
-            for origin in origins:
-                counted = origin.within(share) if isinstance(origin, FragmentRef) else share
-                if counted is None or origin.txn_min > until:
-                    continue
-                if origin.txn_max > since:
-                    found += _rows(origin, reader, counted, since, until)
-                for part in erased:
-                    # What an erasure covers is a change if it was there before.
-                    if origin.txn_min <= since and (both := counted.intersect(part)) is not None:
-                        found += _rows(origin, reader, both, 0, since)
-    return distinct(found)
-
-
-def _rows(origin: FragmentRef | Block, reader: Reader, share: KeyRange, since: int, until: int) -> Iterator[pa.Array]:
-    """Yield the rows in a range of which a source has records with txns in (since, until]."""
-    run: Run | None
-    if isinstance(origin, FragmentRef):
-        run = reader.fragment(origin).read_range(share.first, share.last, [ROW, TXN])
-    else:
-        run = origin.slice_range(share.first, share.last)
-    if run is None:
-        return
-    rows = run.column(ROW)
-    assert rows is not None
-    if origin.txn_min > since and origin.txn_max <= until:
-        yield rows
-        return
-    txns = run.txns()
-    yield rows.filter(pa.array((txns > since) & (txns <= until)))
-
-
-def _portions(rows: pa.Array, cores: int) -> list[bytes]:
-    if not len(rows):
-        return []
-    count = max(ceil(len(rows) / SECTION_ROWS_MAX), min(cores, ceil(len(rows) / BATCH_ROWS)))
-    bounds = np.linspace(0, len(rows), count + 1).astype(int).tolist()
-    return [as_stream(rows.slice(begin, end - begin)) for begin, end in pairwise(bounds)]
+def plan_changes(
+    table: TableState, target: Target, since: int, key_range: KeyRange, *, before: bool, cores: int
+) -> list[Portion]:
+    """Share out what has to be looked through for the changes of a range since a txn, up to that of the target."""
+    projection = table.projection(target.columns)
+    check_since(table.view, projection, key_range, since)
+    records_max = STEP_RECORDS if since else SCAN_RECORDS
+    found = steps(table.view, table.reader, projection, key_range, since, target.as_of, records_max, 2 * cores)
+    return [Portion(target, since, before, step.range) for step in found]
 
 
 # --- in a task -----------------------------------------------------------------------------------
 
 
-def _comparer(
-    target: Target, since: int, before: bool, portions: Sequence[bytes]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def compare(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        read = partial(_compared, since=since, before=before)
+def _reader_of(portions: Sequence[Portion]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from resumed(target, rows_from_stream(portions[number]), read)
+                yield from read_changes(portions[number])
         settle_worker()
 
-    return compare
+    return read
+
+
+def read_changes(portion: Portion) -> Iterator[pa.RecordBatch]:
+    """Yield the change rows of a portion, as Arrow batches in the types that Spark takes."""
+    compare = partial(_compared, since=portion.since, before=portion.before)
+    appear = partial(_appeared, before=portion.before)
+    yield from resumed(portion.target, portion.range, compare if portion.since else appear)
 
 
 def _compared(
-    store: TabletStore, table: TableState, target: Target, left: pa.Array, *, since: int, before: bool
-) -> Iterator[tuple[pa.Table, pa.Array]]:
+    store: TabletStore, table: TableState, target: Target, left: KeyRange, *, since: int, before: bool
+) -> Iterator[tuple[pa.Table, KeyRange]]:
+    """Yield the rows of a range that were touched, and what is left of it after each batch of them."""
     projection = table.projection(target.columns)
     with store.pins.held(since):
-        for begin in range(0, len(left), BATCH_ROWS):
-            rows = left.slice(begin, BATCH_ROWS)
-            yield outcome(table, projection, rows, since, target.as_of, before), left.slice(begin + BATCH_ROWS)
+        touched = touched_rows(table.view, table.reader, projection, left, since, target.as_of)
+        for begin in range(0, len(touched), BATCH_ROWS):
+            rows = touched.slice(begin, BATCH_ROWS)
+            rest = KeyRange(successor(rows[-1].as_py()), left.last)
+            yield outcome(table, projection, rows, since, target.as_of, before), rest
+
+
+def _appeared(
+    store: TabletStore, table: TableState, target: Target, left: KeyRange, *, before: bool
+) -> Iterator[tuple[pa.Table, KeyRange]]:
+    """Yield all rows of a range as inserts, and what is left of it after each batch of them."""
+    projection = table.projection(target.columns)
+    schema = change_schema(projection, before)
+    request = ScanRequest(projection, left, as_of=target.as_of)
+    for found in Scanner(store, table, request).tables(whole=True):
+        columns = [*found.columns, pa.repeat("insert", found.num_rows)]
+        if before:
+            columns.append(pa.nulls(found.num_rows, schema.field(BEFORE).type))
+        yield pa.table(columns, schema=schema), rest_of(table, found, left)
 
 
 def outcome(
     table: TableState, projection: Projection, rows: pa.Array, since: int, until: int, before: bool
 ) -> pa.Table:
     """Read rows at both txns, and return those that are there at one of them at least."""
-    (old, old_at), (new, new_at) = (_at(table, projection, rows, txn) for txn in (since, until))
+    # Of a row as it was, only whether it was there matters, unless somebody asks for more.
+    earlier = table.projection([]) if projection.is_whole and not before else projection
+    (old, old_at), (new, new_at) = _at(table, earlier, rows, since), _at(table, projection, rows, until)
     is_there = pc.or_(pc.is_valid(old_at), pc.is_valid(new_at))
     rows, old_at, new_at = (array.filter(is_there) for array in (rows, old_at, new_at))
     keys = table.codec.decode_arrays(rows)
     names = projection.schema.key_names
-    schema = _schema(projection, before)
+    schema = change_schema(projection, before)
     columns = [
         keys[names.index(field.name)] if field.name in names else _one(new.column(field.name).take(new_at))
         for field in projection.arrow_schema

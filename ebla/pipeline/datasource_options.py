@@ -15,6 +15,11 @@
 | prefix    | the beginning of all keys wanted                    |                                               |
 | operation |                                                     | ``put``, ``replace`` (whole rows), ``erase``  |
 | job       |                                                     | an id: writing with it again changes nothing  |
+| app       |                                                     | the stream whose batch this is                |
+| batch     |                                                     | its number: those up to it are written once   |
+
+Rows with a column ``_change`` are change rows: they replace whole rows unless the operation is ``put``, and those that
+say ``erase`` are erased.
 
 A key is the text of its first column, or a JSON array of the first few: ``["ada", "2026-01-31"]``. Dates and times are
 ISO 8601, bytes are text, or ``base64:`` and base64.
@@ -32,23 +37,38 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 import pyarrow as pa
 
 from ebla.errors import InvalidKey, RequestError
 from ebla.schema import Column, TableSchema
+from ebla.tablet.bulk import check_job
 
-__all__ = ["Address", "Operation", "ReadOptions", "WriteOptions", "key_from_text", "moment"]
+__all__ = [
+    "ADDRESS",
+    "OPERATIONS",
+    "Address",
+    "Operation",
+    "ReadOptions",
+    "WriteOptions",
+    "check_app",
+    "key_from_text",
+    "moment",
+    "names_in",
+    "one_of",
+    "refuse_unknown",
+]
 
 Operation: TypeAlias = Literal["put", "replace", "erase"]
 OPERATIONS: tuple[Operation, ...] = ("put", "replace", "erase")
 BASE64 = "base64:"
+APP_LENGTH_MAX = 100
 
-_ADDRESS = frozenset({"root", "table", "path"})
-_READING = _ADDRESS | {"as_of", "columns", "start", "stop", "prefix"}
-_WRITING = _ADDRESS | {"operation", "job"}
+ADDRESS = frozenset({"root", "table", "path"})
+_READING = ADDRESS | {"as_of", "columns", "start", "stop", "prefix"}
+_WRITING = ADDRESS | {"operation", "job", "app", "batch"}
 # What Spark adds to the options when a table of its catalog is made.
 _OF_SPARK = frozenset({"provider", "owner", "comment", "location", "external", "is_managed_location", "collation"})
 _OPTION_OF_CATALOG = "option."
@@ -91,14 +111,14 @@ class ReadOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
         """Read the options of a load."""
-        _refuse_unknown(options, _READING, "read")
+        refuse_unknown(options, _READING, "read")
         as_of = options.get("as_of")
         if options.get("prefix") is not None and (options.get("start") or options.get("stop")) is not None:
             raise RequestError("give either the option prefix, or start and stop")
         return cls(
             Address.of(options, 'spark.read.format("ebla").option("root", "/data").load("users")'),
             None if as_of is None else moment(as_of),
-            _names(options.get("columns")),
+            names_in(options.get("columns")),
             options.get("start"),
             options.get("stop"),
             options.get("prefix"),
@@ -110,33 +130,58 @@ class WriteOptions:
     """What a save asks for."""
 
     address: Address
-    operation: Operation = "put"
+    operation: Operation | None = None  # None: it depends on the rows
     job: str | None = None
+    app: str | None = None
+    batch: int = 0
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> WriteOptions:
         """Read the options of a save."""
-        _refuse_unknown(options, _WRITING, "written")
-        given = options.get("operation", "put").lower()
-        operation = next((known for known in OPERATIONS if known == given), None)
-        if operation is None:
-            raise RequestError(f"operation is {', '.join(OPERATIONS[:-1])} or {OPERATIONS[-1]}, not {given!r}")
+        refuse_unknown(options, _WRITING, "written")
+        given = options.get("operation")
+        operation = None if given is None else one_of(OPERATIONS, given.lower(), "operation")
         address = Address.of(
             options,
             'df.write.format("ebla").option("root", "/data").mode("append").save("users"), '
             "in SQL INSERT INTO users WITH (root='/data', table='users') ...",
         )
-        return cls(address, operation, options.get("job") or None)
+        job, app, batch = (options.get(name) or None for name in ("job", "app", "batch"))
+        if (app is None) != (batch is None) or (app is not None and job is not None):
+            raise RequestError("a batch of a stream is named by app and batch, both of them, and has no job")
+        if batch is not None and not batch.isdecimal():
+            raise RequestError(f"batch is a number, not {batch!r}")
+        return cls(address, operation, job, None if app is None else check_app(app), int(batch or 0))
 
 
-def _refuse_unknown(options: Mapping[str, str], known: frozenset[str], done: str) -> None:
+Choice = TypeVar("Choice", bound=str)
+
+
+def one_of(known: Sequence[Choice], given: str, name: str) -> Choice:
+    """Return the one of the known texts that was given."""
+    for choice in known:
+        if choice == given:
+            return choice
+    raise RequestError(f"{name} is {', '.join(known[:-1])} or {known[-1]}, not {given!r}")
+
+
+def check_app(app: str) -> str:
+    """Return `app` if it can name a stream: it becomes part of the names of files."""
+    if not isinstance(app, str) or len(app) > APP_LENGTH_MAX:
+        raise RequestError(f"{app!r} cannot be the name of a stream: use up to {APP_LENGTH_MAX} letters and digits")
+    return check_job(app)
+
+
+def refuse_unknown(options: Mapping[str, str], known: frozenset[str], done: str) -> None:
+    """Raise if there is an option that is not known, and is not Spark's own."""
     for name in options:
         low = name.lower()
         if low not in known and low not in _OF_SPARK and not low.startswith(_OPTION_OF_CATALOG):
             raise RequestError(f"there is no option {name!r}: a table is {done} with {', '.join(sorted(known))}")
 
 
-def _names(text: str | None) -> tuple[str, ...] | None:
+def names_in(text: str | None) -> tuple[str, ...] | None:
+    """Return the names of columns that an option lists; None if it was not given."""
     if text is None:
         return None
     if text.lstrip().startswith("["):

@@ -28,7 +28,7 @@ from ebla.pipeline.plan import Section
 from ebla.pipeline.sections import SectionPlan, Target, plan_scan, read_section
 from ebla.pipeline.types import spark_schema
 
-__all__ = ["EblaReader", "Pinned", "pin"]
+__all__ = ["EblaReader", "Pinned", "conformed", "pin"]
 
 
 @dataclass(frozen=True)
@@ -113,10 +113,11 @@ class EblaReader(DataSourceReader):
         expected = to_arrow_schema(self._schema, timezone="UTC")
         with plain_errors():
             for batch in read_section(self._target, section):
-                yield _conformed(batch, expected)
+                yield conformed(batch, expected)
 
 
-def _conformed(batch: pa.RecordBatch, expected: pa.Schema) -> pa.RecordBatch:
+def conformed(batch: pa.RecordBatch, expected: pa.Schema) -> pa.RecordBatch:
+    """Return a batch with exactly the columns, types and nulls that Spark expects."""
     arrays = []
     for field in expected:
         array = batch.column(field.name)

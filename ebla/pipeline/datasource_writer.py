@@ -21,179 +21,151 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ebla.client.bulk import begin_job_at, commit_bulk_at, end_job_at
-from ebla.client.bulk_writer import BulkWriter
-from ebla.client.database import open as open_database
-from ebla.client.row_columns import plans_of
-from ebla.errors import EblaError, InvalidBatch, OutcomeUnknown, RequestError, UnknownColumn, UnknownTable
-from ebla.pipeline.datasource_options import Operation, WriteOptions
+from ebla.errors import EblaError, OutcomeUnknown, RequestError, UnknownTable
+from ebla.metadata.table_metadata import TableMetadata
+from ebla.pipeline.datasource_options import WriteOptions
 from ebla.pipeline.failures import told_plainly
-from ebla.pipeline.location import store_of
-from ebla.pipeline.types import array_from_spark
-from ebla.schema import WILDCARD, TableSchema
+from ebla.pipeline.place import Place
+from ebla.pipeline.row_writing import FragmentsWritten, TaskWriting, check_columns, operation_for
 from ebla.storage.files import LocalFiles
 from ebla.tablet.bulk import BulkCommit, BulkFragment
 
-__all__ = ["EblaWriter", "FragmentsWritten", "rows_from_spark"]
-
-
-@dataclass
-class FragmentsWritten(WriterCommitMessage):
-    """What one task wrote."""
-
-    fragments: tuple[BulkFragment, ...]
-    rows: int
+__all__ = [
+    "EblaWriter",
+    "commit_written",
+    "fragments_of",
+    "is_batch_done",
+    "remove_files",
+    "skipped",
+]
 
 
 @dataclass
 class EblaWriter(DataSourceArrowWriter):
     """One save. Goes from process to process: its state are plain values."""
 
-    root: str
-    table_id: str
-    schema: TableSchema
-    job: str
+    writing: TaskWriting
     is_job_given: bool
-    operation: Operation
     overwrite: bool
-    stamp_microseconds: int
+    app: str | None = None
+    batch: int = 0
+    is_done: bool = False  # an earlier attempt wrote this batch: nothing is left to do
 
     @classmethod
     def start(cls, options: WriteOptions, given: StructType, *, overwrite: bool) -> EblaWriter:
         """Check what can be checked before anything is written, and say that files are about to come."""
-        if overwrite and options.operation == "erase":
+        operation = operation_for(options.operation, given)
+        if overwrite and operation == "erase":
             raise RequestError("overwriting a table with erasures would empty it: use mode('append') to erase rows")
         address = options.address
-        with open_database(address.root, read_only=True) as database:
-            if address.table not in database.tables():
-                raise UnknownTable(
-                    f"there is no table {address.table!r} in {address.root}: create it with db.create_table, or let "
-                    "ebla.pipeline.load make it from the DataFrame"
-                )
-            table = store_of(database).table(address.table)
-            table_id, schema = table.id, table.view.schema
-        check_columns(given, schema, options.operation)
-        job = options.job or f"write-{uuid.uuid4()}"
-        if begin_job_at(address.root, job, address.table).table_id != table_id:
+        metadata = Place.of(address.root).metadata(address.table)
+        if metadata is None:
+            raise UnknownTable(
+                f"there is no table {address.table!r} in {address.root}: create it with db.create_table, or let "
+                "ebla.pipeline.load make it from the DataFrame"
+            )
+        check_columns(given, metadata.schema, operation)
+        app, batch = options.app, options.batch
+        job = options.job or (f"write-{uuid.uuid4()}" if app is None else f"{app}-{batch}")
+        writing = TaskWriting(address.root, metadata.table_id, metadata.schema, job, operation, time.time_ns() // 1_000)
+        is_job_given = options.job is not None or app is not None
+        if app is not None and is_batch_done(metadata, app, batch):
+            return cls(writing, is_job_given, overwrite, app, batch, is_done=True)
+        if begin_job_at(address.root, job, address.table).table_id != metadata.table_id:
             raise UnknownTable(f"the table {address.table!r} was dropped and made anew at this moment: save again")
-        return cls(
-            root=address.root,
-            table_id=table_id,
-            schema=schema,
-            job=job,
-            is_job_given=options.job is not None,
-            operation=options.operation,
-            overwrite=overwrite,
-            # Given out once, so that an attempt that is repeated writes the same.
-            stamp_microseconds=time.time_ns() // 1_000,
-        )
+        return cls(writing, is_job_given, overwrite, app, batch)
 
     @told_plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task to fragments."""
+        if self.is_done:
+            return skipped(iterator)
         context = TaskContext.get()
-        writer = BulkWriter(
-            LocalFiles(self.root),
-            self.table_id,
-            self.schema,
-            self.job,
-            0 if context is None else context.partitionId(),
-            stamp_microseconds=self.stamp_microseconds,
-            replace=self.operation == "replace",
-            is_sorted=False,
-        )
-        take = writer.erase if self.operation == "erase" else writer.write
-        try:
-            for batch in iterator:
-                take(rows_from_spark(batch, self.schema))
-            return FragmentsWritten(tuple(writer.finish()), writer.rows)
-        except BaseException:
-            writer.abandon()
-            raise
+        return self.writing.run(0 if context is None else context.partitionId(), iterator)
 
     @told_plainly
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Make the files of all tasks part of the table, in one step."""
-        fragments = tuple(_fragments(messages))
-        commit = BulkCommit(self.job, self.table_id, self.schema.version, fragments, self.overwrite)
-        try:
-            commit_bulk_at(self.root, commit)
-        except OutcomeUnknown:
-            raise  # METADATA may name the files, or come to name them
-        except EblaError:
-            self._clean(fragments)
-            raise
-        with contextlib.suppress(EblaError, OSError):  # it is committed; what is left behind is garbage, no more
-            end_job_at(self.root, self.job)
+        if self.is_done:
+            return
+        fragments = tuple(fragments_of(messages))
+        writing = self.writing
+        commit_written(
+            writing.root,
+            BulkCommit(
+                writing.job,
+                writing.table_id,
+                writing.schema.version,
+                fragments,
+                self.overwrite,
+                self.app,
+                self.batch,
+            ),
+            lambda: self._clean(fragments),
+        )
 
     @told_plainly
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what tasks wrote, if no commit was tried: Spark tries one only when every task has a message."""
         if all(message is not None for message in messages):
             return
-        self._clean(tuple(_fragments(messages)))
+        self._clean(tuple(fragments_of(messages)))
 
     def _clean(self, fragments: Iterable[BulkFragment]) -> None:
         """Remove the files of a save that was not committed and will not be."""
         with contextlib.suppress(Exception):  # why the save failed is what matters, and Spark would not tell it then
             if not self.is_job_given:
-                end_job_at(self.root, self.job)
+                end_job_at(self.writing.root, self.writing.job)
                 return
             # Another run under the same id may be about to commit: only what is known to be of this run may go.
-            files = LocalFiles(self.root)
-            for one in fragments:
-                with contextlib.suppress(OSError):
-                    files.delete(one.fragment.file)
+            remove_files(self.writing.root, fragments)
 
 
-def _fragments(messages: Iterable[WriterCommitMessage | None]) -> Iterator[BulkFragment]:
+def is_batch_done(metadata: TableMetadata, app: str, batch: int) -> bool:
+    """Tell whether a batch of a stream is on record, or a later one is."""
+    known = metadata.stream_batch(app)
+    return known is not None and known.batch >= batch
+
+
+def skipped(iterator: Iterator[pa.RecordBatch]) -> FragmentsWritten:
+    """Take the rows of a task that has nothing to write."""
+    for _ in iterator:
+        pass
+    return FragmentsWritten((), 0)
+
+
+def commit_written(root: str, commit: BulkCommit, clean: Callable[[], None]) -> None:
+    """Commit what tasks wrote, and remove what losing attempts left; `clean` is called if it certainly failed."""
+    try:
+        commit_bulk_at(root, commit)
+    except OutcomeUnknown:
+        raise  # METADATA may name the files, or come to name them
+    except EblaError:
+        clean()
+        raise
+    with contextlib.suppress(EblaError, OSError):  # it is committed; what is left behind is garbage, no more
+        end_job_at(root, commit.job)
+
+
+def remove_files(root: str, fragments: Iterable[BulkFragment]) -> None:
+    """Remove files that no commit names, as far as that is possible."""
+    files = LocalFiles(root)
+    for one in fragments:
+        with contextlib.suppress(OSError):
+            files.delete(one.fragment.file)
+
+
+def fragments_of(messages: Iterable[WriterCommitMessage | None]) -> Iterator[BulkFragment]:
+    """Yield the files that the messages of tasks name."""
     for message in messages:
         if isinstance(message, FragmentsWritten):
             yield from message.fragments
-
-
-# --- columns -------------------------------------------------------------------------------------
-
-
-def check_columns(given: StructType, schema: TableSchema, operation: Operation) -> None:
-    """Raise unless the table takes rows with these columns; nothing is looked at but names and types."""
-    if operation == "erase":
-        others = [name for name in given.names if name not in schema.key_names]
-        missing = [name for name in schema.key_names if name not in given.names]
-        if others or missing:
-            raise InvalidBatch(
-                f"rows are erased by their keys: select {', '.join(schema.key_names)} and nothing else, "
-                f"not {', '.join(given.names[:20])}"
-            )
-    if WILDCARD in given.names:
-        raise UnknownColumn(
-            f"a column {WILDCARD!r} of cells can be read and not written: give one column for each family in it, a map "
-            "from qualifier to value"
-        )
-    arrow = to_arrow_schema(given, timezone="UTC")
-    empty = pa.record_batch([pa.array([], field.type) for field in arrow], schema=arrow)
-    plans_of(schema).plan(rows_from_spark(empty, schema).schema)
-
-
-def rows_from_spark(batch: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
-    """Return rows in the types of the table, where Spark has another type for them: times of day, for one.
-
-    Cells, and columns that the table does not have, stay as they are: putting them takes the one and refuses the other.
-    """
-    stored = {column.name: column.type for column in schema.key}
-    stored |= {column.name: column.type for group in schema.groups for column in group.columns}
-    names = batch.schema.names
-    arrays = [
-        array_from_spark(array, stored[name], f"column {name!r}") if name in stored else array
-        for name, array in zip(names, batch.columns, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, names=names)

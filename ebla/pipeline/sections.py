@@ -24,7 +24,7 @@ import pyarrow as pa
 from ebla.client.database import Database
 from ebla.client.database import open as open_database
 from ebla.client.table import AsOf, txn_of
-from ebla.errors import EblaError, MissingFile, RequestError, StaleRoute, UnknownTable
+from ebla.errors import EblaError, MissingFile, RequestError, SchemaChanged, UnknownTable
 from ebla.pipeline.holding import Holding
 from ebla.pipeline.layers import Layers, lay, rows_from_stream
 from ebla.pipeline.location import forget, reading, store_of, table_by_id
@@ -48,6 +48,7 @@ __all__ = [
     "plan_scan",
     "range_asked",
     "read_section",
+    "rest_of",
     "resumed",
     "spark_batches",
     "target_of",
@@ -241,14 +242,14 @@ def resumed(
             with reading(target.root, target.at_least_txn) as database:
                 table = table_by_id(database, target.table_id)
                 if table.view.schema.version != target.schema_version:
-                    raise StaleRoute(
+                    raise SchemaChanged(
                         f"the schema of {target.table!r} was changed since the scan was planned: plan anew"
                     )
                 for found, then in read(store_of(database), table, target, left):
                     yield from spark_batches(found)
                     left = then
             return
-        except (MissingFile, UnknownTable, StaleRoute):
+        except (MissingFile, UnknownTable, SchemaChanged):
             if is_last_attempt:
                 raise
             # The open of an earlier task may be out of date: files were replaced, or the table made, since then.
@@ -260,7 +261,7 @@ def _read_range(
 ) -> Iterator[tuple[pa.Table, KeyRange]]:
     request = ScanRequest(table.projection(target.columns), left, as_of=target.as_of)
     for found in Scanner(store, table, request).tables(whole=True):
-        yield found, _after(table, found, left)
+        yield found, rest_of(table, found, left)
 
 
 def _read_rows(
@@ -274,7 +275,7 @@ def _read_rows(
             yield pa.Table.from_batches(batches, schema), left.slice(begin + BATCH_ROWS)
 
 
-def _after(table: TableState, found: pa.Table, rest: KeyRange) -> KeyRange:
+def rest_of(table: TableState, found: pa.Table, rest: KeyRange) -> KeyRange:
     """Return what is left of a range after rows that were given out."""
     last = found.slice(found.num_rows - 1).select(list(table.view.schema.key_names)).combine_chunks()
     row: Any = table.codec.encode_arrays([column.chunk(0) for column in last.columns])[0].as_py()

@@ -28,8 +28,17 @@ import numpy as np
 
 from ebla.clock import TXNS_PER_MICROSECOND
 from ebla.errors import RequestError
-from ebla.metadata.changes import AddFragments, Change, NewFragment, RangeErase, RecordJob, RequireSchema, TabletAt
-from ebla.metadata.table_metadata import FragmentRef, RangeErasure, TableMetadata
+from ebla.metadata.changes import (
+    AddFragments,
+    Change,
+    NewFragment,
+    RangeErase,
+    RecordBatch,
+    RecordJob,
+    RequireSchema,
+    TabletAt,
+)
+from ebla.metadata.table_metadata import FragmentRef, RangeErasure, StreamBatch, TableMetadata
 from ebla.ranges import KeyRange, successor
 
 __all__ = [
@@ -67,7 +76,8 @@ class BulkFragment(msgspec.Struct, frozen=True):
 class BulkCommit(msgspec.Struct, frozen=True, tag="bulk"):
     """What a bulk job adds to a table, all of it or nothing. With `overwrite`, all that was there before goes.
 
-    A job is applied once: repeating the commit with the same `job` does nothing.
+    A job is applied once: repeating the commit with the same `job` does nothing. A batch of a stream is known by its
+    `app` and its number instead: it is applied unless that batch, or a later one, has been.
     """
 
     job: str
@@ -75,6 +85,15 @@ class BulkCommit(msgspec.Struct, frozen=True, tag="bulk"):
     schema_version: int
     fragments: tuple[BulkFragment, ...]
     overwrite: bool = False
+    app: str | None = None
+    batch: int = 0
+
+    def done_at(self, metadata: TableMetadata) -> int | None:
+        """Return the txn at which it was applied, by what is on record; None if it was not."""
+        if self.app is None:
+            return metadata.job_txn(self.job)
+        known = metadata.stream_batch(self.app)
+        return None if known is None or known.batch < self.batch else known.txn
 
 
 class BulkResult(msgspec.Struct, frozen=True, tag="bulk_done"):
@@ -144,7 +163,10 @@ def bulk_changes(commit: BulkCommit, metadata: TableMetadata, txn: int) -> list[
     """Return the METADATA changes of a commit whose first layer has this txn, for the tablets that there are now."""
     layers = layers_of(commit.fragments)
     last_txn = txn + max(layers, default=0)
-    changes: list[Change] = [RecordJob(commit.job, last_txn), RequireSchema(commit.schema_version)]
+    record: Change = RecordJob(commit.job, last_txn)
+    if commit.app is not None:
+        record = RecordBatch(StreamBatch(commit.app, commit.batch, last_txn))
+    changes: list[Change] = [record, RequireSchema(commit.schema_version)]
     if commit.overwrite:
         every = tuple(TabletAt(tablet.id, tablet.epoch) for tablet in metadata.tablets)
         changes.append(RangeErase(RangeErasure(b"", None, txn), every))

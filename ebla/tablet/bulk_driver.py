@@ -79,7 +79,7 @@ class BulkDriver:
             log = self._writable_log()
             table = self._table(commit.table_id)
             metadata = self._metadata.refresh(commit.table_id)
-            done = metadata.job_txn(commit.job)
+            done = commit.done_at(metadata)
             if done is not None:
                 return BulkResult(done, repeated=True)
             files = [one.fragment.file for one in commit.fragments]
@@ -168,7 +168,7 @@ class BulkDriver:
                 self._clock.sleep(SAVE_PAUSE_SECONDS)
             try:
                 base = self._metadata.refresh(table.id) if attempt else self._metadata.read(table.id)
-                if base.job_txn(commit.job) is not None:
+                if commit.done_at(base) is not None:
                     return base  # an earlier attempt did land
                 return self._metadata.commit(table.id, bulk_changes(commit, base, first))
             except UnknownTable:

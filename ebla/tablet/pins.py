@@ -2,6 +2,7 @@
 
     held by this process    scans under way, and snapshots without a name       in memory
     held by name            until it is released, by whichever process          pins/<name> in the coordination service
+    held by streams         by name, moved forward as they go on; until it expires, if they do not
 
 A pin is registered before its holder reads anything. It is at the newest commit of that moment, and history never ends
 later than that, so there is nothing to check.
@@ -9,6 +10,7 @@ later than that, so there is nothing to check.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -17,8 +19,14 @@ from contextlib import contextmanager
 import msgspec
 
 from ebla.clock import Clock
-from ebla.coordination.service import CoordinationService, NodeExists, NodeMissing, VersionConflict
-from ebla.errors import Corruption, RequestError, Unavailable
+from ebla.coordination.service import (
+    CoordinationConflict,
+    CoordinationService,
+    NodeExists,
+    NodeMissing,
+    VersionConflict,
+)
+from ebla.errors import Corruption, OutcomeUnknown, RequestError, Unavailable
 from ebla.schema import check_table_name
 
 PINS = "pins"
@@ -31,6 +39,7 @@ class Pin(msgspec.Struct, frozen=True):
     name: str
     txn: int
     created_microseconds: int
+    expires_microseconds: int | None = None  # None: never
 
 
 class Pins:
@@ -82,13 +91,54 @@ class Pins:
             try:
                 self._coordination.create(path, msgspec.json.encode(pin))
             except NodeExists:
-                return self.find(name) or self.pin(name, txn)
+                found = self.find(name)
+                if found is None:
+                    self.remove_expired()
+                    return self.pin(name, txn)
+                return found
         return pin
+
+    def renew(self, name: str, txn: int, expires_seconds: float) -> Pin:
+        """Hold `txn` under a name for so long from now on; what it held before is let go if it is older.
+
+        A later txn that it holds already stays: a pin only moves forward. Whoever lets one expire may find, when it is
+        renewed, that history has ended meanwhile.
+        """
+        path = _path(name)
+        for _ in range(ATTEMPTS_MAX):
+            now = self._clock.microseconds()
+            expires = now + round(expires_seconds * 1e6)
+            node = self._coordination.read(path)
+            with contextlib.suppress(CoordinationConflict, OutcomeUnknown):  # the next look tells
+                if node is None:
+                    pin = Pin(name, txn, now, expires)
+                    self._coordination.create(path, msgspec.json.encode(pin))
+                    return pin
+                there = _decode(name, node.value)
+                pin = Pin(name, max(txn, there.txn), there.created_microseconds, expires)
+                self._coordination.compare_and_set(path, msgspec.json.encode(pin), node.version)
+                return pin
+        raise Unavailable(f"others keep changing the snapshot {name!r}: try again")
 
     def find(self, name: str) -> Pin | None:
         """Return what a name holds, or None."""
         node = self._coordination.read(_path(name))
-        return None if node is None else _decode(name, node.value)
+        pin = None if node is None else _decode(name, node.value)
+        return None if pin is None or self._is_over(pin) else pin
+
+    def _is_over(self, pin: Pin) -> bool:
+        return pin.expires_microseconds is not None and pin.expires_microseconds <= self._clock.microseconds()
+
+    def remove_expired(self) -> list[str]:
+        """Remove pins whose time is over, and return their names. One that is renewed at this moment stays."""
+        removed = []
+        for path in self._coordination.list(PINS):
+            node = self._coordination.read(path)
+            if node is not None and self._is_over(pin := _decode(path, node.value)):
+                with contextlib.suppress(CoordinationConflict, OutcomeUnknown):
+                    self._coordination.delete(path, node.version)
+                    removed.append(pin.name)
+        return removed
 
     def txn_of(self, name: str) -> int:
         """Return the txn that a name holds; `RequestError` if it holds nothing."""
@@ -118,8 +168,8 @@ class Pins:
         found = []
         for path in self._coordination.list(PINS):
             node = self._coordination.read(path)
-            if node is not None:
-                found.append(_decode(path, node.value))
+            if node is not None and not self._is_over(pin := _decode(path, node.value)):
+                found.append(pin)
         return found
 
     def oldest(self) -> int | None:

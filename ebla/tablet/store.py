@@ -656,6 +656,7 @@ class TabletStore:
         self._loader.drop_idle()
 
     def _sweep(self) -> None:
+        self.pins.remove_expired()
         self.garbage.collect(dry_run=False)
 
     def _horizon(self, table: TableState, group: int) -> int:

@@ -13,12 +13,14 @@ from metadata_world import EVENTS, PROFILE, SCHEMA, files_of, flush, fragment, t
 from ebla.errors import Conflict
 from ebla.metadata.changes import (
     JOBS_MAX,
+    STREAMS_MAX,
     AddFragments,
     Change,
     Flush,
     FlushedTablet,
     NewFragment,
     RangeErase,
+    RecordBatch,
     RecordJob,
     RequirementFailed,
     RequireSchema,
@@ -26,7 +28,7 @@ from ebla.metadata.changes import (
     TakeLog,
     apply,
 )
-from ebla.metadata.table_metadata import InvalidMetadata, RangeErasure, TableMetadata
+from ebla.metadata.table_metadata import InvalidMetadata, RangeErasure, StreamBatch, TableMetadata
 
 replace = msgspec.structs.replace
 EVERYTHING = RangeErasure(b"", None, 5)
@@ -99,16 +101,6 @@ def test_a_flush_brings_its_range_erasures_once() -> None:
     first = apply(table(), [flush("f", {"a": 3}, erasures=(EVERYTHING,))], "x")
     second = apply(first, [flush("g", {"a": 4}, erasures=(EVERYTHING, RangeErasure(b"a", b"b", 6)))], "y")
     assert second.by_id("a").group(PROFILE).erasures == (EVERYTHING, RangeErasure(b"a", b"b", 6))
-
-
-def test_a_flush_by_another_than_the_owner_is_refused_if_the_owner_flushed_meanwhile() -> None:
-    def replayed(base: int) -> Flush:
-        return Flush(PROFILE, (), (FlushedTablet("a", 1, 5, (), base),))
-
-    after = apply(table(), [flush("f", {"a": 3})], "t2")
-    assert refused(after, replayed(0)) == "flushed_meanwhile"
-    assert apply(after, [replayed(3)], "t3").by_id("a").group(PROFILE).flushed == 5  # type: ignore[union-attr]
-    assert refused(after, replayed(4)) == "flushed_meanwhile"
 
 
 def test_a_flush_never_lowers_the_index_nor_comes_twice() -> None:
@@ -196,6 +188,21 @@ def test_the_record_of_jobs_is_bounded() -> None:
     assert metadata.newest_job_txn == JOBS_MAX + 4
     assert metadata.job_txn("j4") is None
     assert metadata.job_txn("j5") == 5
+
+
+def test_of_a_stream_the_newest_batch_is_on_record() -> None:
+    first = apply(table(), [RecordBatch(StreamBatch("app", 7, 100)), RecordJob("j", 90)], "x")
+    assert first.newest_job_txn == 100
+    assert refused(first, RecordBatch(StreamBatch("app", 7, 110))) == "job_done"
+    assert refused(first, RecordBatch(StreamBatch("app", 6, 110))) == "job_done"
+    after = apply(first, [RecordBatch(StreamBatch("other", 0, 120)), RecordBatch(StreamBatch("app", 9, 130))], "y")
+    assert after.streams == (StreamBatch("other", 0, 120), StreamBatch("app", 9, 130))
+    assert after.stream_batch("app") == StreamBatch("app", 9, 130)
+    assert after.stream_batch("none") is None
+    assert first.checksum != after.checksum
+    many = apply(after, [RecordBatch(StreamBatch(f"a{number}", 0, number)) for number in range(STREAMS_MAX)], "z")
+    assert len(many.streams) == STREAMS_MAX
+    assert many.stream_batch("app") is None
 
 
 # --- any sequence --------------------------------------------------------------------------------

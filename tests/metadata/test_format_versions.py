@@ -1,7 +1,8 @@
 """Stores that earlier versions wrote open for ever, and what a later one wrote is refused with a clear error.
 
 The stores lie in stores/, one of each format version of METADATA, each made with the code of that version: a table of
-three tablets, altered, split, with a range erasure, and a row that is in the log alone.
+three tablets, altered, split, with a range erasure, and a row that is in the log alone; from version 3 on, a stream
+went into it as well.
 """
 
 from __future__ import annotations

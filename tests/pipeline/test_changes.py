@@ -11,7 +11,8 @@ import pytest
 import ebla
 from ebla.errors import HistoryGone, RequestError
 from ebla.pipeline import changes
-from ebla.pipeline.changes import BEFORE, CHANGE, outcome, touched_rows
+from ebla.pipeline.change_plan import steps, touched_rows
+from ebla.pipeline.changes import BEFORE, CHANGE, outcome
 from ebla.pipeline.types import to_spark
 from ebla.ranges import ALL
 from ebla.settings import Settings
@@ -55,7 +56,13 @@ def test_changes_are_the_difference_of_two_scans(seed: int, tmp_path: Path) -> N
         for columns in (None, dice.sample(list(story.shape.columns), 1)):
             since, until = sorted(dice.sample([*story.txns, story.table.scan().txn], 2))
             projection = state.projection(columns)
-            rows = touched_rows(state.view, state.reader, projection, ALL, since, until)
+            parts = [state.view, state.reader, projection]
+            rows = touched_rows(*parts, ALL, since, until)
+            ranges = [step.range for step in steps(*parts, ALL, since, until, dice.choice([1, 3, 10]))]
+            assert [at.last for at in ranges[:-1]] == [at.first for at in ranges[1:]]
+            assert not ranges or (ranges[0].first, ranges[-1].last) == (b"", None)
+            in_steps = [row for at in ranges for row in touched_rows(*parts, at, since, until).to_pylist()]
+            assert in_steps == rows.to_pylist()
             found = to_spark(outcome(state, projection, rows, since, until, before=True)).to_pylist()
             check(found, story.table, since, until, columns=columns)
 
@@ -99,6 +106,21 @@ def test_only_files_with_changes_are_opened(db: ebla.Database, spark: SparkSessi
     state.reader.forget([old.file])
     rows = touched_rows(state.view, state.reader, state.projection(None), ALL, since, db.snapshot().txn)
     assert rows.to_pylist() == [b"000", b"001", b"002"]
+
+
+def test_since_the_beginning_all_rows_are_inserts(root: str, spark: SparkSession) -> None:
+    with ebla.open(root, settings=Settings(history_seconds=0, background_compaction=False)) as db:
+        table = db.create_table("t", POINTS, splits=["050"])
+        table.put([{"k": f"{n:03}", "n": n} for n in range(100)])
+        table.erase("007")
+        table.compact()
+        table.put({"k": "008", "n": -8})
+        for before in (False, True):
+            rows = {row["k"]: row for row in changes(db, "t", 0, before=before, spark=spark).collect()}
+            assert len(rows) == 99
+            assert {row[CHANGE] for row in rows.values()} == {"insert"}
+            assert (rows["008"]["n"], rows["099"]["n"]) == (-8, 99)
+            assert not before or rows["008"][BEFORE] is None
 
 
 def test_what_cannot_be_is_refused(root: str, spark: SparkSession) -> None:

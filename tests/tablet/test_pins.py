@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 import ebla
+from ebla.clock import ManualClock
+from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.settings import Settings
+from ebla.tablet.pins import Pins
 
 NO_HISTORY = Settings(background_compaction=False, history_seconds=0.0)
 COUNTS = ebla.Schema(key={"word": "string"}, groups=[ebla.Group("g", columns={"n": "int64"}, max_versions=1)])
@@ -81,3 +84,32 @@ def test_a_snapshot_needs_a_name_that_can_be_one(tmp_path: Path) -> None:
         db.snapshot("a/b")
     with ebla.open(tmp_path, read_only=True) as reader, pytest.raises(ebla.ReadOnly):
         reader.snapshot("monday")
+
+
+def test_a_pin_that_is_renewed_moves_forward_and_expires() -> None:
+    clock = ManualClock()
+    coordination = MemoryCoordination(MemoryStore(), clock)
+    pins, others = Pins(coordination, clock), Pins(coordination, clock)
+    pins.renew("stream", 5, 60)
+    pins.renew("stream", 9, 60)
+    assert pins.renew("stream", 7, 60).txn == 9
+    assert others.oldest() == 9
+    clock.advance(59)
+    assert others.oldest() == 9
+    clock.advance(1)
+    assert (others.oldest(), others.find("stream"), others.all()) == (None, None, [])
+    pins.renew("stream", 7, 60)  # it was never removed, so it did not go back
+    assert others.oldest() == 9
+    clock.advance(60)
+    assert others.remove_expired() == ["stream"]
+    assert others.pin("stream", 3).txn == 3
+    clock.advance(1e9)
+    assert others.remove_expired() == []
+
+
+def test_a_name_that_has_expired_is_free() -> None:
+    clock = ManualClock()
+    pins = Pins(MemoryCoordination(MemoryStore(), clock), clock)
+    pins.renew("mine", 5, 1)
+    clock.advance(1)
+    assert pins.pin("mine", 8).txn == 8
