@@ -43,7 +43,7 @@ def run(options: Options) -> Report:
         for rows in sizes:
             with scratch(options) as root:
                 say(f"spark: {rows:,} rows")
-                _make_input(spark, rows, root / "input")
+                make_input(spark, rows, root / "input")
                 lines += _load_lines(spark, root, rows, options)
                 lines += _scan_lines(spark, root, rows, options)
     finally:
@@ -51,7 +51,7 @@ def run(options: Options) -> Report:
     return Report("spark", "ten columns, local[*], compaction off", lines)
 
 
-def _make_input(spark: Any, rows: int, path: Path) -> None:
+def make_input(spark: Any, rows: int, path: Path) -> None:
     from pyspark.sql import functions as f
 
     number = f.col("id")
