@@ -1,8 +1,8 @@
 """METADATA changes: one after the other, from many threads, and many together, against the calls that they need.
 
 A change of METADATA cannot be cheaper than what makes it last: one file written and synced, its directory synced, and
-one compare-and-set in the coordination service; with three servers, three such files. These calls alone, with values of
-the same sizes, are the peer.
+one compare-and-set in the coordination service; with three servers, three such files. And as only the last of them are
+kept, for each that comes one has to go. These calls alone, with values of the same sizes, are the peer.
 
     one after the other    `commit`, one flush of one tablet each, by one thread
     64 threads             the same from 64 threads at once: what gathers goes into one transaction
@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -45,6 +46,7 @@ THREADS = 64
 SCHEMA = Schema(key={"k": "string"}, groups=[Group("g", columns={"v": "int32"})]).number()
 FILE_BYTES = 230  # of one flush
 NODE_BYTES = 150
+FILES_KEPT = 48  # so many transactions are there on average, with a snapshot in every 32 and the last two kept
 
 
 def new_id() -> str:
@@ -62,6 +64,7 @@ class Table:
         tablets = [f"t{number}" for number in range(TABLETS)]
         first = initial_metadata(self.id, SCHEMA, tablets, [b"%03d" % n for n in range(1, TABLETS)])
         self.stores = {f"s{n}": MetadataStore(LocalFiles(root / f"s{n}")) for n in range(servers)}
+        self._raw_files: deque[str] = deque()
         self._raw_version = coordination.create(f"raw/{self.id}", bytes(NODE_BYTES))
         self.done = 0
         self.group: MetadataGroup | None = None
@@ -109,9 +112,14 @@ class Table:
 
         def work() -> None:
             for _ in range(SERIAL):
+                self._raw_files.append(new_id())
                 for store in self.stores.values():
-                    store.write(f"raw-{self.id}", new_id(), content)
+                    store.write(f"raw-{self.id}", self._raw_files[-1], content)
                 self.compare_and_set()
+                if len(self._raw_files) > FILES_KEPT:
+                    old = self._raw_files.popleft()
+                    for store in self.stores.values():
+                        store.discard(f"raw-{self.id}", old)
 
         return timed(work)[0]
 

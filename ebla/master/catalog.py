@@ -15,7 +15,7 @@ or is on record as replaced, may be deleted from a server that reports it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ebla.errors import TableExists, UnknownTable
 from ebla.master.table_info import TableInfo, TabletInfo
@@ -184,11 +184,19 @@ class Catalog:
 
     def _index_tablets(self, info: TableInfo, known: TableMetadata | None, metadata: TableMetadata) -> None:
         if known is None:
-            gone: Iterable[TabletMetadata] = ()
-            new: Iterable[TabletMetadata] = metadata.tablets
+            gone: Sequence[TabletMetadata] = ()
+            new: Sequence[TabletMetadata] = metadata.tablets
         elif len(known.tablets) == len(metadata.tablets):
             pairs = [(a, b) for a, b in zip(known.tablets, metadata.tablets, strict=True) if a is not b]
-            gone, new = [a for a, _ in pairs], [b for _, b in pairs]
+            former_ones: list[TabletMetadata] = []
+            changed: list[TabletMetadata] = []
+            for former, tablet in pairs:
+                if _is_placed_alike(former, tablet):
+                    self._index_state(tablet)
+                else:
+                    former_ones.append(former)
+                    changed.append(tablet)
+            gone, new = former_ones, changed
         else:
             gone = [tablet for tablet in known.tablets if metadata.by_id(tablet.id) is not tablet]
             new = [tablet for tablet in metadata.tablets if known.by_id(tablet.id) is not tablet]
@@ -219,8 +227,7 @@ class Catalog:
 
     def _add_tablet(self, info: TableInfo, tablet: TabletMetadata) -> None:
         self.tablets[tablet.id] = info
-        if tablet.state in _PENDING:
-            self.pending[tablet.id] = None
+        self._index_state(tablet)
         for replica in tablet.replicas:
             placed = self._placed.get(replica.server)
             if placed is None:
@@ -228,6 +235,12 @@ class Catalog:
             placed[tablet.id] = None
         if tablet.leader is not None:
             self._leads[tablet.leader] = self._leads.get(tablet.leader, 0) + 1
+
+    def _index_state(self, tablet: TabletMetadata) -> None:
+        if tablet.state in _PENDING:
+            self.pending[tablet.id] = None
+        else:
+            self.pending.pop(tablet.id, None)
 
     def _drop_tablet(self, tablet: TabletMetadata) -> None:
         self.tablets.pop(tablet.id, None)
@@ -253,3 +266,13 @@ class Catalog:
         for retired in metadata.retired:
             self.gone.pop(retired.tablet, None)
             self.retired.discard(retired.tablet)
+
+
+def _is_placed_alike(former: TabletMetadata, tablet: TabletMetadata) -> bool:
+    """Whether two values of a tablet have it on the same servers, under the same leader and epoch."""
+    return (
+        former.id == tablet.id
+        and former.epoch == tablet.epoch
+        and former.leader == tablet.leader
+        and (former.replicas is tablet.replicas or former.replicas == tablet.replicas)
+    )

@@ -149,10 +149,8 @@ class HeartbeatHandler:
         tablet, actions = judge(self._catalog, uuid, replica, retained)
         self._note(server, replica, tablet)
         tasks = self._tasks
-        if tablet is not None and tasks.of(uuid):
-            for operation in _REPORT_ENDS:
-                if operation not in actions:
-                    tasks.done(uuid, replica.tablet, operation)
+        if tablet is not None:
+            tasks.done_but(uuid, replica.tablet, _REPORT_ENDS, actions)
         for action in actions:
             if action == START:
                 table_id = self._catalog.tablets[replica.tablet].id

@@ -9,7 +9,7 @@ sent, so that a late retry never carries old orders.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from random import Random
 
 __all__ = ["Tasks"]
@@ -52,6 +52,14 @@ class Tasks:
         tasks = self._by_server.get(server)
         if tasks:
             tasks.pop((tablet, operation), None)
+
+    def done_but(self, server: str, tablet: str, operations: Iterable[str], remaining: Container[str]) -> None:
+        """End the tasks of a tablet for these operations, but for those that remain to be done."""
+        tasks = self._by_server.get(server)
+        if tasks:
+            for operation in operations:
+                if (tablet, operation) in tasks and operation not in remaining:
+                    del tasks[(tablet, operation)]
 
     def drop_server(self, server: str) -> None:
         """End all tasks of a server, as when it was started again: its next full report says what is to be done."""

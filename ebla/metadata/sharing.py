@@ -4,27 +4,33 @@ A decoder makes a new object of every value that it reads: each tablet gets its 
 state, and of the row where the next one begins. In memory they are shared when they are made, and again here, right
 after they were read. About a third of a tablet's size goes.
 
+    bytes of a tablet --decode--> tablet --share--> the next one is decoded into what the copies have left free
+
+So tablets are decoded one by one: if all of them were read first, the room of the copies would lie scattered between
+what stays, and be of no use to anybody.
+
 Values are changed in place, which is allowed at this moment only: nobody else has seen them yet, and they stay equal to
 what they were.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec.structs import force_setattr
 
-from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
+from ebla.metadata.table_metadata import TabletMetadata
 
-__all__ = ["share_values"]
+__all__ = ["shared"]
 
 
-def share_values(metadata: TableMetadata) -> None:
-    """Let the tablets of metadata that was just decoded share equal values."""
+def shared(tablets: Iterable[TabletMetadata]) -> Iterator[TabletMetadata]:
+    """Yield the tablets of a table, each just decoded, with equal values shared among them."""
     known: dict[Any, Any] = {}
     share = known.setdefault
     before: TabletMetadata | None = None
-    for tablet in metadata.tablets:
+    for tablet in tablets:
         force_setattr(tablet, "state", share(tablet.state, tablet.state))
         if tablet.leader is not None:
             force_setattr(tablet, "leader", share(tablet.leader, tablet.leader))
@@ -45,3 +51,4 @@ def share_values(metadata: TableMetadata) -> None:
                     force_setattr(fragment, "txn_max", fragment.txn_min)
         if not has_fragments:
             force_setattr(tablet, "groups", share(tablet.groups, tablet.groups))
+        yield tablet

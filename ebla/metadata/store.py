@@ -18,6 +18,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -40,6 +41,14 @@ _SNAPSHOTS_KEPT = 2
 _log = logging.getLogger(__name__)
 
 
+class _Header(NamedTuple):
+    """What of a transaction says whether it may be pruned."""
+
+    base: str | None
+    sequence: int
+    is_snapshot: bool
+
+
 class MetadataNotSaved(StoreError):
     """A METADATA transaction could not be written, as on a full disk. Nothing was changed."""
 
@@ -53,6 +62,8 @@ class MetadataStore:
             raise ValueError("snapshot_every is at least 1")
         self._files = files
         self._snapshot_every = snapshot_every
+        # Of files that were written or read here, by path; they never change. So pruning reads few of them again.
+        self._headers: dict[str, _Header] = {}
 
     def is_snapshot(self, metadata: TableMetadata) -> bool:
         """Whether a transaction with this outcome is saved as a snapshot."""
@@ -69,6 +80,7 @@ class MetadataStore:
                 metadata.table_id, base.txnid, metadata.txnid, metadata.sequence, checksum, tuple(changes)
             )
         self.write(metadata.table_id, metadata.txnid, encode(record))
+        self._headers[_path(metadata.table_id, metadata.txnid)] = _header_of(record)
 
     def write(self, table_id: str, txnid: str, content: bytes) -> None:
         """Make the file of a transaction durable; `MetadataNotSaved`, and no file, if that fails."""
@@ -104,8 +116,10 @@ class MetadataStore:
 
     def discard(self, table_id: str, txnid: str) -> None:
         """Remove the file of a transaction that certainly was not committed. Failing to do so does no harm."""
+        path = _path(table_id, txnid)
+        self._headers.pop(path, None)
         with contextlib.suppress(OSError):
-            self._files.delete(_path(table_id, txnid))
+            self._files.delete(path)
 
     def remove_table(self, table_id: str) -> int:
         """Remove all transactions of a table that is gone for good, and return how many there were. Errors keep."""
@@ -117,6 +131,7 @@ class MetadataStore:
                 except OSError as error:
                     _log.warning("keeping %s: %s", info.path, error)
                     continue
+                self._headers.pop(info.path, None)
                 removed += 1
         return removed
 
@@ -209,7 +224,12 @@ class MetadataStore:
         record = decode(content, path)
         if (record.table_id, record.txnid) != (table_id, txnid):
             raise Corruption(path, f"it holds transaction {record.txnid} of table {record.table_id}")
+        self._headers[path] = _header_of(record)
         return record
+
+    def _header(self, table_id: str, txnid: str) -> _Header:
+        """Return what is known of a transaction, or read it."""
+        return self._headers.get(_path(table_id, txnid)) or _header_of(self.record(table_id, txnid))
 
     def is_ancestor(self, metadata: TableMetadata, current_txnid: str) -> bool:
         """Whether the transaction that led to `metadata` is the current one or an ancestor of it.
@@ -221,34 +241,50 @@ class MetadataStore:
                 return record.txnid == metadata.txnid
         return False
 
+    def _needed(self, table_id: str, current_txnid: str) -> set[str]:
+        """Return the current transaction and its ancestors down to the last snapshot that is kept.
+
+        What the current one is loaded from is read; if it cannot be, this is no time to remove anything.
+        """
+        kept = set()
+        base: str | None = None
+        for record in self.history(table_id, current_txnid):
+            kept.add(record.txnid)
+            base = record.base
+            if isinstance(record, SnapshotRecord):
+                break
+        snapshots = 1
+        with contextlib.suppress(MissingFile):
+            while base is not None and snapshots < _SNAPSHOTS_KEPT:
+                header = self._header(table_id, base)
+                kept.add(base)
+                snapshots += header.is_snapshot
+                base = header.base
+        return kept
+
     def prune(self, table_id: str, current_txnid: str) -> list[str]:
         """Remove the transactions that nobody can need now that `current_txnid` is committed; return their ids."""
-        kept = set()
-        snapshots = 0
-        current = self.record(table_id, current_txnid)
-        try:
-            for record in self.history(table_id, current_txnid):
-                kept.add(record.txnid)
-                snapshots += isinstance(record, SnapshotRecord)
-                if snapshots == _SNAPSHOTS_KEPT:
-                    break
-        except MissingFile:
-            if not snapshots:
-                raise  # the current transaction itself cannot be loaded: this is no time to remove anything
+        kept = self._needed(table_id, current_txnid)
+        current = self._header(table_id, current_txnid)
         removed = []
         for info in self._files.list(f"{DIRECTORY}/{table_id}"):
             txnid = info.path.rpartition("/")[2].removesuffix(_SUFFIX)
             if txnid in kept or not info.path.endswith(_SUFFIX):
                 continue
             try:
-                if self.record(table_id, txnid).sequence > current.sequence:
+                if self._header(table_id, txnid).sequence > current.sequence:
                     continue
                 self._files.delete(info.path)
+                self._headers.pop(info.path, None)
             except (EblaError, OSError) as error:
                 _log.warning("keeping %s: %s", info.path, error)
                 continue
             removed.append(txnid)
         return removed
+
+
+def _header_of(record: Record) -> _Header:
+    return _Header(record.base, record.sequence, isinstance(record, SnapshotRecord))
 
 
 def _not_saved(path: str, error: OSError) -> MetadataNotSaved:

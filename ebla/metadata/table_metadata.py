@@ -52,9 +52,12 @@ __all__ = [
 RowBytes: TypeAlias = bytes
 
 _CHECKSUM_MASK = (1 << 64) - 1
+# A row is looked for among the first rows of every so many tablets, then among so many.
+_GUIDE_STEP = 8
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=encode_hook)
 _first_of = attrgetter("first")
+_counted = attrgetter("file", "columns", "families", "families_out", "clip")
 
 
 class InvalidMetadata(StoreError):
@@ -216,8 +219,7 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     def tablet_for(self, row: bytes) -> TabletMetadata:
         """Return the tablet that `row` belongs to."""
-        # Not below 0, which would be the last tablet: the first may begin late if METADATA is damaged.
-        return self.tablets[max(0, bisect_right(self.tablets, row, key=_first_of) - 1)]
+        return self.tablets[self._position_for(row)]
 
     def tablet_before(self, row: bytes | None) -> TabletMetadata:
         """Return the last tablet that has rows before `row`, which is not empty; None is past every row."""
@@ -227,11 +229,19 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
         """Return the tablets that have rows in `range`, in order."""
         if range.is_empty:
             return ()
-        begin = max(0, bisect_right(self.tablets, range.first, key=_first_of) - 1)
+        begin = self._position_for(range.first)
         end = begin + 1
         while end < len(self.tablets) and (range.last is None or self.tablets[end].first < range.last):
             end += 1
         return self.tablets[begin:end]
+
+    def _position_for(self, row: bytes) -> int:
+        count = len(self.tablets)
+        end = count if count <= _GUIDE_STEP else bisect_right(self._guide, row) * _GUIDE_STEP
+        begin = end - _GUIDE_STEP if end > _GUIDE_STEP else 0
+        found = bisect_right(self.tablets, row, begin, end if end < count else count, key=_first_of)
+        # Not below 0, which would be the last tablet: the first may begin late if METADATA is damaged.
+        return found - 1 if found else 0
 
     def by_id(self, tablet: str) -> TabletMetadata | None:
         """Return the tablet of that id, or None."""
@@ -292,6 +302,11 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
         return {tablet.id: position for position, tablet in enumerate(self.tablets)}
 
     @cached_property
+    def _guide(self) -> list[bytes]:
+        """The first rows of every so many tablets, which are compared without looking at the tablets themselves."""
+        return [tablet.first for tablet in self.tablets[::_GUIDE_STEP]]
+
+    @cached_property
     def _schema_hash(self) -> int:
         return _hash(self.schema)
 
@@ -313,7 +328,7 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
             tablets_hash += _hash(tablet) - _hash(former)
         table = msgspec.structs.replace(self, tablets=tuple(tablets))
         table.__dict__.update(
-            _positions=self._positions, _schema_hash=self._schema_hash, _tablets_hash=tablets_hash & _CHECKSUM_MASK
+            {**self.__dict__, "_schema_hash": self._schema_hash, "_tablets_hash": tablets_hash & _CHECKSUM_MASK}
         )
         return table
 
@@ -443,15 +458,16 @@ def check_tablet(tablet: TabletMetadata, schema: TableSchema) -> None:
 def _tablet_problem(tablet: TabletMetadata, schema: TableSchema) -> str | None:
     if not tablet.id or not tablet.state or tablet.epoch < 0:
         return "it needs an id, a state, and an epoch"
-    if (tablet.split is not None) + (tablet.join is not None) > (tablet.state != "running"):
-        return f"it is {tablet.state} and has a plan to be split or joined"
-    if tablet.split is not None and not (tablet.first < tablet.split.row and tablet.range.contains(tablet.split.row)):
-        return f"{tablet.split.row!r}, where it is to be split, does not divide it"
-    if tablet.range.is_empty:
+    if tablet.split is not None or tablet.join is not None:
+        problem = _plan_problem(tablet)
+        if problem is not None:
+            return problem
+    if tablet.last is not None and tablet.first >= tablet.last:
         return f"the range from {tablet.first!r} to {tablet.last!r} is empty"
-    if len({replica.server for replica in tablet.replicas}) != len(tablet.replicas):
+    # A master begins with a million of these: sets are made only of what there are several of.
+    if len(tablet.replicas) > 1 and len({replica.server for replica in tablet.replicas}) != len(tablet.replicas):
         return "two replicas are on one server"
-    if len({state.group for state in tablet.groups}) != len(tablet.groups):
+    if len(tablet.groups) > 1 and len({state.group for state in tablet.groups}) != len(tablet.groups):
         return "two states for one group"
     for state in tablet.groups:
         if state.group not in schema.group_by_id:
@@ -461,15 +477,20 @@ def _tablet_problem(tablet: TabletMetadata, schema: TableSchema) -> str | None:
         for erasure in state.erasures:
             if KeyRange(erasure.first, erasure.last).is_empty or erasure.txn <= 0:
                 return f"group {state.group}: a range erasure of no row, or without a txn"
-        seen = set()
         for fragment in state.fragments:
             problem = _fragment_problem(fragment, tablet)
             if problem is not None:
                 return f"group {state.group}, {fragment.file}: {problem}"
-            counted = (fragment.columns, fragment.families, fragment.families_out, fragment.clip)
-            seen.add((fragment.file, counted))
-        if len(seen) != len(state.fragments):
+        if len(state.fragments) > 1 and len(set(map(_counted, state.fragments))) != len(state.fragments):
             return f"group {state.group}: a fragment is referenced twice"
+    return None
+
+
+def _plan_problem(tablet: TabletMetadata) -> str | None:
+    if (tablet.split is not None) + (tablet.join is not None) > (tablet.state != "running"):
+        return f"it is {tablet.state} and has a plan to be split or joined"
+    if tablet.split is not None and not (tablet.first < tablet.split.row and tablet.range.contains(tablet.split.row)):
+        return f"{tablet.split.row!r}, where it is to be split, does not divide it"
     return None
 
 
@@ -478,7 +499,10 @@ def _fragment_problem(fragment: FragmentRef, tablet: TabletMetadata) -> str | No
         return "it needs a file, a number of rows and a size"
     if fragment.first > fragment.last:
         return "its first row is after its last"
-    if not fragment.may_have_rows_in(tablet.range):
+    last = tablet.last
+    if fragment.last < tablet.first or (last is not None and fragment.first >= last):
+        return "it has no row of the tablet"
+    if fragment.clip is not None and not fragment.may_have_rows_in(tablet.range):
         return "it has no row of the tablet"
     if fragment.txn_min > fragment.txn_max:
         return "its smallest txn is greater than its largest"

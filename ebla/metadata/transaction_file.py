@@ -17,8 +17,9 @@ requests they carried out, so that one that is repeated after a lost reply is fo
 **Versions.** New fields of METADATA come last, with a default: an older file just ends earlier. The header and its crc
 are the same in all versions, so that bytes are known to be whole before anybody asks what they mean. The checksum of
 the outcome is another matter: it is made of the values as this version writes them, and says nothing about a file of an
-older one: that of a change is left out (`None`). So whoever adds a field raises `FORMAT_VERSION`, and adds a store of
-the new version to tests/metadata/stores.
+older one: that of a change is left out (`None`). So whoever adds a field to a table, a tablet or what they consist
+of raises `FORMAT_VERSION`, and adds a store of the new version to tests/metadata/stores. Changes may get fields without
+that: they are no part of the outcome.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ import msgspec
 
 from ebla.errors import Corruption, FormatTooNew
 from ebla.metadata.changes import Change
-from ebla.metadata.sharing import share_values
-from ebla.metadata.table_metadata import TableMetadata
+from ebla.metadata.sharing import shared
+from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
 from ebla.schema import decode_hook, encode_hook
 
 __all__ = ["ChangeRecord", "Record", "SnapshotRecord", "decode", "encode", "leads_to"]
@@ -93,7 +94,29 @@ def leads_to(record: Record, metadata: TableMetadata) -> bool:
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=encode_hook)
 _change_decoder = msgspec.msgpack.Decoder(ChangeRecord, dec_hook=decode_hook)
-_snapshot_decoder = msgspec.msgpack.Decoder(SnapshotRecord, dec_hook=decode_hook)
+_tablet_decoder = msgspec.msgpack.Decoder(TabletMetadata)
+
+# A snapshot whose tablets are not decoded yet.
+_TableBytes = msgspec.defstruct(
+    "_TableBytes",
+    [
+        (field.encode_name, list[msgspec.Raw] if field.name == "tablets" else field.type)
+        if field.required
+        else (field.encode_name, field.type, field.default)
+        for field in msgspec.structs.fields(TableMetadata)
+    ],
+    array_like=True,
+)
+
+
+class _SnapshotBytes(msgspec.Struct, array_like=True):
+    base: str | None
+    checksum: int | None
+    metadata: _TableBytes  # type: ignore[valid-type]
+    requests: tuple[str, ...] = ()
+
+
+_snapshot_decoder = msgspec.msgpack.Decoder(_SnapshotBytes, dec_hook=decode_hook)
 
 
 def encode(record: Record) -> bytes:
@@ -124,8 +147,7 @@ def decode(content: bytes, file: str) -> Record:
                 change = _change_decoder.decode(body)
                 return change if version == FORMAT_VERSION else msgspec.structs.replace(change, checksum=None)
             case 2:
-                snapshot = _snapshot_decoder.decode(body)
-                share_values(snapshot.metadata)
+                snapshot = _decode_snapshot(body)
                 if version != FORMAT_VERSION:
                     return msgspec.structs.replace(snapshot, checksum=snapshot.metadata.checksum)
                 if snapshot.checksum is not None:
@@ -134,6 +156,14 @@ def decode(content: bytes, file: str) -> Record:
     except (msgspec.MsgspecError, ValueError) as error:
         raise Corruption(file, f"the body cannot be read: {error}", _HEADER_BYTES) from error
     raise Corruption(file, f"there is no kind {kind} of METADATA file", 10)
+
+
+def _decode_snapshot(body: bytes) -> SnapshotRecord:
+    """Decode a snapshot, its tablets one by one."""
+    found = _snapshot_decoder.decode(body)
+    fields = msgspec.structs.asdict(found.metadata)
+    fields["tablets"] = tuple(shared(map(_tablet_decoder.decode, fields["tablets"])))
+    return SnapshotRecord(found.base, found.checksum, TableMetadata(**fields), found.requests)
 
 
 def _crc(fields: bytes, body: bytes) -> int:

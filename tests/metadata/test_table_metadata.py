@@ -38,13 +38,13 @@ def with_group(**changes: object) -> TableMetadata:
     return with_first(table(), groups=(replace(GroupState(PROFILE), **changes),))
 
 
-@given(st.sets(ROWS.filter(bool), max_size=12), ROWS)
+@given(st.sets(ROWS.filter(bool), max_size=40), ROWS)
 def test_a_row_belongs_to_the_one_tablet_whose_range_has_it(splits: set[bytes], row: bytes) -> None:
     metadata = cut(splits)
     assert [metadata.tablet_for(row)] == [tablet for tablet in metadata.tablets if tablet.range.contains(row)]
 
 
-@given(st.sets(ROWS.filter(bool), max_size=12), ROWS, st.none() | ROWS)
+@given(st.sets(ROWS.filter(bool), max_size=40), ROWS, st.none() | ROWS)
 def test_overlapping_finds_every_tablet_with_rows_in_the_range(
     splits: set[bytes], first: bytes, last: bytes | None
 ) -> None:
