@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from ebla.client.coordination_place import COORDINATION_FILE, chosen_address, open_elsewhere
 from ebla.client.ownership import Ownership
+from ebla.client.owning import LOCK_FILE
 from ebla.client.snapshot import Snapshot
 from ebla.client.system_tables import is_system_table, system_table
 from ebla.client.table import AsOf, Table
@@ -35,7 +36,6 @@ from ebla.tablet.orders import Answer, Order
 from ebla.tablet.store import TabletStore
 from ebla.tablet.verify import Verifier, VerifyReport
 
-LOCK_FILE = "LOCK"
 TABLETS_MAX = 10_000
 # The files of a bulk job are left alone for so long if its process dies.
 JOB_EXPIRES_SECONDS = 86_400.0

@@ -7,23 +7,19 @@ ebla.repair("data", dry_run=False)    does it; the store must be closed
 
 from __future__ import annotations
 
-import contextlib
 import os
 import uuid
 from pathlib import Path
 
-from ebla.client.coordination_place import connect_at, is_store, recorded_address
-from ebla.client.ownership import Ownership
+from ebla.client.coordination_place import connect_at, is_store
+from ebla.client.owning import owning
 from ebla.clock import SystemClock
 from ebla.errors import StoreNotFound
 from ebla.metadata.directory import TableDirectory
-from ebla.settings import Settings
 from ebla.storage.files import LocalFiles
 from ebla.tablet.verify import Verifier, VerifyReport
 
 __all__ = ["VerifyReport", "repair", "verify"]
-
-LOCK_FILE = "LOCK"
 
 
 def verify(path: str | os.PathLike[str]) -> VerifyReport:
@@ -41,19 +37,9 @@ def repair(path: str | os.PathLike[str], *, dry_run: bool = True) -> VerifyRepor
     """
     if dry_run:
         return verify(path)
-    root = _root(path)
-    clock = SystemClock()
-    files = LocalFiles(root)
-    lock = files.lock(LOCK_FILE)
-    try:
-        with contextlib.ExitStack() as held:
-            coordination = held.enter_context(connect_at(root, clock))
-            if recorded_address(root) is not None:
-                held.callback(Ownership(coordination, clock, root, Settings().owner_lease_seconds).release)
-            verifier = Verifier(coordination, files, TableDirectory(coordination, clock))
-            return verifier.repair(lambda: str(uuid.uuid4()))
-    finally:
-        lock.release()
+    with owning(_root(path)) as owned:
+        verifier = Verifier(owned.coordination, owned.files, TableDirectory(owned.coordination, owned.clock))
+        return verifier.repair(lambda: str(uuid.uuid4()))
 
 
 def _root(path: str | os.PathLike[str]) -> Path:

@@ -97,12 +97,17 @@ class NewFragment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FlushedTablet(msgspec.Struct, frozen=True, array_like=True):
-    """What a flush means to one tablet: its log up to `flushed` is no longer needed for the group."""
+    """What a flush means to one tablet: its log up to `flushed` is no longer needed for the group.
+
+    `base` is how far it was flushed when the flush began, for who does not own the memory that it came from: if that
+    is another number by now, somebody else has flushed some of it, and the change is refused. None: not asked.
+    """
 
     tablet: str
     epoch: int
     flushed: int
     erasures: tuple[RangeErasure, ...] = ()
+    base: int | None = None
 
 
 class TakeLog(msgspec.Struct, frozen=True, array_like=True, tag="take_log"):
@@ -291,6 +296,9 @@ def _flush(metadata: TableMetadata, change: Flush) -> list[TabletMetadata]:
     for at in change.tablets:
         tablet = led(metadata, at)
         state = tablet.group(change.group)
+        if at.base is not None and at.base != state.flushed:
+            reason = f"tablet {tablet.id}, group {change.group}: flushed to {state.flushed} by now, not {at.base}"
+            raise RequirementFailed("flushed_meanwhile", reason)
         gets_something = bool(received[at.tablet] or at.erasures)
         if at.flushed < state.flushed or (gets_something and at.flushed == state.flushed):
             reason = f"tablet {tablet.id}, group {change.group}: flushed to {state.flushed} already, not {at.flushed}"

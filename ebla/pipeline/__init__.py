@@ -5,6 +5,7 @@
     scan           a table as a DataFrame, at one snapshot
     export         a snapshot as plain Parquet, CSV or JSON
     changes        what changed in a table between two txns, as a DataFrame
+    replay         the log of a store that died, sorted into fragments
     stream_into    batches of a stream into a table, each once, for a foreachBatch of your own
     verify         every fragment read and held against what is said about it
     register       format("ebla") for a session of your own: read, write, readStream, writeStream
@@ -20,6 +21,7 @@ from ebla.pipeline.datasource import register
 from ebla.pipeline.export import ExportSummary, export
 from ebla.pipeline.load import LoadSummary, load
 from ebla.pipeline.progress import JobProgress
+from ebla.pipeline.replay import ReplaySummary, replay
 from ebla.pipeline.scan import scan
 from ebla.pipeline.session import session
 from ebla.pipeline.stream_into import stream_into
@@ -30,11 +32,13 @@ __all__ = [
     "Finding",
     "JobProgress",
     "LoadSummary",
+    "ReplaySummary",
     "VerifyReport",
     "changes",
     "export",
     "load",
     "register",
+    "replay",
     "scan",
     "session",
     "stream_into",

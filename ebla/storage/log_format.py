@@ -25,13 +25,14 @@ All numbers are little-endian. Whatever has a checksum that fits but is not unde
 
 from __future__ import annotations
 
+import mmap
 import re
 import struct
 import uuid
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import google_crc32c
 import msgspec
@@ -53,6 +54,7 @@ __all__ = [
     "LogBlock",
     "LogEntry",
     "Reply",
+    "SegmentBytes",
     "SegmentHeader",
     "SegmentInfo",
     "Slice",
@@ -67,6 +69,9 @@ __all__ = [
     "segment_path",
     "segment_sequence",
 ]
+
+# A segment as it is read: all of it, or mapped into memory.
+SegmentBytes: TypeAlias = bytes | mmap.mmap
 
 FORMAT_VERSION = 1
 SEGMENT_HEADER_BYTES = 64
@@ -132,7 +137,7 @@ def encode_segment_header(server: str, sequence: int, previous_bytes: int | None
     return SegmentHeader(server, sequence, previous_bytes, seed), checked + _CRC.pack(seed)
 
 
-def decode_segment_header(data: bytes) -> SegmentHeader | None:
+def decode_segment_header(data: SegmentBytes) -> SegmentHeader | None:
     """Return the header that `data` begins with, or None if it is cut off or damaged."""
     checked = data[: _SEGMENT_HEADER.size]
     if len(data) < SEGMENT_HEADER_BYTES or not checked.startswith(SEGMENT_MAGIC):
@@ -178,7 +183,7 @@ def frame_entry(
     return [checked + _CRC.pack(_place_crc(checked, segment.seed, offset)), *payload]
 
 
-def decode_entry_header(data: bytes, offset: int, segment: SegmentHeader) -> EntryHeader | None:
+def decode_entry_header(data: SegmentBytes, offset: int, segment: SegmentHeader) -> EntryHeader | None:
     """Return the entry header at `offset`, or None if there is none: cut off, damaged, or of another place."""
     checked = data[offset : offset + _ENTRY_CHECKED_BYTES]
     if len(data) < offset + ENTRY_HEADER_BYTES or not checked.startswith(ENTRY_MAGIC):
@@ -189,7 +194,7 @@ def decode_entry_header(data: bytes, offset: int, segment: SegmentHeader) -> Ent
     return EntryHeader(kind, flags, length, synced, crc)
 
 
-def find_entry_header(data: bytes, begin: int, segment: SegmentHeader) -> tuple[int, EntryHeader] | None:
+def find_entry_header(data: SegmentBytes, begin: int, segment: SegmentHeader) -> tuple[int, EntryHeader] | None:
     """Return the first intact entry header at or after `begin`, with its offset."""
     offset = data.find(ENTRY_MAGIC, begin)
     while offset >= 0:

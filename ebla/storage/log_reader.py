@@ -39,6 +39,7 @@ from ebla.storage.log_format import (
     EntryHeader,
     EntryKind,
     LogEntry,
+    SegmentBytes,
     SegmentHeader,
     SegmentInfo,
     decode_entry,
@@ -49,7 +50,19 @@ from ebla.storage.log_format import (
     segment_sequence,
 )
 
-__all__ = ["LogRecovery", "RecoveredEntry", "TornTail", "make_durable", "read_segment", "recover", "truncate_torn_tail"]
+__all__ = [
+    "LogRecovery",
+    "RecoveredEntry",
+    "SegmentReading",
+    "TornTail",
+    "check_length",
+    "cut_after",
+    "list_segments",
+    "make_durable",
+    "read_segment",
+    "recover",
+    "truncate_torn_tail",
+]
 
 _LISTINGS_MAX = 10
 
@@ -81,7 +94,7 @@ class LogRecovery(Iterator[RecoveredEntry]):
     """
 
     def __init__(self, files: Files, directory: str) -> None:
-        paths = _list_segments(files, directory)
+        paths = list_segments(files, directory)
         self.segments: list[SegmentInfo] = []
         self.torn_tail: TornTail | None = None
         self.exhausted = False
@@ -94,11 +107,11 @@ class LogRecovery(Iterator[RecoveredEntry]):
     def _read(self, files: Files, directory: str, paths: list[str]) -> Iterator[RecoveredEntry]:
         server = directory.rpartition("/")[2]
         for path in paths:
-            reading = _SegmentReading(path, files.read(path), is_last=path == paths[-1])
+            reading = SegmentReading(path, files.read(path), is_last=path == paths[-1])
             if reading.header is not None:
                 reading.check_identity(server)
                 if self.segments:
-                    _check_length(self.segments[-1], reading.header)
+                    check_length(self.segments[-1], reading.header.previous_bytes)
             for offset, entry in reading.entries():
                 yield RecoveredEntry(path, offset, entry)
             self.segments.append(reading.info())
@@ -117,7 +130,7 @@ def recover(files: Files, directory: str) -> LogRecovery:
 
 def read_segment(files: Files, path: str, *, is_last: bool = True) -> Iterator[tuple[int, LogEntry]]:
     """Read one segment: offsets and entries. A torn end is passed over if it is the last segment, else `Corruption`."""
-    return _SegmentReading(path, files.read(path), is_last).entries()
+    return SegmentReading(path, files.read(path), is_last).entries()
 
 
 def truncate_torn_tail(files: Files, recovery: LogRecovery) -> None:
@@ -128,8 +141,12 @@ def truncate_torn_tail(files: Files, recovery: LogRecovery) -> None:
     if not recovery.exhausted:
         raise ValueError("a log must be read to its end before it can be cut there")
     if recovery.segments:
-        last = recovery.segments[-1]
-        files.truncate(last.path, last.bytes)
+        cut_after(files, recovery.segments[-1])
+
+
+def cut_after(files: Files, last: SegmentInfo) -> None:
+    """Cut the last segment of a log off where it is no longer good, and make it durable, torn or not."""
+    files.truncate(last.path, last.bytes)
 
 
 def make_durable(files: Files, directory: str) -> None:
@@ -137,12 +154,12 @@ def make_durable(files: Files, directory: str) -> None:
 
     For the one who holds the store's lock, before anything that the log holds is moved elsewhere in parts.
     """
-    paths = _list_segments(files, directory)
+    paths = list_segments(files, directory)
     if paths:
         files.truncate(paths[-1], files.size(paths[-1]))
 
 
-def _list_segments(files: Files, directory: str) -> list[str]:
+def list_segments(files: Files, directory: str) -> list[str]:
     """Return the segments in order, without a gap.
 
     A listing is not one moment: while a writer deletes the oldest segments, it may show one of them and not the one
@@ -175,19 +192,23 @@ def _sequence(path: str) -> int:
     return number
 
 
-def _check_length(before: SegmentInfo, header: SegmentHeader) -> None:
-    if header.previous_bytes is not None and header.previous_bytes != before.bytes:
+def check_length(before: SegmentInfo, previous_bytes: int | None) -> None:
+    """Raise `Corruption` unless a segment is as long as the header of the next one says that it was."""
+    if previous_bytes is not None and previous_bytes != before.bytes:
         raise Corruption(
             before.path,
-            f"it ends after {before.bytes} bytes but had {header.previous_bytes} when the next segment was begun",
-            min(before.bytes, header.previous_bytes),
+            f"it ends after {before.bytes} bytes but had {previous_bytes} when the next segment was begun",
+            min(before.bytes, previous_bytes),
         )
 
 
-class _SegmentReading:
-    """One segment in memory. `entries` moves `_end` forward over all that is good."""
+class SegmentReading:
+    """One segment in memory, or mapped into it. `entries` moves `_end` forward over all that is good.
 
-    def __init__(self, path: str, data: bytes, is_last: bool) -> None:
+    `info` and `torn_tail` are final when all entries were read.
+    """
+
+    def __init__(self, path: str, data: SegmentBytes, is_last: bool) -> None:
         self.path = path
         self._data = data
         self._is_last = is_last
@@ -210,6 +231,7 @@ class _SegmentReading:
             raise Corruption(self.path, f"it is segment {header.sequence} of the log of server {header.server}", 0)
 
     def entries(self) -> Iterator[tuple[int, LogEntry]]:
+        """Yield offsets and entries; raise `Corruption` at a spot that was whole once."""
         if self.header is None:
             return
         buffer = pa.py_buffer(self._data)
@@ -235,9 +257,11 @@ class _SegmentReading:
             yield offset, entry
 
     def info(self) -> SegmentInfo:
+        """Return what was read: its size is that up to which it is good."""
         return SegmentInfo(self.path, _sequence(self.path), self._end, self._txn_min, self._txn_max, self._closed)
 
     def torn_tail(self) -> TornTail | None:
+        """Return what is not good, if anything."""
         rest = len(self._data) - self._end
         return TornTail(self.path, self._end, rest) if rest else None
 

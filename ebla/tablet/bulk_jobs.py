@@ -21,7 +21,7 @@ from ebla.metadata.transaction import MetadataServer
 from ebla.storage.files import Files
 from ebla.tablet.bulk import check_job, job_of
 
-__all__ = ["JobIntent", "begin_job", "end_job", "list_intents", "remove_leftovers"]
+__all__ = ["JobIntent", "begin_job", "end_job", "end_jobs", "list_intents", "remove_leftovers"]
 
 DIRECTORY = "intents"
 ATTEMPTS_MAX = 8
@@ -85,19 +85,35 @@ def end_job(
     `keep` are files that stay in any case: those of the commit, which a compaction may have replaced by now, and
     which somebody may be reading.
     """
-    path = f"{DIRECTORY}/{check_job(job)}"
-    node = coordination.read(path)
-    if node is None:
-        return []
-    intent = _decode(path, node.value)
-    there = _files_of(files, intent.table_id, job)  # before METADATA is read: what comes later is not ours to judge
+    return end_jobs(coordination, metadata, files, [job], keep)
+
+
+def end_jobs(
+    coordination: CoordinationService,
+    metadata: MetadataServer,
+    files: Files,
+    jobs: Collection[str],
+    keep: Collection[str] = (),
+) -> list[str]:
+    """End several jobs, as `end_job` does one. METADATA of all tables is read once."""
+    ending: list[tuple[str, int, JobIntent, list[str]]] = []
+    for job in jobs:
+        path = f"{DIRECTORY}/{check_job(job)}"
+        node = coordination.read(path)
+        if node is not None:
+            intent = _decode(path, node.value)
+            # Listed before METADATA is read: what comes later is not ours to judge.
+            ending.append((path, node.version, intent, _files_of(files, intent.table_id, job)))
     named = {*keep}
-    for entry in metadata.list_tables():  # a clone may name what its origin has replaced since
-        with contextlib.suppress(UnknownTable):  # dropped since the list was read
-            named.update(metadata.refresh(entry.table_id).files())
-    removed = _remove(files, [file for file in there if file not in named], intent.table_id)
-    with contextlib.suppress(CoordinationConflict, OutcomeUnknown):  # ended, or begun again, by somebody else
-        coordination.delete(path, node.version)
+    if any(there for _, _, _, there in ending):
+        for entry in metadata.list_tables():  # a clone may name what its origin has replaced since
+            with contextlib.suppress(UnknownTable):  # dropped since the list was read
+                named.update(metadata.refresh(entry.table_id).files())
+    removed: list[str] = []
+    for path, version, intent, there in ending:
+        removed += _remove(files, [file for file in there if file not in named], intent.table_id)
+        with contextlib.suppress(CoordinationConflict, OutcomeUnknown):  # ended, or begun again, by somebody else
+            coordination.delete(path, version)
     return removed
 
 

@@ -114,16 +114,24 @@ def open_store(
 
 
 def _identity(coordination: CoordinationService, new_id: Callable[[], str], read_only: bool) -> Identity:
-    node = coordination.read(IDENTITY_NODE)
-    if node is None:
+    try:
+        return read_identity(coordination)
+    except StoreNotFound:
         if read_only:
-            raise StoreNotFound("there is no store here yet: open it once for writing")
+            raise
         made = Identity(FORMAT_VERSION, new_id(), new_id())
         try:
             coordination.create(IDENTITY_NODE, msgspec.json.encode(made))
         except NodeExists:
-            return _identity(coordination, new_id, read_only)
+            return read_identity(coordination)
         return made
+
+
+def read_identity(coordination: CoordinationService) -> Identity:
+    """Return who a store is; `StoreNotFound` if it was never opened for writing."""
+    node = coordination.read(IDENTITY_NODE)
+    if node is None:
+        raise StoreNotFound("there is no store here yet: open it once for writing")
     try:
         identity = msgspec.json.decode(node.value, type=Identity)
     except msgspec.MsgspecError as error:
@@ -135,7 +143,7 @@ def _identity(coordination: CoordinationService, new_id: Callable[[], str], read
 
 def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> TabletStore:
     files, metadata, settings, identity = parts.files, parts.metadata, parts.settings, parts.identity
-    bound = _ClockBound(parts.coordination, identity.server)
+    bound = ClockBound(parts.coordination, identity.server)
     txn_clock = TxnClock(
         parts.clock, bound.txn, bound.reserve, settings.clock_reserve_seconds, settings.clock_skew_seconds_max
     )
@@ -170,10 +178,7 @@ def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> Tablet
         replay(found.entry, tables, replayed, grown, refuse)
         store.refused.note(found.entry)
     newest = max([replayed.txn_max, *(table.view.metadata.newest_job_txn for table in tables.values())])
-    if newest > bound.txn:
-        # New commits would get smaller txns than what is there already, and be hidden by it.
-        reason = f"it allows txns up to {bound.txn}, and the store has {newest}: restore the newer one"
-        raise Corruption(f"clocks/{identity.server} in the coordination service", reason)
+    bound.check(newest)
     truncate_torn_tail(files, recovery)
     writer = LogWriter(
         files, directory, identity.server, recovery.next_sequence, settings.log_segment_bytes, recovery.segments
@@ -240,7 +245,7 @@ def _read_log(files: Files, server: str) -> list[LogEntry] | None:
         return None
 
 
-class _ClockBound:
+class ClockBound:
     """The persisted upper bound of the txns that this server has given out. Only the holder of the store writes it."""
 
     def __init__(self, coordination: CoordinationService, server: str) -> None:
@@ -248,6 +253,12 @@ class _ClockBound:
         self._path = f"clocks/{server}"
         self._is_unsure = False
         self.txn = self._read()
+
+    def check(self, newest: int) -> None:
+        """Raise `Corruption` if the store has a txn beyond the bound: new commits would be hidden by what is there."""
+        if newest > self.txn:
+            reason = f"it allows txns up to {self.txn}, and the store has {newest}: restore the newer one"
+            raise Corruption(f"{self._path} in the coordination service", reason)
 
     def _read(self) -> int:
         node = self._coordination.read(self._path)

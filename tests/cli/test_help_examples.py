@@ -48,6 +48,7 @@ def test_the_commands_are_all_there() -> None:
         "export",
         "inspect",
         "changes",
+        "replay",
         "flush",
         "stats",
         "compact",

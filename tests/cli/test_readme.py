@@ -24,9 +24,17 @@ def test_python_blocks_of_the_api_page_run_in_order(tmp_path: Path, monkeypatch:
     run_blocks("docs/api.md", tmp_path, monkeypatch)
 
 
-def run_blocks(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("spark")
+def test_python_blocks_of_a_how_to_page_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for page in sorted((ROOT / "docs" / "howto").glob("*.md")):
+        place = tmp_path / page.stem
+        place.mkdir()
+        run_blocks(str(page.relative_to(ROOT)), place, monkeypatch, blocks_min=1)
+
+
+def run_blocks(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks_min: int = 5) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 5
+    assert len(blocks) >= blocks_min
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for number, block in enumerate(blocks, 1):

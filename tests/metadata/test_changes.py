@@ -103,6 +103,16 @@ def test_a_flush_brings_its_range_erasures_once() -> None:
     assert second.by_id("a").group(PROFILE).erasures == (EVERYTHING, RangeErasure(b"a", b"b", 6))
 
 
+def test_a_flush_by_another_than_the_owner_is_refused_if_the_owner_flushed_meanwhile() -> None:
+    def replayed(base: int) -> Flush:
+        return Flush(PROFILE, (), (FlushedTablet("a", 1, 5, (), base),))
+
+    after = apply(table(), [flush("f", {"a": 3})], "t2")
+    assert refused(after, replayed(0)) == "flushed_meanwhile"
+    assert apply(after, [replayed(3)], "t3").by_id("a").group(PROFILE).flushed == 5  # type: ignore[union-attr]
+    assert refused(after, replayed(4)) == "flushed_meanwhile"
+
+
 def test_a_flush_never_lowers_the_index_nor_comes_twice() -> None:
     after = apply(table(), [flush("f", {"a": 3})], "x")
     assert refused(after, flush("g", {"a": 2})) == "already_flushed"

@@ -103,14 +103,15 @@ def value(kind: str, dice: random.Random) -> Any:
 class Story:
     """Random changes of one table, and the txns at which one may look back."""
 
-    def __init__(self, db: ebla.Database, shape: Shape, dice: random.Random) -> None:
+    def __init__(self, db: ebla.Database, shape: Shape, dice: random.Random, name: str = "t") -> None:
         self.db = db
+        self.name = name
         self.shape = shape
         self.dice = dice
         schema = ebla.Schema(key=shape.key, groups=list(shape.groups))
         self.rows = sorted({shape.key_of(n) for n in range(KEYS)})
         splits = sorted(dice.sample(self.rows, dice.choice((0, 0, 1, 3))))
-        self.table = db.create_table("t", schema, splits=splits)
+        self.table = db.create_table(name, schema, splits=splits)
         self.txns = [1]
 
     def tell(self) -> None:
@@ -143,16 +144,16 @@ class Story:
         change = self.dice.choice(("move", "again", "rename"))
         if change == "move":
             place = f"place {self.table.schema.version}"
-            self.db.alter_table("t", groups=[group(place, columns={})], move={name: place})
+            self.db.alter_table(self.name, groups=[group(place, columns={})], move={name: place})
         elif change == "again":
             home = self.table.schema.resolve(name).group.name
-            self.db.alter_table("t", drop_columns=[name])
+            self.db.alter_table(self.name, drop_columns=[name])
             self.put_nothing()
-            self.db.alter_table("t", add_columns={home: {name: kind}})
+            self.db.alter_table(self.name, add_columns={home: {name: kind}})
         else:
-            self.db.alter_table("t", rename={name: "other"})
+            self.db.alter_table(self.name, rename={name: "other"})
             self.put_nothing()
-            self.db.alter_table("t", rename={"other": name})
+            self.db.alter_table(self.name, rename={"other": name})
 
     def put_nothing(self) -> None:
         """Make some rows exist, in files that are written under a schema between two others."""
