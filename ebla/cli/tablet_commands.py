@@ -33,15 +33,16 @@ def tablets(ctx: typer.Context, table: TableArgument, json: JsonOption = False, 
 
 
 def _plain(tablet: dict[str, Any]) -> dict[str, Any]:
-    bounds = {name: _key_text(tablet[name]) for name in ("first", "last")}
+    bounds = {name: key_text(tablet[name]) for name in ("first", "last")}
     plain: dict[str, Any] = msgspec.to_builtins({**tablet, **bounds}, enc_hook=str, str_keys=True)
     return plain
 
 
-def _key_text(key: Any) -> Any:
+def key_text(key: Any) -> Any:
+    """Return a key, or the bound of one, as text and lists where it has bytes and tuples."""
     if isinstance(key, bytes):
         return key.decode("utf-8", "backslashreplace")
-    return [_key_text(part) for part in key] if isinstance(key, tuple) else key
+    return [key_text(part) for part in key] if isinstance(key, tuple) else key
 
 
 SPLIT_EXAMPLES = examples("ebla split users g", 'ebla split users \'["t", "2026-01-01"]\'')

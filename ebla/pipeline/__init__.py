@@ -7,6 +7,8 @@
     changes        what changed in a table between two txns, as a DataFrame
     replay         the log of a store that died, sorted into fragments
     stream_into    batches of a stream into a table, each once, for a foreachBatch of your own
+    stats          how the keys of a table are spread, what is hot, and where to cut it
+    presplit       a table cut into tablets by that
     verify         every fragment read and held against what is said about it
     register       format("ebla") for a session of your own: read, write, readStream, writeStream
 
@@ -20,10 +22,12 @@ from ebla.pipeline.changes import changes
 from ebla.pipeline.datasource import register
 from ebla.pipeline.export import ExportSummary, export
 from ebla.pipeline.load import LoadSummary, load
+from ebla.pipeline.presplit import PresplitSummary, presplit
 from ebla.pipeline.progress import JobProgress
 from ebla.pipeline.replay import ReplaySummary, replay
 from ebla.pipeline.scan import scan
 from ebla.pipeline.session import session
+from ebla.pipeline.stats import TableStats, stats
 from ebla.pipeline.stream_into import stream_into
 from ebla.pipeline.verify import Finding, VerifyReport, verify
 
@@ -32,15 +36,19 @@ __all__ = [
     "Finding",
     "JobProgress",
     "LoadSummary",
+    "PresplitSummary",
     "ReplaySummary",
+    "TableStats",
     "VerifyReport",
     "changes",
     "export",
     "load",
+    "presplit",
     "register",
     "replay",
     "scan",
     "session",
+    "stats",
     "stream_into",
     "verify",
 ]

@@ -127,6 +127,17 @@ class Fragment:
         """The number of records of every block."""
         return self.footer.block_rows
 
+    def txn_span(self, block: int) -> tuple[int, int]:
+        """Return the smallest and the largest txn of a block, as Parquet has noted them; those of the file if not."""
+        if self._txn is not None:
+            return self._txn, self._txn
+        group = self._metadata.row_group(block)
+        at = self._metadata.schema.names.index(self._physical[TXN])
+        noted = group.column(at).statistics
+        if noted is None or not noted.has_min_max:
+            return self.footer.txn_min or 0, self.footer.txn_max or 0
+        return int(noted.min), int(noted.max)
+
     def blocks_of(self, first: bytes, last: bytes | None) -> tuple[int, int]:
         """Return begin and end of the blocks that may hold rows in [first, last)."""
         starts = self.footer.block_first

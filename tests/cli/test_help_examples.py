@@ -58,6 +58,8 @@ def test_the_commands_are_all_there() -> None:
         "tablets",
         "split",
         "join",
+        "histogram",
+        "presplit",
         "verify",
         "repair",
         "drop",
