@@ -41,10 +41,11 @@ from ebla.tablet.replies import REPLIES_MAX
 
 __all__ = ["LogReplay", "ReplaySummary", "Sorters"]
 
-# A task holds about so much of a table before it writes it, and reads about so much log, at least and at most.
-FLUSH_BYTES = 128 * MIB
+# A task holds about so much of a table before it writes it, as opening does: with more, most of what would be gained
+# by fewer files goes into fresh pages of memory. It reads about so much log, at least and at most.
+FLUSH_BYTES = Settings().flush_bytes
 PORTION_BYTES_MIN = 16 * MIB
-PORTION_BYTES_MAX = 192 * MIB
+PORTION_BYTES_MAX = 256 * MIB
 _JOB = "replay-"
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import mmap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,7 +130,7 @@ def open_table(name: str, metadata: TableMetadata, files: Files) -> TableState:
 class LogSorter:
     """Replays segments, in order, into the memory of tables, and writes that to fragments when it has grown.
 
-    Nothing names the fragments yet. They are written beside the reading, one after the other.
+    Nothing names the fragments yet.
     """
 
     def __init__(
@@ -151,19 +150,16 @@ class LogSorter:
         self._replayed = Replayed()
         self._segments: list[SortedSegment] = []
         self._flushes: list[SortedTable] = []
-        self._writing: Future[list[SortedTable]] | None = None
 
     def sort(self, number: int, segments: Iterable[tuple[str, SegmentBytes, bool]]) -> SortedPortion:
         """Sort the segments of a portion: path, bytes, and whether it is the last of the log."""
-        with ThreadPoolExecutor(1) as pool:
-            try:
-                for path, data, is_last in segments:
-                    self._read(SegmentReading(path, data, is_last), pool)
-                for table in self._tables.values():
-                    self._flush(table, pool)
-                self._settle()
-            except Corruption as error:
-                return SortedPortion(number, damage=Damage(error.file, error.reason, error.offset))
+        try:
+            for path, data, is_last in segments:
+                self._read(SegmentReading(path, data, is_last))
+            for table in self._tables.values():
+                self._flush(table)
+        except Corruption as error:
+            return SortedPortion(number, damage=Damage(error.file, error.reason, error.offset))
         replies = tuple(Reply(client, *told) for client, told in self._replayed.replies.items())
         return SortedPortion(
             number,
@@ -175,10 +171,10 @@ class LogSorter:
             tuple(self._refused.items()),
         )
 
-    def _read(self, reading: SegmentReading, pool: ThreadPoolExecutor) -> None:
+    def _read(self, reading: SegmentReading) -> None:
         def grown(table: TableState) -> None:
             if table.memory_bytes >= self._flush_bytes:
-                self._flush(table, pool)
+                self._flush(table)
 
         def refuse(table: TableState, error: UnknownTablet) -> None:
             self._refused[table.id] = str(error)
@@ -191,24 +187,14 @@ class LogSorter:
         previous_bytes = None if header is None else header.previous_bytes
         self._segments.append(SortedSegment(reading.info(), previous_bytes, 0 if torn is None else torn.size))
 
-    def _flush(self, table: TableState, pool: ThreadPoolExecutor) -> None:
-        """Have the memory of a table written to fragments, of one table at a time."""
-        memories = table.view.memory.items()
-        works = [FlushWork(table, group, m.blocks, m.erasures) for group, m in memories if m.blocks or m.erasures]
+    def _flush(self, table: TableState) -> None:
+        """Write the memory of a table to fragments."""
+        for group, memory in table.view.memory.items():
+            if memory.blocks or memory.erasures:
+                work = FlushWork(table, group, memory.blocks, memory.erasures)
+                info = write_fragment(work, self._files, self._new_path)
+                self._flushes.append(SortedTable(table.id, flush_change(work, info)))
         table.view = replace(table.view, memory={})
-        if works:
-            self._settle()
-            self._writing = pool.submit(lambda: [self._write(work) for work in works])
-
-    def _write(self, work: FlushWork) -> SortedTable:
-        info = write_fragment(work, self._files, self._new_path)
-        return SortedTable(work.table.id, flush_change(work, info))
-
-    def _settle(self) -> None:
-        """Wait for what is being written."""
-        if self._writing is not None:
-            writing, self._writing = self._writing, None
-            self._flushes += writing.result()
 
 
 # --- after: what they found together -------------------------------------------------------------
