@@ -30,14 +30,20 @@ Pairs = Sequence[tuple[bytes, bytes]]
 class Rocks:
     """rocksdict, a binding of RocksDB."""
 
-    def __init__(self, path: Path, write_buffer_bytes: int | None = None, compacts: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        write_buffer_bytes: int | None = None,
+        compacts: bool = True,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
         options = rocksdict.Options(raw_mode=True)
         options.set_compression_type(rocksdict.DBCompressionType.lz4())
         if write_buffer_bytes is not None:
             options.set_write_buffer_size(write_buffer_bytes)
         options.set_disable_auto_compactions(not compacts)
         blocks = rocksdict.BlockBasedOptions()
-        self._cache = rocksdict.Cache(CACHE_BYTES)  # must outlive the store
+        self._cache = rocksdict.Cache(cache_bytes)  # must outlive the store
         blocks.set_block_cache(self._cache)
         blocks.set_bloom_filter(10, False)
         options.set_block_based_table_factory(blocks)

@@ -41,8 +41,9 @@ class Scan:
         self._tables = tables
         self._projection = projection
         self._batch_rows = batch_rows
-        # The key of the last row that was given out, or a batch of that row, of which it is made when asked for.
+        # The key of the last row that was given out, or the batch it was in, of which it is made when asked for.
         self._last: tuple[Any, ...] | pa.RecordBatch | None = resumed_after
+        self._last_at = 0
         self.txn = txn
 
     @property
@@ -54,16 +55,16 @@ class Scan:
     def position(self) -> Position:
         """Where to go on later with `resume`: after the last batch or row that was given out."""
         if isinstance(self._last, pa.RecordBatch):
-            row = _dicts(self._last)[0]
-            self._last = tuple(row[name] for name in self._projection.schema.key_names)
+            names = self._projection.schema.key_names
+            row = _dicts(self._last.slice(self._last_at, 1).select(names))[0]
+            self._last = tuple(row[name] for name in names)
         return Position(self.txn, self._last)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield Arrow record batches of bounded size, in key order."""
-        names = self._projection.schema.key_names
         for table in self._tables(False):
             for batch in table.to_batches(max_chunksize=self._batch_rows):
-                self._last = batch.slice(batch.num_rows - 1).select(names)
+                self._last, self._last_at = batch, batch.num_rows - 1
                 yield batch
 
     def to_arrow(self) -> pa.Table:
@@ -85,13 +86,12 @@ class Scan:
         return sum(table.num_rows for table in self._tables(True))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        names = self._projection.schema.key_names
         projection = self._projection
         is_plain = projection.versions == 1 and all(output.kind == "typed" for output in projection.outputs)
         for table in self._tables(False):
             for batch in table.to_batches(max_chunksize=DICT_ROWS):
-                for row in _dicts(batch):
-                    self._last = tuple([row[name] for name in names])
+                for at, row in enumerate(_dicts(batch)):
+                    self._last, self._last_at = batch, at
                     yield row if is_plain else spread(row, projection)
 
 

@@ -86,6 +86,7 @@ class Fragment:
         )
         self._block_names = [name for name in self._physical if not name.startswith("key:")]
         block_bytes = self._metadata.row_group(0).total_byte_size
+        self.record_bytes = block_bytes // max(1, self.footer.block_rows[0])  # about
         self._stretches = Stretches(
             self._cached_as, cache, self.footer.block_rows, block_bytes, self._decode, self._of_block
         )
@@ -402,8 +403,8 @@ class OpenFragments:
     """The fragments that are open, least recently used closed first. Safe to use from several threads."""
 
     def __init__(self, files: Files, cache: BlockCache, open_max: int) -> None:
+        self.cache = cache
         self._files = files
-        self._cache = cache
         self._open_max = open_max
         self._lock = threading.Lock()
         # Guarded by _lock.
@@ -445,7 +446,7 @@ class OpenFragments:
         if found is not None:
             return found
         key = (file, constant_txn, version)
-        fragment = Fragment(self._files, file, self._cache, constant_txn, tail, types)
+        fragment = Fragment(self._files, file, self.cache, constant_txn, tail, types)
         with self._lock:
             fragment = self._open.setdefault(key, fragment)
             while len(self._open) > self._open_max:

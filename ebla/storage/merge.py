@@ -33,8 +33,8 @@ from ebla.storage.arrange import (
     newest_runs_first,
 )
 from ebla.storage.order import Indices, Mask, lower_bound
-from ebla.storage.overlay import overlaid
 from ebla.storage.records import FAMILY, QUALIFIER, SET, TIMESTAMP, TIMESTAMP_MAX, VALUE, Run
+from ebla.storage.short_merge import merge_few
 
 TXN_MAX = (1 << 63) - 1
 
@@ -106,17 +106,23 @@ def version_type(value: pa.DataType) -> pa.DataType:
 
 
 def merge_columns(
-    runs: Sequence[Run], types: Mapping[int, pa.DataType], rules: Rules, *, short_way: bool = True
+    runs: Sequence[Run],
+    types: Mapping[int, pa.DataType],
+    rules: Rules,
+    *,
+    limit: int | None = None,
+    short_way: bool = True,
 ) -> MergedColumns:
     """Merge runs of a columns group. `types` names the columns wanted, by field id, with their types.
 
-    A few records over a few rows go a shorter way, to the same answer.
+    A few records go a shorter way, to the same answer. To a caller who needs no more than `limit` rows, the first ones,
+    more may be given.
     """
     runs = newest_runs_first(_visible_runs(runs, rules))
     if not runs:
         return _no_columns(types, rules)
     if short_way and rules.versions == 1 and not rules.erasures and not rules.expires_alone:
-        found = overlaid(runs, types)
+        found = merge_few(runs, types, limit)
         if found is not None:
             return MergedColumns(*found)
     arranged = arrange_rows(runs)

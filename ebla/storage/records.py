@@ -114,6 +114,7 @@ class Block:
         "_columns",
         "_set_codes",
         "_skip",
+        "_tops",
         "_word_view",
         "_words",
         "bytes",
@@ -163,6 +164,7 @@ class Block:
         self._columns: dict[str, pa.Array] | None = None
         self._set_codes: tuple[Indices, int] | None = None
         self._skip = 0
+        self._tops: Indices | None = None
         self._words: Words | None = None
         self._word_view: memoryview | None = None
 
@@ -246,11 +248,28 @@ class Block:
             return 0
         if row > self.last:
             return len(self)
-        words = self.words
-        word = np.uint64(word_of(row, self._skip))
-        begin = int(words.searchsorted(word))
-        end = int(words.searchsorted(word, "right"))
+        view = self._word_view
+        if view is None:
+            view = self._word_view = self.words.data
+        word = word_of(row, self._skip)
+        begin = bisect_left(view, word)
+        if view[begin] != word:
+            return begin
+        end = bisect_right(view, word, begin)
         return begin + bisect_left(range(begin, end), row, key=self._row_at)
+
+    @property
+    def tops(self) -> Indices:
+        """The places of the first record of every row, and of all erasures."""
+        tops = self._tops
+        if tops is None:
+            is_top = np.ones(len(self), dtype=np.bool_)
+            others = pc.not_equal(self.rows.slice(1), self.rows.slice(0, len(self) - 1))
+            is_top[1:] = others.to_numpy(zero_copy_only=False)
+            if self.has_erasures:
+                is_top |= pc.fill_null(self.columns[ERASED], False).to_numpy(zero_copy_only=False)
+            tops = self._tops = np.flatnonzero(is_top)
+        return tops
 
     def _row_at(self, place: int) -> Any:
         return self.rows[place].as_py()
@@ -263,3 +282,18 @@ class Block:
             return None
         whole = begin == 0 and end == len(self)
         return Run(self.records if whole else self.records.slice(begin, end - begin), self.txn)
+
+    def slice_tops(self, first: bytes, last: bytes | None, share_max: float) -> Run | None:
+        """Return of the records with rows in [first, last) the first of each row, and all erasures.
+
+        All records, if those are more than `share_max` of them: then it is quicker to merge all.
+        """
+        tops = self.tops
+        begin = self.lower_bound(first)
+        end = len(self) if last is None else self.lower_bound(last)
+        if begin >= end:
+            return None
+        within = tops[tops.searchsorted(begin) : tops.searchsorted(end)]
+        if len(within) > share_max * (end - begin):
+            return Run(self.records.slice(begin, end - begin), self.txn)
+        return Run(self.records.take(pa.array(within)), self.txn)

@@ -29,6 +29,7 @@ from ebla.storage.merge import MergedCells, MergedColumns, Rules, merge_cells, m
 from ebla.storage.order import is_strictly_sorted, lower_bound, upper_bound
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
 from ebla.storage.topping import firsts_of_rows
+from ebla.tablet.folds import Fold, Folds
 from ebla.tablet.projection import Projection, join_rows
 from ebla.tablet.scopes import WHOLE, Scoped, covers, is_mixed, merge_scoped, restricted, scope_of
 from ebla.tablet.view import Sources, TableView, check_history
@@ -46,10 +47,11 @@ CHAIN_RECORDS_MIN = 16
 
 @dataclass(frozen=True, slots=True)
 class ReadPoint:
-    """The snapshot and the projection of a read."""
+    """The snapshot and the projection of a read, and how many rows are enough of what is merged."""
 
     as_of: int
     projection: Projection
+    limit: int | None = None
 
 
 def rules_for(group: GroupSchema, as_of: int, sources: Sources, versions: int) -> Rules:
@@ -65,6 +67,7 @@ class Reader:
         self._fragments = fragments
         self._codec = codec
         self._schema = schema
+        self._folds = Folds(fragments.cache, self.fragment, self._merged_block)
 
     def fragment(self, ref: FragmentRef) -> Fragment:
         """Return the open fragment of a reference, with columns of the types that they have by now."""
@@ -108,9 +111,50 @@ class Reader:
             runs = self._runs(
                 sources, share, map(str, types), stacked=_is_stacked(sources, rules), newest_at=_newest_at(rules)
             )
-            merged[group.id] = _as_it_is(runs, types) if is_clean else merge_columns(runs, types, rules)
+            merged[group.id] = (
+                _as_it_is(runs, types) if is_clean else merge_columns(runs, types, rules, limit=point.limit)
+            )
         batch = self.assemble(projection, merged)
         return None if batch is None else pa.Table.from_batches([batch])
+
+    def fold(self, view: TableView, tablet: TabletMetadata, row: bytes, point: ReadPoint) -> Fold | None:
+        """Return what short scans from `row` on are served from, if there is such a thing."""
+        projection = point.projection
+        group = projection.groups[0]
+        if len(projection.groups) > 1 or projection.versions > 1 or group.is_cells:
+            return None
+        if group.max_age_microseconds is not None or is_mixed(tablet.group(group.id).fragments, group):
+            return None
+        return self._folds.at(view, tablet, group, row, point.as_of)
+
+    def read_folded(self, fold: Fold, share: KeyRange, point: ReadPoint) -> pa.Table | None:
+        """Return the visible rows in `share`, which the fold serves, or None if there are none."""
+        projection = point.projection
+        group = projection.groups[0]
+        rules = rules_for(group, point.as_of, fold.sources, 1)
+        runs = self._runs(Sources(fold.sources.blocks, (), ()), share, (), newest_at=point.as_of)
+        base = fold.block.slice_range(share.first, share.last)
+        if base is not None and not runs:
+            if point.limit is not None and len(base) > point.limit:
+                base = Run(base.records.slice(0, point.limit), base.txn)
+            return pa.Table.from_arrays(self._clean_columns(base, projection), schema=projection.arrow_schema)
+        if base is not None:
+            runs.append(base)
+        merged = merge_columns(runs, projection.types[group.id], rules, limit=point.limit)
+        batch = self.assemble(projection, {group.id: merged})
+        return None if batch is None else pa.Table.from_batches([batch])
+
+    def _merged_block(self, group: GroupSchema, sources: Sources, rows: KeyRange, newest: int) -> Block | None:
+        types = {column.id: column.type for column in group.columns}
+        files = Sources((), sources.fragments, ())
+        rules = Rules(newest)
+        runs = self._runs(files, rows, map(str, types), stacked=_is_stacked(files, rules), newest_at=newest)
+        merged = merge_columns(runs, types, rules)
+        if not len(merged.rows):
+            return None
+        arrays = [merged.rows, *merged.columns.values()]
+        records = pa.RecordBatch.from_arrays(arrays, names=[ROW, *map(str, types)])
+        return Block(records, txn=newest, unique=True)
 
     def assemble(
         self, projection: Projection, merged: Mapping[int, MergedColumns | MergedCells]
@@ -139,9 +183,9 @@ class Reader:
         wanted = [ROW, ERASED, SET, *names] if stacked else [ROW, TXN, ERASED, SET, *names]
         runs = []
         for block in sources.blocks:
-            run = block.slice_range(share.first, share.last)
+            run = _slice(block, share, newest=_tops_suffice(block, newest_at))
             if run is not None:
-                runs.append(_thinned(run) if _tops_suffice(block, newest_at) else run)
+                runs.append(run)
         for ref in sources.fragments:
             found = self._fragment_runs(ref, share, wanted, newest=_tops_suffice(ref, newest_at))
             runs += [Run(run.records, ref.txn_max) for run in found] if stacked else found
@@ -159,14 +203,14 @@ class Reader:
         newest &= not ref.has_erasures  # an erasure further down would be missed
         stretches = fragment.outer_blocks(begin, end) if newest else [(begin, end)]
         if sum(b - a for a, b in stretches) <= CACHED_BLOCKS_MAX or fragment.is_cached:
-            sliced = (fragment.block(i).slice_range(share.first, share.last) for s in stretches for i in range(*s))
+            sliced = (_slice(fragment.block(i), share, newest=newest) for s in stretches for i in range(*s))
             found = [run for run in sliced if run is not None]
             if len(found) > 1 and sum(map(len, found)) <= JOINED_RECORDS_MAX:
                 found = [Run(pa.concat_batches([run.records for run in found]), found[0].txn)]
         else:
             run = fragment.read_range(share.first, share.last, names, newest=newest)
-            found = [] if run is None else [run]
-        return [_thinned(run) for run in found] if newest else found
+            found = [] if run is None else [_thinned(run) if newest else run]
+        return found
 
     def _read_mixed(
         self, group: GroupSchema, sources: Sources, share: KeyRange, rules: Rules, projection: Projection
@@ -549,6 +593,13 @@ def _tops_suffice(source: Block | FragmentRef, newest_at: int | None) -> bool:
     if newest_at is None or source.unique or source.txn_max > newest_at:
         return False
     return not source.has_partial or (isinstance(source, FragmentRef) and source.topped)
+
+
+def _slice(block: Block, share: KeyRange, *, newest: bool) -> Run | None:
+    """Return what a block has in a range, or only what counts to a reader of the `newest` record of each row."""
+    if newest and not block.unique:
+        return block.slice_tops(share.first, share.last, THIN_SHARE_MAX)
+    return block.slice_range(share.first, share.last)
 
 
 def _thinned(run: Run) -> Run:

@@ -25,6 +25,8 @@ from ebla.errors import Closed, MissingFile, RequestError, SchemaChanged, Unknow
 from ebla.metadata.table_metadata import TabletMetadata
 from ebla.ranges import ALL, KeyRange
 from ebla.storage.memory import FOLD_BLOCKS_MIN
+from ebla.storage.records import Block
+from ebla.tablet.folds import Fold
 from ebla.tablet.projection import Projection
 from ebla.tablet.reader import Reader, ReadPoint
 from ebla.tablet.scan_progress import ScanProgress, Window, after
@@ -71,6 +73,10 @@ class Scanner:
         self._projection = request.projection
         if request.where is not None:
             self._projection = with_columns_of(request.where, request.projection)
+        # Rows behind these are thrown away, whichever window they are in. From the other end, it is those before them.
+        self._enough = None if request.where is not None or request.reverse else request.limit
+        # What the last window was planned by, if it was a short one, and the view that it goes with.
+        self._fold: tuple[TableView, Fold] | None = None
 
     def tables(self, *, whole: bool = False) -> Iterator[pa.Table]:
         """Yield the rows in order, as Arrow tables of a window each; none is empty.
@@ -137,8 +143,10 @@ class Scanner:
         """Read one window. Tablets may have changed since it was cut, so it may touch several."""
         self._store.admit(self._table, window)
         view = self._view()
-        point = ReadPoint(self._txn(), self._projection)
+        point = ReadPoint(self._txn(), self._projection, self._enough)
         reader = view.parts.reader
+        if self._fold is not None and self._fold[0] is view and self._fold[1].serves(window, point.as_of):
+            return reader.read_folded(self._fold[1], window, point)
         with self._replaced(view):
             parts = [reader.read(view, tablet, share, point) for tablet, share in view.tablets_in(window)]
         found = [part for part in parts if part is not None]
@@ -190,11 +198,11 @@ class Scanner:
             share = rest.intersect(tablet.range)
             self._store.admit(self._table, tablet.range)
             assert share is not None, "the tablets cover every row"
-            sources = self._sources(view, tablet, share)
             if short is not None:
-                window = KeyRange(share.first, self._short_end(view.parts.reader, sources, share, short))
+                window = KeyRange(share.first, self._short_end(view, tablet, share, short))
                 short = None if short >= SHORT_ROWS_MAX else short * WINDOW_GROWTH
                 return [(window, 0)], after(rest, window, reverse=False)
+            sources = self._sources(view, tablet, share)
             marks = sorted(mark for one in sources for mark in self._source_marks(view.parts.reader, one, share))
             largest = self._window_rows(view, tablet, sources)
             if reverse:
@@ -210,21 +218,32 @@ class Scanner:
 
         return plan
 
-    def _short_end(self, reader: Reader, sources: Sequence[Sources], share: KeyRange, rows: int) -> bytes | None:
+    def _short_end(self, view: TableView, tablet: TabletMetadata, share: KeyRange, rows: int) -> bytes | None:
         """Return where a window ends in which no source has many more than so many rows, and one about as many.
 
         A short scan that begins anywhere should not read, merge and throw away the rest of a block.
         """
+        reader = view.parts.reader
         ends = [share.last] if share.last is not None else []
-        for one in sources:
-            for block in one.blocks:
-                at = block.lower_bound(share.first) + rows
-                if at < len(block):
-                    ends.append(block.rows[at].as_py())
-            for ref in one.fragments:
-                end = reader.fragment(ref).row_after(share.first, rows)
-                if end is not None:
-                    ends.append(end)
+        fold = reader.fold(view, tablet, share.first, ReadPoint(self._txn(), self._projection))
+        self._fold = None if fold is None else (view, fold)
+        blocks: list[Block] = []
+        if fold is not None:
+            self._wish_fold(self._projection.groups[0].id, fold.sources)
+            if fold.rows.last is not None:
+                ends.append(fold.rows.last)
+            blocks = [fold.block, *fold.sources.blocks]
+        else:
+            for one in self._sources(view, tablet, share):
+                blocks += one.blocks
+                for ref in one.fragments:
+                    end = reader.fragment(ref).row_after(share.first, rows)
+                    if end is not None:
+                        ends.append(end)
+        for block in blocks:
+            at = block.lower_bound(share.first) + rows
+            if at < len(block):
+                ends.append(block.rows[at].as_py())
         # A row of which there are many versions: all of them, and no more.
         return max(min(ends), share.first + b"\0") if ends else None
 
@@ -255,9 +274,12 @@ class Scanner:
         as_of = self._txn()
         found = [view.sources(tablet, group.id, share, as_of) for group in self._projection.groups]
         for group, sources in zip(self._projection.groups, found, strict=True):
-            if len(sources.blocks) >= FOLD_BLOCKS_MIN:
-                self._store.wish_fold(self._table, group.id)
+            self._wish_fold(group.id, sources)
         return found
+
+    def _wish_fold(self, group: int, sources: Sources) -> None:
+        if len(sources.blocks) >= FOLD_BLOCKS_MIN:
+            self._store.wish_fold(self._table, group)
 
     def _source_marks(self, reader: Reader, sources: Sources, share: KeyRange) -> Iterator[tuple[bytes, int]]:
         """Yield rows of the sources, each with the number of records from it on to the next of its source."""
