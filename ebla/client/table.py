@@ -30,9 +30,10 @@ from ebla.tablet.reader import ReadPoint
 from ebla.tablet.row_admission import RowMutation
 from ebla.tablet.scanner import Scanner, ScanRequest
 from ebla.tablet.schema_parts import SchemaParts
-from ebla.tablet.store import TabletStore, Wait, schema_changed
+from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
 from ebla.tablet.view import TableView
+from ebla.tablet.write_path import Wait, schema_changed
 
 AsOf: TypeAlias = int | datetime | Snapshot | str
 CHANGE_ATTEMPTS_MAX = 1_000

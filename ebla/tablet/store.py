@@ -1,9 +1,8 @@
 """The store: all tables of one tablet server, its log, and the workers that keep them in shape.
 
-    apply     admit -> check conflicts -> throttle -> [commit lock: txn, memory, queue] -> log -> wait
+    apply     mutations on their way to the log (write_path.py)
     read      the newest committed txn, or the one asked for -> view -> reader
-    workers   log (commit_log.py), flush and fold (flusher.py), compaction (compactor.py), and saves of METADATA that
-              commits depend on (here)
+    workers   log (commit_log.py), flush and fold (flusher.py), compaction (compactor.py)
 
 Lock order: flush lock, commit lock, then the locks inside sequencer, commit log, caches and METADATA. The commit lock
 is held for microseconds and never over I/O, with one exception: reserving txn numbers, every few seconds.
@@ -13,27 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, TypeAlias
-
-import pyarrow as pa
 
 from ebla.clock import COUNTER_BITS, Clock, TxnClock, txn_at
 from ebla.coordination.service import CoordinationService
 from ebla.errors import (
-    Closed,
-    Conflict,
     EblaError,
-    OutcomeUnknown,
     ReadOnly,
     RequestError,
-    SchemaChanged,
-    StoreError,
     Unavailable,
-    UnknownTable,
 )
-from ebla.metadata.changes import TabletAt, TakeLog
 from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.schema_change import Alteration
@@ -41,19 +30,14 @@ from ebla.settings import Settings
 from ebla.storage.cache import BlockCache
 from ebla.storage.files import Files
 from ebla.storage.fragment_reader import OpenFragments
-from ebla.storage.log_format import Slice
 from ebla.storage.log_writer import LogWriter
 from ebla.storage.merge import TXN_MAX
-from ebla.storage.order import Indices
-from ebla.storage.records import Block
-from ebla.tablet.admission import Mutation
 from ebla.tablet.alterer import Alterer
 from ebla.tablet.bulk import BulkCommit, BulkResult
 from ebla.tablet.bulk_driver import BulkDriver
 from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.care_stats import held_stats, writing_stats
 from ebla.tablet.cloning import Cloner
-from ebla.tablet.commit_log import Combined, Commit, CommitLog
 from ebla.tablet.compact_driver import CompactDriver
 from ebla.tablet.compact_job import CompactCommit, PrepareCompaction
 from ebla.tablet.compactor import Compactor
@@ -70,29 +54,13 @@ from ebla.tablet.preloader import Preloader
 from ebla.tablet.recent_rows import RecentRows
 from ebla.tablet.recutter import Recutter
 from ebla.tablet.refused_tables import RefusedTables
-from ebla.tablet.replies import Replies
-from ebla.tablet.row_admission import RowMutation
 from ebla.tablet.scanners import Scanners
 from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.shaper import Shaper
 from ebla.tablet.table_state import TableState
-from ebla.tablet.worker import IDLE_SECONDS
+from ebla.tablet.write_path import WritePath
 
 _log = logging.getLogger(__name__)
-
-Wait: TypeAlias = Literal["durable", "logged", "none"]
-
-# Look-ups of rows that may have changed are not repeated for ever when others keep changing them.
-CONFLICT_CHECKS_MAX = 100
-REPLY_BYTES = 64
-# METADATA that a commit depends on is tried again so often before the commit is given up.
-SAVE_ATTEMPTS_MAX = 10
-SAVE_PAUSE_SECONDS = 0.05
-
-
-def schema_changed(table: str) -> SchemaChanged:
-    """Return the error for a request that was made under a former schema."""
-    return SchemaChanged(f"the schema of {table!r} was changed since the request was made: make it again")
 
 
 class TabletStore:
@@ -128,7 +96,6 @@ class TabletStore:
         self.scan_pool = ThreadPoolExecutor(settings.scan_threads, thread_name_prefix="ebla-scan")
         self._opened_at = max(txn_clock.last, txn_at(clock.microseconds()))
         self._clock = clock
-        self._saves = ThreadPoolExecutor(1, thread_name_prefix="ebla-metadata")
         self._tables = OpenTables()
         self.events = self._tables.events
         self.preloader = Preloader(self._tables.all, cache)
@@ -141,6 +108,24 @@ class TabletStore:
         )
         self._gate = Gate(self._commit_lock)
         self._pauses = Pauses(self._commit_lock)
+        self._writes = WritePath(
+            self._tables,
+            self.sequencer,
+            txn_clock,
+            self.recent,
+            self._gate,
+            self._pauses,
+            self._flusher,
+            metadata,
+            clock,
+            settings,
+            server,
+            settle=self._doubts.settle,
+            make_ready=self._make_ready,
+            admit_row=self._admit_row,
+        )
+        self.apply = self._writes.apply
+        self.check_unchanged = self._writes.check_unchanged
         self._recutter = Recutter(
             self._tables,
             metadata,
@@ -149,7 +134,7 @@ class TabletStore:
             self._pauses,
             clock,
             server,
-            self._writable_log,
+            self._writes.writable_log,
             new_id,
         )
         self._alterer = Alterer(self._tables, metadata, self._recutter, self.sequencer, clock, server)
@@ -162,7 +147,7 @@ class TabletStore:
             files,
             clock,
             server,
-            self._writable_log,
+            self._writes.writable_log,
             self._nursery,
         )
         self._jobs_compact = CompactDriver(
@@ -196,13 +181,6 @@ class TabletStore:
         self.admit_row = self._loader.admit_row
         self._is_recovered = False
         self._shaper = Shaper(self._tables, self._recutter, settings, clock, self._care)
-        # Set by `start`.
-        self._commit_log: CommitLog | None = None
-        # Guarded by _commit_lock.
-        self._replies = Replies()
-        self._throttled = 0
-        self._ingested_bytes = 0
-        self._closing = False
 
     # --- tables ---
 
@@ -266,7 +244,7 @@ class TabletStore:
         """Take stock after a replay: the memory it filled, and what clients were told."""
         self._tables.count_memory()
         with self._commit_lock:
-            self._replies.restore(replies)
+            self._writes.replies.restore(replies)
         self._is_recovered = True
         for table in self._tables.all():
             self._loader.ready(table)
@@ -279,8 +257,8 @@ class TabletStore:
 
     def start(self, writer: LogWriter, fence: Callable[[], None] | None = None) -> None:
         """Begin to accept writes, into `writer`; `fence` raises once nothing may be acknowledged any more."""
-        self._commit_log = CommitLog(writer, self.sequencer, self._slices_of, self._on_durable, fence)
-        self._flusher.start(writer, self._keep_replies, self._compactor.wake)
+        self._writes.start(writer, fence)
+        self._flusher.start(writer, self._writes.keep_replies, self._compactor.wake)
         if self.settings.background_compaction:
             self._compactor.start()
             self._shaper.start()
@@ -288,18 +266,18 @@ class TabletStore:
     @property
     def is_writable(self) -> bool:
         """Whether the store was opened for writing."""
-        return self._commit_log is not None
+        return self._writes.log is not None
 
     def close(self) -> None:
         """Log what is queued, flush what would make the next open slow, and stop. Idempotent."""
         with self._commit_lock:
-            if self._closing:
+            if self._writes.is_closing:
                 return
-            self._closing = True
+            self._writes.is_closing = True
             self._tables.room.notify_all()
-            if self._commit_log is not None:
+            if self._writes.log is not None:
                 with contextlib.suppress(EblaError):  # the log's failure, which close tells of itself
-                    self._gate.wait(self._commit_log)
+                    self._gate.wait(self._writes.log)
         for table in self._tables.all():
             table.view.parts.row_cache.clear(TXN_MAX)  # or it would answer without asking whether the store is open
         self.preloader.stop()
@@ -307,111 +285,59 @@ class TabletStore:
             self._stop_writing()
         finally:
             self.scan_pool.shutdown(cancel_futures=True)
-            self._saves.shutdown()
+            self._writes.stop()
 
     @property
     def is_closed(self) -> bool:
         """Whether the store was closed, or is about to be."""
-        return self._closing
+        return self._writes.is_closing
 
     def _stop_writing(self) -> None:
-        if self._commit_log is None:
+        if self._writes.log is None:
             return
         self._shaper.stop()
         self._compactor.stop()
         self._flusher.stop()
-        failed = self._commit_log.failure is not None
-        self._commit_log.close()
+        failed = self._writes.log.failure is not None
+        self._writes.log.close()
         if not failed:
-            self._saves.submit(lambda: None).result()
+            self._writes.finish_saves()
             self._flusher.flush_down_to(self.settings.close_flush_bytes)
             with contextlib.suppress(EblaError):  # a bound that stays too high only lets the next txns begin later
                 self.txn_clock.release()
 
     def stop_writing(self, error: EblaError) -> None:
         """Accept no more writes; whoever waits, and who comes later, gets the error. Reads go on."""
-        if self._commit_log is not None:
-            self._commit_log.fail(error)
+        if self._writes.log is not None:
+            self._writes.log.fail(error)
 
     def abandon(self) -> None:
         """Stop as a crash would, writing nothing more. For tests."""
         with self._commit_lock:
-            self._closing = True
+            self._writes.is_closing = True
             self._tables.room.notify_all()
-        if self._commit_log is not None:
-            self._commit_log.abandon()
+        if self._writes.log is not None:
+            self._writes.log.abandon()
             self._shaper.stop()
             self._compactor.stop()
             self._flusher.stop()
         self.preloader.stop()
         self.scan_pool.shutdown(cancel_futures=True)
-        self._saves.shutdown()
+        self._writes.stop()
 
     # --- writing ---
 
-    def apply(
-        self,
-        table: TableState,
-        mutation: Mutation | RowMutation,
-        *,
-        unchanged_since: int | None = None,
-        wait: Wait = "durable",
-        request: tuple[str, int] | None = None,
-    ) -> int:
-        """Commit a mutation and return its txn.
+    def _make_ready(self, table: TableState) -> None:
+        """Finish what was begun with a table, and bring it online, before something is written to it."""
+        if table.is_unsettled and not table.is_paused:
+            self._recutter.settle(table)
+        if table.is_schema_in_doubt and not table.is_paused:
+            self._alterer.settle(table)
+        if table.is_offline:
+            self._loader.admit_write(table)
 
-        With `unchanged_since`, raises `Conflict` if a row it touches has changed after that txn. `request` is a
-        client's id and a sequence number: a repeated request is answered with the txn of the first.
-        """
-        log = self._writable_log()
-        if table.is_in_doubt:
-            self._doubts.settle(table.name)
-        if mutation.is_empty:
-            return self.sequencer.committed
-        if isinstance(mutation, RowMutation):
-            slots = self.recent.slots_of_one(mutation.row, table.salt)
-        else:
-            slots = self.recent.slots_of(mutation.rows, table.salt)
-        for _ in range(CONFLICT_CHECKS_MAX):
-            if table.is_unsettled and not table.is_paused:
-                self._recutter.settle(table)
-            if table.is_schema_in_doubt and not table.is_paused:
-                self._alterer.settle(table)
-            if table.is_offline:
-                self._loader.admit_write(table)
-            self._throttle(log)
-            checked_at = None
-            if unchanged_since is not None:
-                checked_at = self._check_unchanged(table, mutation.rows, slots, unchanged_since)
-            with self._commit_lock:
-                if self._gate.reserved is not None:
-                    self._gate.wait(log)
-                if table.is_paused:
-                    self._pauses.wait(table, log)
-                    continue  # the lock was given up: a bulk commit may have closed the gate
-                if table.is_unsettled or table.is_schema_in_doubt or table.is_offline:
-                    continue
-                if self._closing:
-                    raise Closed("the store was closed")
-                if table.is_dropped:
-                    raise UnknownTable(f"the table {table.name!r} was dropped")
-                if mutation.schema_version not in (0, table.view.parts.version):
-                    raise schema_changed(table.name)
-                if request is not None and (known := self._replies.find(request)) is not None:
-                    txn = known
-                    break
-                if checked_at is not None and self._changed_since(table, slots, checked_at):
-                    continue
-                txn = self._commit(log, table, mutation, slots, wait, request)
-                break
-        else:
-            raise Conflict(f"rows of {table.name!r} keep changing: try again with fewer rows or fewer writers")
-        if wait == "none":
-            return txn
-        log.wait(txn)
-        if wait == "durable":
-            self.sequencer.wait_stable(txn)
-        return txn
+    def _admit_row(self, table: TableState, row: bytes) -> None:
+        self._loader.admit_row(table, row)
 
     def commit_bulk(self, commit: BulkCommit) -> BulkResult:
         """Make the files of a bulk job part of their table, all of them or none; a job is applied once.
@@ -436,177 +362,11 @@ class TabletStore:
             case CompactCommit():
                 return self._jobs_compact.commit(order)
 
-    def _writable_log(self) -> CommitLog:
-        if self._closing:
-            raise Closed("the store was closed")
-        if self._commit_log is None:
-            raise ReadOnly("the store was opened read-only: open it without read_only to write")
-        if self._commit_log.failure is not None:
-            raise self._commit_log.failure
-        return self._commit_log
-
-    def _commit(
-        self,
-        log: CommitLog,
-        table: TableState,
-        mutation: Mutation | RowMutation,
-        slots: Indices,
-        wait: Wait,
-        request: tuple[str, int] | None,
-    ) -> int:
-        """Allocate a txn, make the records part of memory and queue them for the log. The commit lock is held."""
-        txn = self.txn_clock.next()
-        self.sequencer.allocate(txn)
-        try:
-            self._stage(log, table, mutation, txn, slots, wait, request)
-        except BaseException as error:
-            # An interrupt may leave records in memory that are not in the queue. A later commit would make them
-            # visible without their ever being in the log, so there must be no later commit.
-            log.fail(error)
-            raise
-        return txn
-
-    def _stage(
-        self,
-        log: CommitLog,
-        table: TableState,
-        mutation: Mutation | RowMutation,
-        txn: int,
-        slots: Indices,
-        wait: Wait,
-        request: tuple[str, int] | None,
-    ) -> None:
-        reply = None if request is None else self._replies.remember(request, txn)
-        before = table.memory_bytes
-        self._ingested_bytes += mutation.bytes
-        commit, first_touched = table.stage(mutation, txn, reply)
-        self._tables.memory_bytes += table.memory_bytes - before
-        watched = self.recent.change(slots, txn)
-        if len(watched):
-            table.row_cache.drop(mutation.rows, watched)
-        if mutation.ranges:
-            table.row_cache.clear(txn)
-        if first_touched:
-            self.sequencer.add_future_dependencies(txn, 1)
-            self._saves.submit(self._take_log, table, first_touched, txn)
-        log.push(commit, attended=wait != "none")
-        if self._tables.memory_bytes >= self.settings.flush_bytes or table.fold_wanted:
-            self._flusher.wake()
-
-    def _throttle(self, log: CommitLog) -> None:
-        """Wait while too much is queued for the log, or in memory."""
-        if self._has_room(log):
-            return
-        with self._commit_lock:
-            self._throttled += 1
-            while not self._closing:
-                if log.failure is not None:
-                    raise log.failure
-                if self._has_room(log):
-                    return
-                if self._flusher.failure is not None and self._tables.memory_bytes > self.settings.memory_bytes_max:
-                    raise StoreError(f"memory is full and cannot be flushed: {self._flusher.failure}")
-                self._flusher.wake()
-                self._tables.room.wait(IDLE_SECONDS)
-
-    def _has_room(self, log: CommitLog) -> bool:
-        settings = self.settings
-        return log.queued_bytes <= settings.queue_bytes_max and self._tables.memory_bytes <= settings.memory_bytes_max
-
-    # --- conflicts ---
-
-    def check_unchanged(self, table: TableState, rows: pa.Array, since: int) -> None:
-        """Raise `Conflict` if one of these rows changed after `since`."""
-        self._check_unchanged(table, rows, self.recent.slots_of(rows, table.salt), since)
-
-    def _check_unchanged(self, table: TableState, rows: pa.Array, slots: Indices, since: int) -> int:
-        """Raise `Conflict` if a row changed after `since`; return up to which txn that is known."""
-        with self._commit_lock:  # not between the allocation of a txn and its records
-            checked_at = self.sequencer.allocated
-            view = table.view
-        suspects = self.recent.changed_after(slots, since)
-        if table.last_wide_txn > since:
-            suspects[:] = True
-        for place in suspects.nonzero()[0]:
-            row = rows[int(place)].as_py()
-            self.admit_row(table, row)
-            tablet = view.metadata.tablet_for(row)
-            # What an erasure left behind may be gone from below the floor: then nobody can say that nothing happened.
-            floor = max((state.floor_txn for state in tablet.groups), default=0)
-            latest = max(table.reader.latest_txn(view, tablet, row), floor)
-            if latest > since:
-                key = table.codec.decode(row)
-                shown = key[0] if len(key) == 1 else key
-                told = f"may have changed until txn {latest}" if latest == floor else f"changed at txn {latest}"
-                raise Conflict(f"row {shown!r} of {table.name!r} {told}, after {since}: read it again")
-        return max(since, checked_at)
-
-    def _changed_since(self, table: TableState, slots: Indices, txn: int) -> bool:
-        return table.last_wide_txn > txn or bool(self.recent.changed_after(slots, txn).any())
-
-    # --- after the log ---
-
-    def _slices_of(self, table_id: str, block: Block) -> tuple[Slice, ...]:
-        table = self._tables.find(table_id)
-        return () if table is None else table.slices_of(block)
-
-    def _on_durable(self, combined: Sequence[Combined], txn: int) -> None:
-        with self._commit_lock:
-            for one in combined:
-                table = self._tables.find(one.new.table)
-                if table is not None:
-                    with self._tables.counted(table):
-                        table.combined(one.new.group.id, one)
-            self.sequencer.commit(txn)
-            if self._throttled:
-                self._throttled = 0
-                self._tables.room.notify_all()
-
-    def _take_log(self, table: TableState, tablets: Sequence[TabletMetadata], txn: int) -> None:
-        """Save that the tablets' writes are in this server's log: what their first commit depends on."""
-        change = TakeLog(tuple(TabletAt(t.id, t.epoch) for t in tablets), self.server, self.server)
-        failure: Exception | None = None
-        for attempt in range(SAVE_ATTEMPTS_MAX):
-            if attempt and not self._closing:
-                self._clock.sleep(SAVE_PAUSE_SECONDS)
-            try:
-                metadata = self.metadata.commit(table.id, [change])
-            except UnknownTable:
-                self.sequencer.resolve_future_dependencies(txn, 1)
-                return
-            except Exception as error:  # repeating it does no harm, even if it was done
-                failure = error
-                continue
-            self._tables.use_metadata(table, metadata, self.server)
-            self.sequencer.resolve_future_dependencies(txn, 1)
-            return
-        # The commit is in the log, and shown: whoever waits for it must not take it for one that never was.
-        unknown = OutcomeUnknown(
-            f"the commit is in the log, but METADATA of {table.name!r} could not be saved ({failure}): reopen the "
-            "store, and read before repeating it"
-        )
-        unknown.__cause__ = failure
-        self.sequencer.fail(unknown)
-
-    def _keep_replies(self, needed: int) -> None:
-        """Log the replies again that stand only below `needed`, where the log is about to go."""
-        with self._commit_lock:
-            if not self._replies.only_below(needed):
-                return
-            log = self._writable_log()
-            self._gate.wait(log)
-            old = self._replies.only_below(needed)  # the lock was given up in between
-            txn = self.txn_clock.next()
-            self.sequencer.allocate(txn)
-            log.push(Commit(txn, REPLY_BYTES * len(old), older_replies=tuple(old)), attended=True)
-            self._replies.logged_again(old, txn)
-        log.wait(txn)
-
     # --- care ---
 
     def flush(self, table: TableState) -> None:
         """Write everything that is committed in a table to fragments."""
-        log = self._writable_log()
+        log = self._writes.writable_log()
         table.check_whole()
         log.wait(self.sequencer.allocated)
         self._flusher.flush_table(table)
@@ -619,7 +379,7 @@ class TabletStore:
 
     def unload_table(self, name: str) -> None:
         """Take a table offline; nothing happens if it is."""
-        self._writable_log()
+        self._writes.writable_log()
         self._loader.unload(self.table(name))
 
     def load_table(self, name: str) -> None:
@@ -633,7 +393,7 @@ class TabletStore:
         self._loader.load_all(table)
 
     def _check_writable(self, table: TableState) -> None:
-        self._writable_log()
+        self._writes.writable_log()
         self._check_online(table)
 
     def _check_online(self, table: TableState) -> None:
@@ -683,13 +443,13 @@ class TabletStore:
         """
         if as_of is None and at_once:
             as_of = max(self.sequencer.committed, self._opened_at)
-            if self._commit_log is not None:
+            if self._writes.log is not None:
                 as_of = max(as_of, self.txn_clock.last, self._clock.microseconds() << COUNTER_BITS)
                 if uncommitted:
                     self.txn_clock.observe(as_of)
                     # Whoever got a smaller txn before that has its records in memory once the lock is free.
                     with self._commit_lock:
-                        self._gate.wait(self._commit_log, as_of)
+                        self._gate.wait(self._writes.log, as_of)
                         return as_of
         if as_of is None:
             if not uncommitted:
@@ -697,13 +457,13 @@ class TabletStore:
             with self._commit_lock:  # not between the allocation of a txn and its records
                 return self.sequencer.allocated
         if as_of > self.sequencer.committed:
-            if self._commit_log is None:
+            if self._writes.log is None:
                 return self._read_only_txn(as_of)
             self.txn_clock.observe(as_of)
             with self._commit_lock:
-                self._gate.wait(self._commit_log, as_of)
+                self._gate.wait(self._writes.log, as_of)
                 in_flight = min(as_of, self.sequencer.allocated)
-            self._commit_log.wait(in_flight)
+            self._writes.log.wait(in_flight)
         return as_of
 
     def _read_only_txn(self, as_of: int) -> int:
@@ -730,9 +490,9 @@ class TabletStore:
 
     def sync(self, txn: int | None = None) -> int:
         """Wait until everything up to `txn` (default: everything so far) is stable; return the stable txn."""
-        if self._commit_log is not None:
+        if self._writes.log is not None:
             target = self.sequencer.allocated if txn is None else min(txn, self.sequencer.allocated)
-            self._commit_log.wait(target)
+            self._writes.log.wait(target)
             self.sequencer.wait_stable(target)
         return self.sequencer.stable
 
@@ -773,12 +533,14 @@ class TabletStore:
             "txn_committed": self.sequencer.committed,
             "txn_stable": self.sequencer.stable,
             "memory_bytes": self._tables.memory_bytes,
-            "queued_bytes": self._commit_log.queued_bytes if self._commit_log is not None else 0,
+            "queued_bytes": self._writes.log.queued_bytes if self._writes.log is not None else 0,
             "log_bytes": self._flusher.log_bytes(),
             "log_segments": self._flusher.log_segments(),
             "log_held_by": self._log_held_by(),
             "flushes": self._flusher.flushes,
-            "writing": writing_stats(self._ingested_bytes, self._flusher.bytes_written, self._compactor.bytes_written),
+            "writing": writing_stats(
+                self._writes.ingested_bytes, self._flusher.bytes_written, self._compactor.bytes_written
+            ),
             "folds": self._flusher.folds,
             "compactions": self._compactor.stats(),
             "scanners": self.scanners.stats(),

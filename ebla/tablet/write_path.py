@@ -1,0 +1,349 @@
+"""The way of a write through the store, from an admitted mutation to a stable commit.
+
+    apply   table made ready -> throttled -> rows unchanged? -> [commit lock: txn, memory, queue] -> log -> stable
+                                                                                                     |
+    METADATA that the first commit of a tablet depends on is saved beside it  ----------------------'
+
+Commits queue under the commit lock in the order of their txns; the log writes them in that order. What was promised to
+a client by request id is kept in the log as long as it may ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+
+from ebla.clock import Clock, TxnClock
+from ebla.errors import Closed, Conflict, OutcomeUnknown, ReadOnly, SchemaChanged, StoreError, UnknownTable
+from ebla.metadata.changes import TabletAt, TakeLog
+from ebla.metadata.table_metadata import TabletMetadata
+from ebla.metadata.transaction import MetadataServer
+from ebla.settings import Settings
+from ebla.storage.log_format import Slice
+from ebla.storage.log_writer import LogWriter
+from ebla.storage.order import Indices
+from ebla.storage.records import Block
+from ebla.tablet.admission import Mutation
+from ebla.tablet.commit_log import Combined, Commit, CommitLog
+from ebla.tablet.flusher import Flusher
+from ebla.tablet.gate import Gate
+from ebla.tablet.open_tables import OpenTables
+from ebla.tablet.pauses import Pauses
+from ebla.tablet.recent_rows import RecentRows
+from ebla.tablet.replies import Replies
+from ebla.tablet.row_admission import RowMutation
+from ebla.tablet.sequencer import Sequencer
+from ebla.tablet.table_state import TableState
+from ebla.tablet.worker import IDLE_SECONDS
+
+__all__ = ["Wait", "WritePath", "schema_changed"]
+
+Wait: TypeAlias = Literal["durable", "logged", "none"]
+
+# Look-ups of rows that may have changed are not repeated for ever when others keep changing them.
+CONFLICT_CHECKS_MAX = 100
+REPLY_BYTES = 64
+# METADATA that a commit depends on is tried again so often before the commit is given up.
+SAVE_ATTEMPTS_MAX = 10
+SAVE_PAUSE_SECONDS = 0.05
+
+
+def schema_changed(table: str) -> SchemaChanged:
+    """Return the error for a request that was made under a former schema."""
+    return SchemaChanged(f"the schema of {table!r} was changed since the request was made: make it again")
+
+
+class WritePath:
+    """Commits mutations. Safe to use from several threads.
+
+    `settle` clears up what is in doubt about a table's name; `make_ready` finishes what was begun with a table and
+    brings it online; `admit_row` loads the tablet of a row.
+    """
+
+    def __init__(
+        self,
+        tables: OpenTables,
+        sequencer: Sequencer,
+        txn_clock: TxnClock,
+        recent: RecentRows,
+        gate: Gate,
+        pauses: Pauses,
+        flusher: Flusher,
+        metadata: MetadataServer,
+        clock: Clock,
+        settings: Settings,
+        server: str,
+        *,
+        settle: Callable[[str], None],
+        make_ready: Callable[[TableState], None],
+        admit_row: Callable[[TableState, bytes], None],
+    ) -> None:
+        # Set once.
+        self._tables = tables
+        self._sequencer = sequencer
+        self._txn_clock = txn_clock
+        self._recent = recent
+        self._gate = gate
+        self._pauses = pauses
+        self._flusher = flusher
+        self._metadata = metadata
+        self._clock = clock
+        self._settings = settings
+        self._server = server
+        self._settle = settle
+        self._make_ready = make_ready
+        self._admit_row = admit_row
+        self._lock = tables.lock
+        self._saves = ThreadPoolExecutor(1, thread_name_prefix="ebla-metadata")
+        # Set by `start`; None where nothing is written.
+        self.log: CommitLog | None = None
+        # Guarded by the commit lock.
+        self.replies = Replies()
+        self.ingested_bytes = 0
+        self.is_closing = False
+        self._throttled = 0
+
+    # --- life ---
+
+    def start(self, writer: LogWriter, fence: Callable[[], None] | None) -> None:
+        """Begin to accept writes."""
+        self.log = CommitLog(writer, self._sequencer, self._slices_of, self._on_durable, fence)
+
+    def finish_saves(self) -> None:
+        """Wait until METADATA that commits depend on is saved."""
+        self._saves.submit(lambda: None).result()
+
+    def stop(self) -> None:
+        """Let go of the thread; the log is closed before."""
+        self._saves.shutdown()
+
+    # --- commits ---
+
+    def apply(
+        self,
+        table: TableState,
+        mutation: Mutation | RowMutation,
+        *,
+        unchanged_since: int | None = None,
+        wait: Wait = "durable",
+        request: tuple[str, int] | None = None,
+    ) -> int:
+        """Commit a mutation and return its txn.
+
+        With `unchanged_since`, raises `Conflict` if a row it touches has changed after that txn. `request` is a
+        client's id and a sequence number: a repeated request is answered with the txn of the first.
+        """
+        log = self.writable_log()
+        if table.is_in_doubt:
+            self._settle(table.name)
+        if mutation.is_empty:
+            return self._sequencer.committed
+        if isinstance(mutation, RowMutation):
+            slots = self._recent.slots_of_one(mutation.row, table.salt)
+        else:
+            slots = self._recent.slots_of(mutation.rows, table.salt)
+        for _ in range(CONFLICT_CHECKS_MAX):
+            self._make_ready(table)
+            self._throttle(log)
+            checked_at = None
+            if unchanged_since is not None:
+                checked_at = self._check_unchanged(table, mutation.rows, slots, unchanged_since)
+            with self._lock:
+                if self._gate.reserved is not None:
+                    self._gate.wait(log)
+                if table.is_paused:
+                    self._pauses.wait(table, log)
+                    continue  # the lock was given up: a bulk commit may have closed the gate
+                if table.is_unsettled or table.is_schema_in_doubt or table.is_offline:
+                    continue
+                if self.is_closing:
+                    raise Closed("the store was closed")
+                if table.is_dropped:
+                    raise UnknownTable(f"the table {table.name!r} was dropped")
+                if mutation.schema_version not in (0, table.view.parts.version):
+                    raise schema_changed(table.name)
+                if request is not None and (known := self.replies.find(request)) is not None:
+                    txn = known
+                    break
+                if checked_at is not None and self._changed_since(table, slots, checked_at):
+                    continue
+                txn = self._commit(log, table, mutation, slots, wait, request)
+                break
+        else:
+            raise Conflict(f"rows of {table.name!r} keep changing: try again with fewer rows or fewer writers")
+        if wait == "none":
+            return txn
+        log.wait(txn)
+        if wait == "durable":
+            self._sequencer.wait_stable(txn)
+        return txn
+
+    def writable_log(self) -> CommitLog:
+        """Return the log if it takes commits; else raise what keeps it from that."""
+        if self.is_closing:
+            raise Closed("the store was closed")
+        if self.log is None:
+            raise ReadOnly("the store was opened read-only: open it without read_only to write")
+        if self.log.failure is not None:
+            raise self.log.failure
+        return self.log
+
+    def _commit(
+        self,
+        log: CommitLog,
+        table: TableState,
+        mutation: Mutation | RowMutation,
+        slots: Indices,
+        wait: Wait,
+        request: tuple[str, int] | None,
+    ) -> int:
+        """Allocate a txn, make the records part of memory and queue them for the log. The commit lock is held."""
+        txn = self._txn_clock.next()
+        self._sequencer.allocate(txn)
+        try:
+            self._stage(log, table, mutation, txn, slots, wait, request)
+        except BaseException as error:
+            # An interrupt may leave records in memory that are not in the queue. A later commit would make them
+            # visible without their ever being in the log, so there must be no later commit.
+            log.fail(error)
+            raise
+        return txn
+
+    def _stage(
+        self,
+        log: CommitLog,
+        table: TableState,
+        mutation: Mutation | RowMutation,
+        txn: int,
+        slots: Indices,
+        wait: Wait,
+        request: tuple[str, int] | None,
+    ) -> None:
+        reply = None if request is None else self.replies.remember(request, txn)
+        before = table.memory_bytes
+        self.ingested_bytes += mutation.bytes
+        commit, first_touched = table.stage(mutation, txn, reply)
+        self._tables.memory_bytes += table.memory_bytes - before
+        watched = self._recent.change(slots, txn)
+        if len(watched):
+            table.row_cache.drop(mutation.rows, watched)
+        if mutation.ranges:
+            table.row_cache.clear(txn)
+        if first_touched:
+            self._sequencer.add_future_dependencies(txn, 1)
+            self._saves.submit(self._take_log, table, first_touched, txn)
+        log.push(commit, attended=wait != "none")
+        if self._tables.memory_bytes >= self._settings.flush_bytes or table.fold_wanted:
+            self._flusher.wake()
+
+    def _throttle(self, log: CommitLog) -> None:
+        """Wait while too much is queued for the log, or in memory."""
+        if self._has_room(log):
+            return
+        with self._lock:
+            self._throttled += 1
+            while not self.is_closing:
+                if log.failure is not None:
+                    raise log.failure
+                if self._has_room(log):
+                    return
+                if self._flusher.failure is not None and self._tables.memory_bytes > self._settings.memory_bytes_max:
+                    raise StoreError(f"memory is full and cannot be flushed: {self._flusher.failure}")
+                self._flusher.wake()
+                self._tables.room.wait(IDLE_SECONDS)
+
+    def _has_room(self, log: CommitLog) -> bool:
+        settings = self._settings
+        return log.queued_bytes <= settings.queue_bytes_max and self._tables.memory_bytes <= settings.memory_bytes_max
+
+    # --- conflicts ---
+
+    def check_unchanged(self, table: TableState, rows: pa.Array, since: int) -> None:
+        """Raise `Conflict` if one of these rows changed after `since`."""
+        self._check_unchanged(table, rows, self._recent.slots_of(rows, table.salt), since)
+
+    def _check_unchanged(self, table: TableState, rows: pa.Array, slots: Indices, since: int) -> int:
+        """Raise `Conflict` if a row changed after `since`; return up to which txn that is known."""
+        with self._lock:  # not between the allocation of a txn and its records
+            checked_at = self._sequencer.allocated
+            view = table.view
+        suspects = self._recent.changed_after(slots, since)
+        if table.last_wide_txn > since:
+            suspects[:] = True
+        for place in suspects.nonzero()[0]:
+            row = rows[int(place)].as_py()
+            self._admit_row(table, row)
+            tablet = view.metadata.tablet_for(row)
+            # What an erasure left behind may be gone from below the floor: then nobody can say that nothing happened.
+            floor = max((state.floor_txn for state in tablet.groups), default=0)
+            latest = max(table.reader.latest_txn(view, tablet, row), floor)
+            if latest > since:
+                key = table.codec.decode(row)
+                shown = key[0] if len(key) == 1 else key
+                told = f"may have changed until txn {latest}" if latest == floor else f"changed at txn {latest}"
+                raise Conflict(f"row {shown!r} of {table.name!r} {told}, after {since}: read it again")
+        return max(since, checked_at)
+
+    def _changed_since(self, table: TableState, slots: Indices, txn: int) -> bool:
+        return table.last_wide_txn > txn or bool(self._recent.changed_after(slots, txn).any())
+
+    # --- after the log ---
+
+    def _slices_of(self, table_id: str, block: Block) -> tuple[Slice, ...]:
+        table = self._tables.find(table_id)
+        return () if table is None else table.slices_of(block)
+
+    def _on_durable(self, combined: Sequence[Combined], txn: int) -> None:
+        with self._lock:
+            for one in combined:
+                table = self._tables.find(one.new.table)
+                if table is not None:
+                    with self._tables.counted(table):
+                        table.combined(one.new.group.id, one)
+            self._sequencer.commit(txn)
+            if self._throttled:
+                self._throttled = 0
+                self._tables.room.notify_all()
+
+    def _take_log(self, table: TableState, tablets: Sequence[TabletMetadata], txn: int) -> None:
+        """Save that the tablets' writes are in this server's log: what their first commit depends on."""
+        change = TakeLog(tuple(TabletAt(t.id, t.epoch) for t in tablets), self._server, self._server)
+        failure: Exception | None = None
+        for attempt in range(SAVE_ATTEMPTS_MAX):
+            if attempt and not self.is_closing:
+                self._clock.sleep(SAVE_PAUSE_SECONDS)
+            try:
+                metadata = self._metadata.commit(table.id, [change])
+            except UnknownTable:
+                self._sequencer.resolve_future_dependencies(txn, 1)
+                return
+            except Exception as error:  # repeating it does no harm, even if it was done
+                failure = error
+                continue
+            self._tables.use_metadata(table, metadata, self._server)
+            self._sequencer.resolve_future_dependencies(txn, 1)
+            return
+        # The commit is in the log, and shown: whoever waits for it must not take it for one that never was.
+        unknown = OutcomeUnknown(
+            f"the commit is in the log, but METADATA of {table.name!r} could not be saved ({failure}): reopen the "
+            "store, and read before repeating it"
+        )
+        unknown.__cause__ = failure
+        self._sequencer.fail(unknown)
+
+    def keep_replies(self, needed: int) -> None:
+        """Log the replies again that stand only below `needed`, where the log is about to go."""
+        with self._lock:
+            if not self.replies.only_below(needed):
+                return
+            log = self.writable_log()
+            self._gate.wait(log)
+            old = self.replies.only_below(needed)  # the lock was given up in between
+            txn = self._txn_clock.next()
+            self._sequencer.allocate(txn)
+            log.push(Commit(txn, REPLY_BYTES * len(old), older_replies=tuple(old)), attended=True)
+            self.replies.logged_again(old, txn)
+        log.wait(txn)
