@@ -22,13 +22,13 @@ from ebla.client.database import open as open_database
 from ebla.clock import Clock, SystemClock
 from ebla.coordination.service import CoordinationService
 from ebla.errors import StoreLocked
-from ebla.metadata.store import MetadataStore
 from ebla.metadata.transaction import MetadataServer
 from ebla.settings import Settings
 from ebla.storage.files import Files, LocalFiles
 from ebla.tablet.bulk import BulkCommit, BulkResult
 from ebla.tablet.bulk_jobs import JobIntent, begin_job, end_job, remove_leftovers
 from ebla.tablet.bulk_mail import order_by_mail
+from ebla.tablet.open_metadata import open_metadata
 from ebla.tablet.orders import Answer, Order
 
 __all__ = ["begin_job_at", "commit_bulk_at", "end_job_at", "order_at", "remove_leftovers"]
@@ -93,4 +93,4 @@ def _parts(root: Root) -> Iterator[tuple[CoordinationService, Files, Clock]]:
 
 
 def _metadata(coordination: CoordinationService, files: Files, clock: Clock) -> MetadataServer:
-    return MetadataServer(coordination, MetadataStore(files), clock, server_id="", new_id=new_id)
+    return open_metadata(coordination, files, clock, new_id, read_only=True)

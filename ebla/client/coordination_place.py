@@ -17,7 +17,7 @@ from ebla.coordination.service import CoordinationService, InvalidNode
 from ebla.coordination.sqlite import SqliteCoordination
 from ebla.errors import Corruption, MissingFile, RequestError, StoreError, StoreNotFound
 from ebla.storage.files import Files
-from ebla.tablet.opening import IDENTITY_NODE
+from ebla.tablet.identity import IDENTITY_NODE
 
 COORDINATION_FILE = "coordination.sqlite"
 ADDRESS_FILE = "coordination.address"

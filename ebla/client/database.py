@@ -48,6 +48,7 @@ def open(  # noqa: A001 - ebla.open reads best
     create: bool = True,
     settings: Settings | None = None,
     coordination: str | None = None,
+    metadata: Sequence[str | os.PathLike[str]] | None = None,
 ) -> Database:
     """Open the store in a directory, making it if it is not there.
 
@@ -56,11 +57,16 @@ def open(  # noqa: A001 - ebla.open reads best
 
     `coordination` is the address of a ZooKeeper ensemble (``zk://host:port,host:port/znode``) for a store whose
     directory several hosts see; it is needed when the store is made, and remembered. Without it, a file does.
+
+    `metadata` names further directories, best on other disks, that keep a copy of METADATA each; they are remembered.
+    A change is made when a majority of all, the store's own directory included, has it: with two further ones, any one
+    of the three may be lost or damaged. One that was lost is filled again when it is named again.
     """
     root = checked_root(path)
     settings = settings or Settings()
     if not isinstance(settings, Settings):
         raise RequestError(f"settings is an ebla.Settings, not {type(settings).__name__}")
+    places = _checked_places(metadata)
     address = chosen_address(root, coordination, may_create=create and not read_only)
     files = LocalFiles(root)
     clock = SystemClock()
@@ -88,7 +94,9 @@ def open(  # noqa: A001 - ebla.open reads best
             if not read_only:
                 ownership = Ownership(service, clock, root, settings.owner_lease_seconds)
                 undo.callback(ownership.release)
-        database = Database.wire(root, files, service, clock, settings, lock, ownership, read_only=read_only)
+        database = Database.wire(
+            root, files, service, clock, settings, lock, ownership, read_only=read_only, metadata=places
+        )
         undo.pop_all()
     return database
 
@@ -101,6 +109,15 @@ def checked_root(path: object) -> Path:
     if not isinstance(text, str) or "://" in text:
         raise RequestError(f"a store is a local directory, and {text!r} is none: give a path, such as 'data'")
     return Path(text)
+
+
+def _checked_places(metadata: object) -> list[Path] | None:
+    """Return the further directories of METADATA; None if nothing was said about them."""
+    if metadata is None:
+        return None
+    if isinstance(metadata, (str, os.PathLike)) or not isinstance(metadata, Sequence):
+        raise RequestError(f"metadata is a list of directories, not {metadata!r}")
+    return [checked_root(place) for place in metadata]
 
 
 def new_id() -> str:
@@ -142,6 +159,7 @@ class Database:
         ownership: Ownership | None = None,
         *,
         read_only: bool = False,
+        metadata: Sequence[Path] | None = None,
     ) -> Database:
         """Put a database together from its parts: what `open` does, and tests with parts of their own."""
         store = open_store(
@@ -152,6 +170,7 @@ class Database:
             new_id=new_id,
             read_only=read_only,
             fence=None if ownership is None else ownership.check,
+            metadata_places=metadata,
         )
         if read_only:
             return cls(path, store, coordination, lock, clock=clock)

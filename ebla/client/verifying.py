@@ -7,6 +7,7 @@ ebla.repair("data", dry_run=False)    does it; the store must be closed
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import uuid
 from pathlib import Path
@@ -17,6 +18,7 @@ from ebla.clock import SystemClock
 from ebla.errors import StoreNotFound
 from ebla.metadata.directory import TableDirectory
 from ebla.storage.files import LocalFiles
+from ebla.tablet.open_metadata import open_metadata
 from ebla.tablet.verify import Verifier, VerifyReport
 
 __all__ = ["VerifyReport", "repair", "verify"]
@@ -39,7 +41,16 @@ def repair(path: str | os.PathLike[str], *, dry_run: bool = True) -> VerifyRepor
         return verify(path)
     with owning(_root(path)) as owned:
         verifier = Verifier(owned.coordination, owned.files, TableDirectory(owned.coordination, owned.clock))
-        return verifier.repair(lambda: str(uuid.uuid4()))
+        report = verifier.repair(new_id)
+        if any(finding.kind == "copy" and finding.repair for finding in report.findings):
+            open_metadata(owned.coordination, owned.files, owned.clock, new_id)  # its servers fetch what they lack
+            report = dataclasses.replace(report, repaired=True)
+        return report
+
+
+def new_id() -> str:
+    """Return an id that was never given out before."""
+    return str(uuid.uuid4())
 
 
 def _root(path: str | os.PathLike[str]) -> Path:

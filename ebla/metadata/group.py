@@ -116,6 +116,20 @@ class MetadataGroup:
             self._drive()
         return damaged
 
+    def catch_up(self, ticks_max: int) -> list[str]:
+        """Let servers that lack what is current fetch it; return those that lack it still."""
+        with self._driving():
+            for _ in range(ticks_max):
+                self._drive()
+                if not self._behind():
+                    return []
+                self._tick()
+            self._drive()
+            return self._behind()
+
+    def _behind(self) -> list[str]:
+        return [name for name, peer in self._peers.items() if peer.current is None and not peer.is_gone]
+
     def join(self, server: str) -> None:
         """Make a started server one of the table's; `Unavailable` if that cannot be done now."""
         self._wish(server, lambda peer: peer.join())

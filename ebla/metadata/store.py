@@ -61,13 +61,13 @@ class MetadataStore:
         if snapshot_every < 1:
             raise ValueError("snapshot_every is at least 1")
         self._files = files
-        self._snapshot_every = snapshot_every
+        self.snapshot_every = snapshot_every
         # Of files that were written or read here, by path; they never change. So pruning reads few of them again.
         self._headers: dict[str, _Header] = {}
 
     def is_snapshot(self, metadata: TableMetadata) -> bool:
         """Whether a transaction with this outcome is saved as a snapshot."""
-        return (metadata.sequence - 1) % self._snapshot_every == 0
+        return (metadata.sequence - 1) % self.snapshot_every == 0
 
     def save(self, base: TableMetadata | None, metadata: TableMetadata, changes: Sequence[Change]) -> None:
         """Make the transaction that leads from `base` to `metadata` by `changes` durable. It is not current yet."""

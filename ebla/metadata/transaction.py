@@ -75,7 +75,7 @@ class MetadataServer:
         self._coordination = coordination
         self._store = store
         self._clock = clock
-        self._server_id = server_id
+        self._server_ids: tuple[str, ...] = (server_id,)  # those who keep tables that are made here
         self._new_id = new_id
         self._attempts_max = attempts_max
         self._pause_seconds = pause_seconds
@@ -293,7 +293,7 @@ class MetadataServer:
         metadata = initial.with_txnid(self._new_id(), 1)
         metadata.check()
         self._store.save(None, metadata, ())
-        config = TableConfig(name, "running", metadata.txnid, (self._server_id,))
+        config = TableConfig(name, "running", metadata.txnid, self._server_ids)
         try:
             version = self.directory.create(table_id, config)
         except OutcomeUnknown:
@@ -314,6 +314,10 @@ class MetadataServer:
         with self._lock:
             self._queues.pop(table_id, None)
         return table_id
+
+    def discard(self, table_id: str, txnid: str) -> None:
+        """Remove the file of a transaction of a table that is gone for good, wherever it is kept."""
+        self._store.discard(table_id, txnid)
 
     def settle(self, name: str, table_id: str) -> bool:
         """After a creation or drop of unknown outcome: tell whether the table is there, for good."""

@@ -20,12 +20,12 @@ from ebla.client.database import Database, new_id
 from ebla.client.database import open as open_database
 from ebla.clock import SystemClock
 from ebla.errors import Closed, RequestError, StoreLocked, StoreNotFound, Unavailable, UnknownTable
-from ebla.metadata.store import MetadataStore
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.schema import Schema
 from ebla.storage.files import LocalFiles
 from ebla.tablet.bulk import BulkCommit, BulkResult, check_job
+from ebla.tablet.open_metadata import open_metadata
 
 __all__ = ["Place"]
 
@@ -100,7 +100,7 @@ class Place:
             return
         clock = SystemClock()
         with connect_at(Path(self.root), clock, read_only=True) as coordination:
-            yield MetadataServer(coordination, MetadataStore(LocalFiles(self.root)), clock, server_id="", new_id=new_id)
+            yield open_metadata(coordination, LocalFiles(self.root), clock, new_id, read_only=True)
 
     # --- jobs ---
 

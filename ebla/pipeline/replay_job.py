@@ -24,9 +24,7 @@ from ebla.client.database import JOB_EXPIRES_SECONDS, new_id
 from ebla.client.owning import Owned
 from ebla.errors import Conflict, EblaError, LogFailed, OutcomeUnknown, StoreError, UnknownTable
 from ebla.metadata.changes import Change, RequirementFailed, update
-from ebla.metadata.store import MetadataStore
 from ebla.metadata.table_metadata import TableMetadata
-from ebla.metadata.transaction import MetadataServer
 from ebla.pipeline.progress import JobProgress, Report
 from ebla.pipeline.replay_task import ReplayTable, ReplayTask, pack_metadata
 from ebla.settings import MIB, Settings
@@ -35,8 +33,10 @@ from ebla.storage.log_reader import cut_after, list_segments, make_durable
 from ebla.storage.log_writer import LogWriter
 from ebla.tablet.bulk_jobs import begin_job, end_jobs, list_intents
 from ebla.tablet.found_tables import read_tables
+from ebla.tablet.identity import read_identity
 from ebla.tablet.log_sort import SortedPortion, changes_for, check_portions, divide_segments
-from ebla.tablet.opening import ClockBound, read_identity
+from ebla.tablet.open_metadata import open_metadata
+from ebla.tablet.opening import ClockBound
 from ebla.tablet.replies import REPLIES_MAX
 
 __all__ = ["LogReplay", "ReplaySummary", "Sorters"]
@@ -101,9 +101,7 @@ class LogReplay:
         self._report = report
         self._server = read_identity(owned.coordination).server
         self._directory = f"log/{self._server}"
-        self._metadata = MetadataServer(
-            owned.coordination, MetadataStore(owned.files), owned.clock, server_id=self._server, new_id=new_id
-        )
+        self._metadata = open_metadata(owned.coordination, owned.files, owned.clock, new_id)
         # From then on METADATA may come to name files of the replay.
         self._is_committing = False
         # Tables that cannot be replayed, and why.

@@ -14,22 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import msgspec
+from pathlib import Path
 
 from ebla.clock import Clock, TxnClock
-from ebla.coordination.service import CoordinationConflict, CoordinationService, NodeExists
+from ebla.coordination.service import CoordinationConflict, CoordinationService
 from ebla.errors import (
     Corruption,
     EblaError,
-    FormatTooNew,
     OutcomeUnknown,
     StoreError,
-    StoreNotFound,
     Unavailable,
     UnknownTable,
 )
-from ebla.metadata.store import MetadataStore
+from ebla.metadata.places import record_places
 from ebla.metadata.transaction import MetadataServer
 from ebla.settings import Settings
 from ebla.storage.cache import BlockCache
@@ -38,22 +35,14 @@ from ebla.storage.log_format import LogEntry
 from ebla.storage.log_reader import make_durable, recover, truncate_torn_tail
 from ebla.storage.log_writer import LogWriter
 from ebla.tablet.found_tables import add_tables, read_tables
+from ebla.tablet.identity import Identity, own_identity
+from ebla.tablet.open_metadata import open_metadata
 from ebla.tablet.recovery import Replayed, UnknownTablet, replay
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
 
-FORMAT_VERSION = 1
-IDENTITY_NODE = "store"
 READ_ATTEMPTS_MAX = 100
 RESERVE_ATTEMPTS_MAX = 8
-
-
-class Identity(msgspec.Struct, frozen=True):
-    """What a store says of itself in the coordination service."""
-
-    format_version: int
-    cluster: str
-    server: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,53 +81,25 @@ def open_store(
     new_id: Callable[[], str],
     read_only: bool,
     fence: Callable[[], None] | None = None,
+    metadata_places: Sequence[str | Path] | None = None,
 ) -> TabletStore:
     """Open a store whose files and coordination service are there; for writing, the caller holds its lock.
 
     `fence` is called after every sync of the log, before anything in it is acknowledged, and raises if somebody else
-    may own the store by now.
+    may own the store by now. `metadata_places` are further directories of METADATA, if they are to be others than they
+    were, or more.
     """
-    identity = _identity(coordination, new_id, read_only)
-    metadata = MetadataServer(
-        coordination,
-        MetadataStore(files, settings.metadata_snapshot_every),
-        clock,
-        server_id=identity.server,
-        new_id=new_id,
+    identity = own_identity(coordination, new_id, read_only)
+    if metadata_places is not None and not read_only:
+        record_places(coordination, identity.cluster, metadata_places)
+    metadata = open_metadata(
+        coordination, files, clock, new_id, identity, settings.metadata_snapshot_every, read_only=read_only
     )
     parts = _Parts(files, coordination, metadata, clock, settings, identity, new_id)
     try:
         return _open_for_reading(parts) if read_only else _open_for_writing(parts, fence)
     except OSError as error:
         raise StoreError(f"the store cannot be opened: {error}: mend the cause, then open it again") from error
-
-
-def _identity(coordination: CoordinationService, new_id: Callable[[], str], read_only: bool) -> Identity:
-    try:
-        return read_identity(coordination)
-    except StoreNotFound:
-        if read_only:
-            raise
-        made = Identity(FORMAT_VERSION, new_id(), new_id())
-        try:
-            coordination.create(IDENTITY_NODE, msgspec.json.encode(made))
-        except NodeExists:
-            return read_identity(coordination)
-        return made
-
-
-def read_identity(coordination: CoordinationService) -> Identity:
-    """Return who a store is; `StoreNotFound` if it was never opened for writing."""
-    node = coordination.read(IDENTITY_NODE)
-    if node is None:
-        raise StoreNotFound("there is no store here yet: open it once for writing")
-    try:
-        identity = msgspec.json.decode(node.value, type=Identity)
-    except msgspec.MsgspecError as error:
-        raise Corruption(IDENTITY_NODE, f"the identity of the store cannot be read: {error}") from error
-    if identity.format_version > FORMAT_VERSION:
-        raise FormatTooNew(f"the store has format {identity.format_version}: open it with a newer version of Ebla")
-    return identity
 
 
 def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> TabletStore:

@@ -12,7 +12,7 @@ damage. Repairing needs the store for itself.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -25,11 +25,14 @@ from ebla.errors import (
     MissingFile,
     SchemaError,
     StoreError,
+    StoreNotFound,
     Unavailable,
     UnknownTable,
 )
 from ebla.metadata.check import Examination, FileFacts, Finding, examine
+from ebla.metadata.copies import MetadataCopies
 from ebla.metadata.directory import TableDirectory
+from ebla.metadata.places import stores_at
 from ebla.metadata.store import MetadataStore
 from ebla.metadata.table_config import TableConfig, config_path, encode_config
 from ebla.metadata.table_metadata import FragmentRef, InvalidMetadata, TableMetadata
@@ -39,6 +42,7 @@ from ebla.storage.files import Files
 from ebla.storage.fragment_format import Tail
 from ebla.storage.fragment_reader import Fragment
 from ebla.tablet.bulk_jobs import list_intents
+from ebla.tablet.identity import read_identity
 from ebla.tablet.verify_names import NamesVerifier, SeenNames
 
 ATTEMPTS_MAX = 8
@@ -66,7 +70,7 @@ class Verifier:
     def __init__(self, coordination: CoordinationService, files: Files, directory: TableDirectory) -> None:
         self._coordination = coordination
         self._files = files
-        self._store = MetadataStore(files)
+        self._store = _store_of(coordination, files)
         self._directory = directory
         self._names = NamesVerifier(coordination)
         self._facts: dict[str, FileFacts] = {}
@@ -85,6 +89,7 @@ class Verifier:
             with contextlib.suppress(UnknownTable):  # dropped meanwhile
                 examination, metadata, _ = self._examined(table_id, config)
                 findings += examination.findings
+                findings += self._copies(table_id, config)
                 named.update(() if metadata is None else metadata.files())
         findings += self._orphans(named)
         return VerifyReport(len(tables), len(named), tuple(findings))
@@ -145,6 +150,20 @@ class Verifier:
             self._facts.clear()
         raise Unavailable(f"the table {config.name!r} changed faster than it could be read: try again")
 
+    def _copies(self, table_id: str, config: TableConfig) -> Iterator[Finding]:
+        """Tell which directories do not have what is current, where METADATA is kept in several."""
+        stores = self._store.stores if isinstance(self._store, MetadataCopies) else {}
+        for server in config.metadata_servers if stores else ():
+            if server not in stores:
+                text = f"the directory of metadata server {server} is not there: name it, or another, when it is opened"
+                yield Finding("copy", config.name, text)
+                continue
+            try:
+                stores[server].load(table_id, config.metadata_txnid)
+            except (Corruption, MissingFile) as error:
+                if self._directory.read(table_id)[0].metadata_txnid == config.metadata_txnid:
+                    yield Finding("copy", config.name, f"{server}: {error}", repair="fetch it from another directory")
+
     def _fact(self, reference: FragmentRef) -> FileFacts:
         known = self._facts.get(reference.file)
         if known is None:
@@ -190,6 +209,14 @@ class Verifier:
             for path in sorted(self._strays)
             if path not in named and not path.startswith(expected)
         ]
+
+
+def _store_of(coordination: CoordinationService, files: Files) -> MetadataStore:
+    try:
+        identity = read_identity(coordination)
+    except StoreNotFound:
+        return MetadataStore(files)  # it was never opened
+    return stores_at(coordination, files, identity.cluster, identity.server)
 
 
 def _running(seen: SeenNames) -> list[tuple[str, TableConfig]]:

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from ebla.clock import ManualClock
+from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.master.durable import MetadataDurable
 from ebla.master.master import Master
 from ebla.master.messages import (
@@ -23,12 +24,15 @@ from ebla.master.messages import (
 )
 from ebla.master.settings import MasterSettings
 from ebla.master.writes import Durable, Operation, run
+from ebla.metadata.copies import MetadataCopies
 from ebla.metadata.naming import TableNaming
+from ebla.metadata.servers import MetadataServers
 from ebla.metadata.store import MetadataStore
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.schema import Group, Schema
 from tests.master.memory_durable import MemoryDurable
 from tests.metadata.metadata_world import World
+from tests.support.simulated_files import SimulatedFiles
 
 CLUSTER = "cluster-1"
 SCHEMA = Schema(key={"user": "string"}, groups=[Group("profile", columns={"name": "string", "age": "int32"})]).number()
@@ -41,7 +45,23 @@ def real_durable(world: World) -> MetadataDurable:
     server = world.server()
     store = MetadataStore(world.files, 4)
     durable = MetadataDurable(server, store, TableNaming(server.client, world.clock, attempts_max=8))
+    durable.disks = {"m0": world.files}
     durable.metadata_server, durable.disk = server, world  # for tests to give it faults, and to look at its files
+    return durable
+
+
+def spread_durable(servers: int = 3) -> MetadataDurable:
+    """The same with several metadata servers, each with a disk of its own."""
+    clock = ManualClock()
+    coordination = MemoryCoordination(MemoryStore(), clock)
+    disks = {f"m{number}": SimulatedFiles() for number in range(servers)}
+    copies = MetadataCopies({name: MetadataStore(disk, 4) for name, disk in disks.items()}, servers, 4)
+    numbers = itertools.count()
+    server = MetadataServers(
+        coordination, copies, clock, server_ids=tuple(disks), new_id=lambda: f"x-{next(numbers):04d}"
+    )
+    durable = MetadataDurable(server, copies, TableNaming(coordination, clock, attempts_max=8))
+    durable.disks, durable.client = disks, coordination
     return durable
 
 

@@ -12,18 +12,22 @@ from ebla.master.durable import MetadataDurable
 from ebla.master.master import MasterStopped
 from ebla.master.settings import MasterSettings
 from ebla.schema import Group, Schema
-from tests.master.master_world import SCHEMA, MasterWorld, real_durable
+from ebla.schema_change import Alteration
+from tests.master.master_world import SCHEMA, MasterWorld, real_durable, spread_durable
 from tests.metadata.metadata_world import World
+from tests.support.simulated_files import FaultPlan
 
 TWO_COLUMNS = Schema(
     key={"user": "string", "day": "int32"}, groups=[Group("profile", columns={"name": "string"})]
 ).number()
 
 
-@pytest.fixture(params=["memory", "real"])
+@pytest.fixture(params=["memory", "real", "three servers"])
 def world(request: pytest.FixtureRequest) -> MasterWorld:
-    """The same facts hold over the twin and over METADATA with the coordination service."""
-    durable = real_durable(World()) if request.param == "real" else None
+    """The same facts hold over the twin, and over METADATA with the coordination service and one server or several."""
+    durable = {"memory": lambda: None, "real": lambda: real_durable(World()), "three servers": spread_durable}[
+        request.param
+    ]()
     return MasterWorld(durable, MasterSettings(retention_seconds=10.0))
 
 
@@ -103,7 +107,7 @@ def test_purged_table_leaves_nothing_but_its_id(world: MasterWorld) -> None:
     assert not world.master.catalog.tables
     assert table_id in world.master.catalog.tombstones
     if isinstance(world.durable, MetadataDurable):
-        assert world.durable.disk.files.list(f"metadata/{table_id}") == []
+        assert not any(disk.list(f"metadata/{table_id}") for disk in world.durable.disks.values())
     else:
         assert not world.durable.metadata
 
@@ -248,6 +252,27 @@ def test_silent_coordination_service_stops_the_master_and_the_next_one_goes_on(o
     world.restart()
     assert names(world) == ["a"]
     world.create("c")
+
+
+def test_master_goes_on_with_one_metadata_server_lost_and_changes_nothing_with_two() -> None:
+    world = MasterWorld(spread_durable())
+    world.create("users")
+    disks = world.durable.disks
+    disks["m1"].plan = FaultPlan.fail_when(lambda operation: True)
+    world.create("more")
+    world.run(world.master.alter_table("users", Alteration(add_columns={"size": "int32"})))
+    disks["m2"].plan = FaultPlan.fail_when(lambda operation: True)
+    with pytest.raises(EblaError, match="majority"):
+        world.create("never")
+    with pytest.raises(EblaError):
+        world.run(world.master.alter_table("users", Alteration(add_columns={"other": "int32"})))
+    world.restart()
+    assert names(world) == ["more", "users"]
+    assert world.master.catalog.table("users").metadata.schema.version == 2
+    for disk in disks.values():
+        disk.plan = FaultPlan()
+    world.create("later")
+    assert names(world) == ["later", "more", "users"]
 
 
 # --- bad input -----------------------------------------------------------------------------------
