@@ -6,6 +6,7 @@ block goes into the footer, where a reader finds a row's block without looking a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -57,13 +58,13 @@ class FragmentWriter:
         self._txn_min: int | None = None
         self._txn_max: int | None = None
         self._families: set[str] = set()
-        self._is_durable = False
+        self._is_whole = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if not self._is_durable:
+        if not self._is_whole:
             self.abandon()
 
     @property
@@ -88,10 +89,11 @@ class FragmentWriter:
             self._write_block(table.slice(begin, self._block_rows))
         self._pending = table.slice(whole) if whole < table.num_rows else None
 
-    def finish(self, txn: int | None = None) -> FragmentInfo:
+    def finish(self, txn: int | None = None, defer: Callable[[Callable[[], None]], None] | None = None) -> FragmentInfo:
         """Write what is left and the footer, sync file and directory, and return what a reference needs.
 
-        `txn` is the txn of all records where the file has no `_txn` column.
+        `txn` is the txn of all records where the file has no `_txn` column. `defer` is given what syncs, to be called
+        later and by any thread: until then nobody may name the file.
         """
         if self._pending is not None:
             self._write_block(self._pending)
@@ -104,11 +106,13 @@ class FragmentWriter:
         self._writer.add_key_value_metadata({FOOTER_KEY: msgspec.json.encode(self._footer()).decode()})
         self._writer.close()
         size = self._sink.tell()
-        self._sink.make_durable()
-        self._sink.close()
+        self._sink.drain()
+        if defer is None:
+            self._settle()
         tail = self._tail(size)
-        self._files.sync_directory(parent_of(self._path))
-        self._is_durable = True
+        self._is_whole = True
+        if defer is not None:
+            defer(self._settle)
         return FragmentInfo(
             self._path,
             sum(self._rows),
@@ -124,6 +128,12 @@ class FragmentWriter:
             self.surplus,
             self.topped,
         )
+
+    def _settle(self) -> None:
+        """Make the file and its name durable."""
+        self._sink.make_durable()
+        self._sink.close()
+        self._files.sync_directory(parent_of(self._path))
 
     def _tail(self, size: int) -> Tail:
         with self._files.open_input(self._path) as source:
@@ -259,6 +269,10 @@ class _GatheringSink:
 
     def tell(self) -> int:
         return self._file.tell() + self._bytes
+
+    def drain(self) -> None:
+        """Write what is gathered; it is not durable by that."""
+        self._write()
 
     def make_durable(self) -> None:
         self._write()

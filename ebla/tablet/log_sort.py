@@ -17,12 +17,13 @@ from __future__ import annotations
 import mmap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from ebla.errors import Corruption
+from ebla.errors import Corruption, StoreError
 from ebla.metadata.changes import Change, Flush, FlushedTablet, NewFragment, RequireSchema
 from ebla.metadata.table_metadata import RangeErasure, TableMetadata
 from ebla.settings import Settings
@@ -130,7 +131,7 @@ def open_table(name: str, metadata: TableMetadata, files: Files) -> TableState:
 class LogSorter:
     """Replays segments, in order, into the memory of tables, and writes that to fragments when it has grown.
 
-    Nothing names the fragments yet.
+    Nothing names the fragments yet. While one of them is synced, the next is sorted.
     """
 
     def __init__(
@@ -150,16 +151,21 @@ class LogSorter:
         self._replayed = Replayed()
         self._segments: list[SortedSegment] = []
         self._flushes: list[SortedTable] = []
+        self._syncing: Future[None] | None = None
 
     def sort(self, number: int, segments: Iterable[tuple[str, SegmentBytes, bool]]) -> SortedPortion:
         """Sort the segments of a portion: path, bytes, and whether it is the last of the log."""
-        try:
-            for path, data, is_last in segments:
-                self._read(SegmentReading(path, data, is_last))
-            for table in self._tables.values():
-                self._flush(table)
-        except Corruption as error:
-            return SortedPortion(number, damage=Damage(error.file, error.reason, error.offset))
+        with ThreadPoolExecutor(1) as pool:
+            try:
+                for path, data, is_last in segments:
+                    self._read(SegmentReading(path, data, is_last), pool)
+                for table in self._tables.values():
+                    self._flush(table, pool)
+                self._settle()
+            except Corruption as error:
+                return SortedPortion(number, damage=Damage(error.file, error.reason, error.offset))
+            except OSError as error:
+                raise StoreError(f"the log cannot be sorted: {error}: free space or mend the cause, retry") from error
         replies = tuple(Reply(client, *told) for client, told in self._replayed.replies.items())
         return SortedPortion(
             number,
@@ -171,10 +177,10 @@ class LogSorter:
             tuple(self._refused.items()),
         )
 
-    def _read(self, reading: SegmentReading) -> None:
+    def _read(self, reading: SegmentReading, pool: ThreadPoolExecutor) -> None:
         def grown(table: TableState) -> None:
             if table.memory_bytes >= self._flush_bytes:
-                self._flush(table)
+                self._flush(table, pool)
 
         def refuse(table: TableState, error: UnknownTablet) -> None:
             self._refused[table.id] = str(error)
@@ -187,14 +193,25 @@ class LogSorter:
         previous_bytes = None if header is None else header.previous_bytes
         self._segments.append(SortedSegment(reading.info(), previous_bytes, 0 if torn is None else torn.size))
 
-    def _flush(self, table: TableState) -> None:
+    def _flush(self, table: TableState, pool: ThreadPoolExecutor) -> None:
         """Write the memory of a table to fragments."""
+
+        def sync_later(sync: Callable[[], None]) -> None:
+            self._settle()
+            self._syncing = pool.submit(sync)
+
         for group, memory in table.view.memory.items():
             if memory.blocks or memory.erasures:
                 work = FlushWork(table, group, memory.blocks, memory.erasures)
-                info = write_fragment(work, self._files, self._new_path)
+                info = write_fragment(work, self._files, self._new_path, sync_later)
                 self._flushes.append(SortedTable(table.id, flush_change(work, info)))
         table.view = replace(table.view, memory={})
+
+    def _settle(self) -> None:
+        """Wait until what was written is durable."""
+        if self._syncing is not None:
+            self._syncing.result()
+            self._syncing = None
 
 
 # --- after: what they found together -------------------------------------------------------------

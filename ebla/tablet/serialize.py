@@ -67,8 +67,16 @@ class FlushWork:
     erasures: tuple[MemoryErasure, ...]
 
 
-def write_fragment(work: FlushWork, files: Files, new_path: Callable[[str], str]) -> FragmentInfo | None:
-    """Write the records of a flush to a new file; None if it is all erasures of ranges."""
+def write_fragment(
+    work: FlushWork,
+    files: Files,
+    new_path: Callable[[str], str],
+    defer: Callable[[Callable[[], None]], None] | None = None,
+) -> FragmentInfo | None:
+    """Write the records of a flush to a new file; None if it is all erasures of ranges.
+
+    It is durable, unless `defer` takes it upon itself to make it so.
+    """
     if not work.blocks:
         return None
     table = work.table
@@ -85,7 +93,7 @@ def write_fragment(work: FlushWork, files: Files, new_path: Callable[[str], str]
         writer.topped = is_topped
         writer.surplus = 0 if merged.unique else count_surplus(records, is_cells=group.is_cells)
         writer.write(records)
-        return writer.finish()
+        return writer.finish(defer=defer)
 
 
 def _is_dense(work: FlushWork) -> bool:

@@ -389,6 +389,25 @@ def test_a_disk_that_is_full_at_the_end_loses_nothing(tmp_path: Path, monkeypatc
         assert contents(db) == expected
 
 
+def test_a_disk_that_is_full_in_a_task_is_told_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "store"
+    plain(root)
+    log = log_of(root)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for place in ("ebla.storage.files._LocalWritableFile.sync", "ebla.storage.files.LocalFiles.create"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, full)
+            with pytest.raises(StoreError, match="No space left"):
+                replay_here(root, 3)
+        assert log_of(root) == log
+        assert not list(root.glob("fragments/*/*"))
+
+
 def test_segments_are_divided_evenly_and_each_once() -> None:
     dice = random.Random(5)
     for _ in range(300):
