@@ -28,7 +28,7 @@ from benchmarks.workload import run_workload
 WORKLOADS = (
     *("ingest", "single", "scan", "scan5", "get", "replay", "memory", "block"),
     *("ycsb", "steady", "compaction", "space", "instant", "catalog", "metadata"),
-    *("spark", "sparkreplay", "changes"),
+    *("spark", "sparkreplay", "changes", "pipeline"),
 )
 PEERS = ("rocksdict", "lmdb", "duckdb")
 RESULTS = Path(__file__).with_name("RESULTS.md")

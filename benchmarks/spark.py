@@ -52,6 +52,7 @@ def run(options: Options) -> Report:
 
 
 def make_input(spark: Any, rows: int, path: Path) -> None:
+    """Write the rows of the workload, in random order of the key, as Parquet."""
     from pyspark.sql import functions as f
 
     number = f.col("id")
@@ -91,7 +92,7 @@ def _load_lines(spark: Any, root: Path, rows: int, options: Options) -> list[Com
     best = interleave(options.repeats(3), {"Ebla": by_ebla, "Spark": by_spark})
     return [
         Comparison(
-            f"load, {_size(rows)}",
+            f"load, {size_text(rows)}",
             rate(rows, best["Ebla"]),
             "sorted write.parquet",
             rate(rows, best["Spark"]),
@@ -124,19 +125,20 @@ def _scan_lines(spark: Any, root: Path, rows: int, options: Options) -> list[Com
         clustered = table.scan().to_arrow().slice(4 * tenth, tenth)
         lines += _compare(spark, db, rows, "clean", 1.2, options)
         lines.append(_data_source(spark, root, rows, options))
-        _update(table, clustered)
+        update(table, clustered)
         lines += _compare(spark, db, rows, "clustered", 2, options)
     with ebla.open(root / "ebla2", settings=AS_LOADED) as db:
         ebla.pipeline.load(db, "bench", spark.read.parquet(str(root / "input")), key=[KEY])
         table = db.table("bench")
         everything = table.scan().to_arrow()
-        _update(table, everything.take(pa.array(range(0, rows, 10))))
+        update(table, everything.take(pa.array(range(0, rows, 10))))
         del everything
         lines += _compare(spark, db, rows, "uniform", 4, options)
     return lines
 
 
-def _update(table: Any, rows: pa.Table) -> None:
+def update(table: Any, rows: pa.Table) -> None:
+    """Change one column of these rows, and flush."""
     place = rows.schema.get_field_index("half")
     changed = rows.set_column(place, "half", pa.array(np.full(len(rows), 0.25)))
     for begin in range(0, len(changed), 50_000):
@@ -159,7 +161,7 @@ def _compare(spark: Any, db: Any, rows: int, state: str, factor: float | None, o
             },
         )
         goal = None if factor is None else within_time(factor)
-        measure = f"{state}, {name}, {_size(rows)}"
+        measure = f"{state}, {name}, {size_text(rows)}"
         lines.append(Comparison(measure, Figure(best["Ebla"], "s"), "read.parquet", Figure(best["Spark"], "s"), goal))
     return lines
 
@@ -175,9 +177,10 @@ def _data_source(spark: Any, root: Path, rows: int, options: Options) -> Compari
 
     best = interleave(options.repeats(3), {"data source": read})
     return Comparison(
-        f"data source, {_size(rows)}", rate(rows, best["data source"]), goal=at_least(1_000_000, "rows/s")
+        f"data source, {size_text(rows)}", rate(rows, best["data source"]), goal=at_least(1_000_000, "rows/s")
     )
 
 
-def _size(rows: int) -> str:
+def size_text(rows: int) -> str:
+    """Return a number of rows as people say it."""
     return f"{rows // 1_000_000}M" if rows >= 1_000_000 else f"{rows // 1_000}k"

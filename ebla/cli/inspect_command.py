@@ -29,8 +29,8 @@ def inspect(
     """Read every file of some tables, or of all, with Spark, and say what is not as it should be.
 
     Checksums, sort order, keys, and the ranges of keys and txns are held against what each file and METADATA say.
-    `ebla verify` compares METADATA with itself and is much quicker. Nothing is changed; every finding names what would
-    put it right. With findings, the exit code is 6.
+    `ebla verify` compares METADATA with itself, names files that belong to no table, and is much quicker. Nothing is
+    changed; every finding names what would put it right. With findings, the exit code is 6.
     """
     root = root_of(ctx, store)
     with needing_spark():

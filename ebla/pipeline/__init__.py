@@ -9,6 +9,8 @@
     stream_into    batches of a stream into a table, each once, for a foreachBatch of your own
     stats          how the keys of a table are spread, what is hot, and where to cut it
     presplit       a table cut into tablets by that
+    compact        the files of a table merged, as the store itself does it, by many tasks
+    gc             files that no table names, found by many tasks, and removed
     verify         every fragment read and held against what is said about it
     register       format("ebla") for a session of your own: read, write, readStream, writeStream
 
@@ -19,8 +21,10 @@ what a job made becomes visible by one METADATA transaction, or not at all.
 from __future__ import annotations
 
 from ebla.pipeline.changes import changes
+from ebla.pipeline.compact import CompactSummary, compact
 from ebla.pipeline.datasource import register
 from ebla.pipeline.export import ExportSummary, export
+from ebla.pipeline.garbage import GarbageReport, gc
 from ebla.pipeline.load import LoadSummary, load
 from ebla.pipeline.presplit import PresplitSummary, presplit
 from ebla.pipeline.progress import JobProgress
@@ -32,8 +36,10 @@ from ebla.pipeline.stream_into import stream_into
 from ebla.pipeline.verify import Finding, VerifyReport, verify
 
 __all__ = [
+    "CompactSummary",
     "ExportSummary",
     "Finding",
+    "GarbageReport",
     "JobProgress",
     "LoadSummary",
     "PresplitSummary",
@@ -41,7 +47,9 @@ __all__ = [
     "TableStats",
     "VerifyReport",
     "changes",
+    "compact",
     "export",
+    "gc",
     "load",
     "presplit",
     "register",

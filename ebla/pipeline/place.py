@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ebla.client.bulk import begin_job_at, commit_bulk_at, end_job_at
+from ebla.client.bulk import begin_job_at, commit_bulk_at, end_job_at, order_at
 from ebla.client.coordination_place import connect_at, is_store
 from ebla.client.database import Database, new_id
 from ebla.client.database import open as open_database
 from ebla.clock import SystemClock
+from ebla.coordination.service import CoordinationService
 from ebla.errors import Closed, RequestError, StoreLocked, StoreNotFound, Unavailable, UnknownTable
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction import MetadataServer
@@ -26,8 +27,12 @@ from ebla.schema import Schema
 from ebla.storage.files import LocalFiles
 from ebla.tablet.bulk import BulkCommit, BulkResult, check_job
 from ebla.tablet.open_metadata import open_metadata
+from ebla.tablet.orders import Answer, Order
 
 __all__ = ["Place"]
+
+# An order may have to wait until all that is in memory is flushed.
+ORDER_SECONDS_MAX = 600.0
 
 
 class Place:
@@ -58,6 +63,11 @@ class Place:
         with self._metadata_server() as server, contextlib.suppress(UnknownTable):
             return server.refresh(server.find(table))
         return None
+
+    def metadata_of(self, table_id: str) -> TableMetadata:
+        """Return the METADATA of a table as it is now, by the id of the table; `UnknownTable` if it was dropped."""
+        with self._metadata_server() as server:
+            return server.refresh(table_id)
 
     def tables(self) -> list[str]:
         """Return the names of all tables."""
@@ -102,6 +112,15 @@ class Place:
         with connect_at(Path(self.root), clock, read_only=True) as coordination:
             yield open_metadata(coordination, LocalFiles(self.root), clock, new_id, read_only=True)
 
+    @contextlib.contextmanager
+    def coordination(self) -> Iterator[CoordinationService]:
+        """Lend the coordination service of the store, to be read."""
+        if self._database is not None:
+            yield self._database._coordination
+            return
+        with connect_at(Path(self.root), SystemClock(), read_only=True) as service:
+            yield service
+
     # --- jobs ---
 
     @contextlib.contextmanager
@@ -132,8 +151,14 @@ class Place:
             return self._database.commit_bulk(commit)
         return commit_bulk_at(self.root, commit)
 
-    def end(self, job: str) -> list[str]:
-        """Remove what nobody names of a job whose outcome is known; return what was removed."""
+    def carry_out(self, order: Order) -> Answer:
+        """Have the owner of the store do something: here, in another process, or by opening the store for a moment."""
+        if self._database is not None:
+            return self._database.carry_out(order)
+        return order_at(self.root, order, ORDER_SECONDS_MAX)
+
+    def end(self, job: str, keep: Collection[str] = ()) -> list[str]:
+        """Remove what nobody names of a job whose outcome is known, but for `keep`; return what was removed."""
         if self._database is not None and not self._database._closed:
-            return self._database.end_job(job)
-        return end_job_at(self.root, job)
+            return self._database.end_job(job, keep)
+        return end_job_at(self.root, job, keep)

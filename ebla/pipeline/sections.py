@@ -25,6 +25,7 @@ from ebla.client.database import Database
 from ebla.client.database import open as open_database
 from ebla.client.table import AsOf, txn_of
 from ebla.errors import EblaError, MissingFile, RequestError, SchemaChanged, UnknownTable
+from ebla.keys import KeyCodec
 from ebla.pipeline.holding import Holding
 from ebla.pipeline.layers import Layers, lay, rows_from_stream
 from ebla.pipeline.location import forget, reading, store_of, table_by_id
@@ -47,6 +48,7 @@ __all__ = [
     "opened",
     "plan_scan",
     "range_asked",
+    "range_of",
     "read_section",
     "rest_of",
     "resumed",
@@ -176,7 +178,11 @@ def opened(source: Database | str | os.PathLike[str]) -> Iterator[Database]:
 
 def range_asked(state: TableState, start: object, stop: object, prefix: object) -> KeyRange:
     """Return the rows that a scan with these arguments has."""
-    codec = state.codec
+    return range_of(state.codec, start, stop, prefix)
+
+
+def range_of(codec: KeyCodec, start: object, stop: object, prefix: object) -> KeyRange:
+    """Return the rows from `start` up to `stop`, or those that begin with `prefix`: keys, or first parts of keys."""
     if prefix is not None:
         if start is not None or stop is not None:
             raise RequestError("give either prefix, or start and stop")

@@ -3,7 +3,8 @@
     METADATA --> files, each with its reference --> a task for some of them: `tablet.inspection` --> findings
              --> what is missing is looked up again: a file that no table names any more is no finding
 
-Nothing is changed. A finding says what is wrong, and what would put it right.
+Nothing is changed. A finding says what is wrong, and what would put it right. Files that no table names are not looked
+for here: `gc` lists them, and so does `ebla.verify`, as orphans.
 """
 
 from __future__ import annotations

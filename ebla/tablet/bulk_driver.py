@@ -70,12 +70,13 @@ class BulkDriver:
         self._server = server
         self._writable_log = writable_log
         self._nursery = nursery
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
+        """Held over a commit: whoever removes files takes it, so that none is removed while it is being adopted."""
 
     def commit(self, commit: BulkCommit) -> BulkResult:
         """Make the files of a job part of their table, or find that they are."""
         check_job(commit.job)
-        with self._tables.events.held(), self._lock:
+        with self._tables.events.held(), self.lock:
             log = self._writable_log()
             table = self._table(commit.table_id)
             metadata = self._metadata.refresh(commit.table_id)

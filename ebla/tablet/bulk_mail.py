@@ -204,7 +204,11 @@ class Mailbox:
         except Exception as error:
             _log.exception("an order from another process failed")
             return Refused(request.id, "StoreError", f"it failed: {error!r}", self._clock.microseconds())
-        return Done(request.id, result, self._clock.microseconds())
+        done = Done(request.id, result, self._clock.microseconds())
+        if len(_encoder.encode(done)) > VALUE_BYTES_MAX:
+            told = "the answer is too large to be sent: ask in the process that has the store open"
+            return Refused(request.id, "StoreError", told, self._clock.microseconds())
+        return done
 
     def _read_order(self, request: Request) -> Order:
         if request.order is not None:

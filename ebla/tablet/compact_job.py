@@ -92,18 +92,19 @@ def fitting(
     refused: dict[int, str] = {}
     after = metadata
     for number, one in enumerate(commit.replacements):
+        try:
+            then = update(after, [changes[0], one.change()])
+        except RequirementFailed as error:
+            refused[number] = error.code
+            continue
         tablet = metadata.by_id(one.tablet.tablet)
-        state = None if tablet is None else tablet.group(one.group)
-        reason = None if state is None else _broken_promise(state, one.merge, horizons.get(one.group, 0))
-        if reason is None:
-            try:
-                after = update(after, [changes[0], one.change()])
-            except RequirementFailed as error:
-                reason = error.code
-            else:
-                changes.append(one.change())
-        if reason is not None:
-            refused[number] = reason
+        assert tablet is not None, "a change of a tablet that is not there is refused"
+        broken = _broken_promise(tablet.group(one.group), one.merge, horizons.get(one.group, 0))
+        if broken is not None:
+            refused[number] = broken
+            continue
+        after = then
+        changes.append(one.change())
     return changes, refused
 
 

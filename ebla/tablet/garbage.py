@@ -20,22 +20,20 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
-
-import msgspec
+from dataclasses import asdict, dataclass, replace
 
 from ebla.clock import Clock
-from ebla.coordination.service import CoordinationConflict, CoordinationService
-from ebla.errors import Corruption, EblaError, OutcomeUnknown, StoreError, Unavailable
+from ebla.coordination.service import CoordinationService
+from ebla.errors import EblaError, StoreError, Unavailable, UnknownTable
+from ebla.metadata.table_config import TableConfig
 from ebla.metadata.transaction import MetadataServer
 from ebla.storage.files import Files
 from ebla.tablet.bulk_jobs import list_intents
+from ebla.tablet.candidates import CANDIDATES_MAX, Candidates
+from ebla.tablet.sweep_job import Sweep, SweepResult, SweepTerms
 
 FRAGMENTS = "fragments"
 METADATA = "metadata"
-CANDIDATES_NODE = "garbage"
-# What is remembered from round to round must fit into one node; the rest has its turn later.
-CANDIDATES_MAX = 4_000
 ATTEMPTS_MAX = 8
 
 
@@ -143,6 +141,49 @@ class GarbageReport:
         return self.by_writers + self.by_jobs
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was found in a store: fragments, of which `unnamed` (with their sizes) are in no METADATA that was read."""
+
+    files: int
+    bytes: int
+    shared: int
+    shared_bytes: int
+    unnamed: Mapping[str, int]
+    dropped: Mapping[str, int]  # METADATA of tables that were dropped
+    unknown_tables: tuple[str, ...]
+
+
+def sum_up(
+    seen: Seen,
+    young: Collection[str],
+    prefixes: tuple[str, ...],
+    before: Mapping[str, int],
+    now_microseconds: int,
+    age_microseconds: int,
+) -> tuple[GarbageReport, Verdict]:
+    """Judge what was found; nothing is removed yet."""
+    sizes = {**seen.unnamed, **seen.dropped}
+    verdict = judge(sorted(sizes), (), young, prefixes, before, now_microseconds, age_microseconds)
+    report = GarbageReport(
+        files=seen.files,
+        bytes=seen.bytes,
+        named=seen.files - len(seen.unnamed),
+        shared=seen.shared,
+        shared_bytes=seen.shared_bytes,
+        by_writers=sum(path in young for path in seen.unnamed),
+        by_jobs=sum(path not in young and path.startswith(prefixes) for path in seen.unnamed),
+        candidates=len(verdict.candidates),
+        candidate_bytes=sum(sizes[path] for path in verdict.candidates),
+        metadata_files=len(seen.dropped),
+        unknown_tables=seen.unknown_tables,
+        doomed=verdict.doomed,
+        doomed_bytes=sum(sizes[path] for path in verdict.doomed),
+        removed=(),
+    )
+    return report, verdict
+
+
 class Garbage:
     """Finds and removes fragments that nobody names."""
 
@@ -160,6 +201,7 @@ class Garbage:
         self._files = files
         self._clock = clock
         self._nursery = nursery
+        self._candidates = Candidates(coordination, files)
         self._age_microseconds = round(age_seconds * 1_000_000)
         self._lock = threading.Lock()
         # Written by whoever holds _lock, read by others.
@@ -220,39 +262,71 @@ class Garbage:
                 named.update(set(metadata.files()))
         if self._metadata.directory.configs() != tables:
             return None
-        before, version = self._candidates()
+        before, version = self._candidates.read()
         dropped = {
             path: size
             for table_id, config in tables.items()
             if config.state == "deleted"
             for path, size in saved.get(table_id, {}).items()
         }
-        sizes = {**listed, **dropped}
-        verdict = judge(sorted(sizes), named, young, prefixes, before, now, self._age_microseconds)
-        removed: list[str] = []
-        if not dry_run:
-            removed = self._remove(verdict.doomed)
-            self._remember(verdict.candidates, version)
-            self.removed_files += len(removed)
-            self.removed_bytes += sum(sizes[path] for path in removed)
-        unnamed = [path for path in listed if path not in named]
         shared = [path for path in listed if named[path] > 1]
-        return GarbageReport(
+        seen = Seen(
             files=len(listed),
             bytes=sum(listed.values()),
-            named=len(listed) - len(unnamed),
             shared=len(shared),
             shared_bytes=sum(listed[path] for path in shared),
-            by_writers=sum(path in young for path in unnamed),
-            by_jobs=sum(path not in young and path.startswith(prefixes) for path in unnamed),
-            candidates=len(verdict.candidates),
-            candidate_bytes=sum(sizes[path] for path in verdict.candidates),
-            metadata_files=len(dropped),
+            unnamed={path: size for path, size in listed.items() if path not in named},
+            dropped=dropped,
             unknown_tables=tuple(sorted(saved.keys() - tables.keys())),
-            doomed=verdict.doomed,
-            doomed_bytes=sum(sizes[path] for path in verdict.doomed),
-            removed=tuple(removed),
         )
+        report, verdict = sum_up(seen, young, prefixes, before, now, self._age_microseconds)
+        if dry_run:
+            return report
+        removed = self._remove(verdict.doomed)
+        self._candidates.remember(verdict.candidates, version)
+        self.removed_files += len(removed)
+        sizes = {**listed, **dropped}
+        self.removed_bytes += sum(sizes[path] for path in removed)
+        return replace(report, removed=tuple(removed))
+
+    # --- rounds that a job makes ---
+
+    def terms(self) -> SweepTerms:
+        """Return what a round that is made elsewhere must know before it looks at anything."""
+        young = tuple(sorted(self._nursery.young()))
+        return SweepTerms(young, self._clock.microseconds(), self._age_microseconds)
+
+    def sweep(self, order: Sweep) -> SweepResult:
+        """Remove what a round found, as far as that is true from here, too. Nothing, if a table cannot be read.
+
+        The job looked some time ago, and others may have named a file since, late as that is. The caller keeps them
+        from doing so for as long as this takes.
+        """
+        with self._lock:
+            before, _ = self._candidates.read()
+            now = self._clock.microseconds()
+            # Its own memory must say so as well: what was no candidate for long enough stays, whoever asks.
+            old = {path for path in order.doomed if path in before and now - before[path] >= self._age_microseconds}
+            named = self._named_of(old)
+            removed = set(self._remove(sorted(old - named)))
+            if order.candidates is not None:
+                self._candidates.remember(order.candidates, order.version)
+            self.removed_files += len(removed)
+            return SweepResult(tuple(place for place, path in enumerate(order.doomed) if path not in removed))
+
+    def _named_of(self, paths: Collection[str]) -> set[str]:
+        """Return those of the paths that may not go: fragments that a table names, METADATA of one that is there."""
+        if not paths:
+            return set()
+        tables = self._metadata.directory.configs()
+        named = {
+            path for path in paths if path.startswith(f"{METADATA}/") and not _is_dropped(tables, path.split("/")[1])
+        }
+        for table_id, config in tables.items():
+            if config.state == "running":
+                with contextlib.suppress(UnknownTable):  # dropped since
+                    named.update(path for path in self._metadata.refresh(table_id).files() if path in paths)
+        return named
 
     def _remove(self, doomed: Iterable[str]) -> list[str]:
         removed = []
@@ -265,19 +339,7 @@ class Garbage:
                         self._metadata.discard(table_id, name.removesuffix(".meta"))
         return removed
 
-    def _candidates(self) -> tuple[dict[str, int], int | None]:
-        node = self._coordination.read(CANDIDATES_NODE)
-        if node is None:
-            return {}, None
-        try:
-            return msgspec.msgpack.decode(node.value, type=dict[str, int]), node.version
-        except msgspec.MsgspecError as error:
-            raise Corruption(CANDIDATES_NODE, f"the candidates of the last round cannot be read: {error}") from error
 
-    def _remember(self, candidates: Mapping[str, int], version: int | None) -> None:
-        value = msgspec.msgpack.encode(dict(candidates))
-        with contextlib.suppress(CoordinationConflict, OutcomeUnknown):  # then they become candidates a round later
-            if version is None:
-                self._coordination.create(CANDIDATES_NODE, value)
-            else:
-                self._coordination.compare_and_set(CANDIDATES_NODE, value, version)
+def _is_dropped(tables: Mapping[str, TableConfig], table_id: str) -> bool:
+    config = tables.get(table_id)
+    return config is not None and config.state == "deleted"

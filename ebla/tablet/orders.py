@@ -6,8 +6,9 @@ from typing import TypeAlias
 
 from ebla.tablet.bulk import BulkCommit, BulkResult
 from ebla.tablet.compact_job import CompactCommit, CompactionTerms, CompactResult, PrepareCompaction
+from ebla.tablet.sweep_job import PrepareSweep, Sweep, SweepResult, SweepTerms
 
 __all__ = ["Answer", "Order"]
 
-Order: TypeAlias = BulkCommit | PrepareCompaction | CompactCommit
-Answer: TypeAlias = BulkResult | CompactionTerms | CompactResult
+Order: TypeAlias = BulkCommit | PrepareCompaction | CompactCommit | PrepareSweep | Sweep
+Answer: TypeAlias = BulkResult | CompactionTerms | CompactResult | SweepTerms | SweepResult

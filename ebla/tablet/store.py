@@ -57,6 +57,7 @@ from ebla.tablet.refused_tables import RefusedTables
 from ebla.tablet.scanners import Scanners
 from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.shaper import Shaper
+from ebla.tablet.sweep_job import PrepareSweep, Sweep
 from ebla.tablet.table_state import TableState
 from ebla.tablet.write_path import WritePath
 
@@ -361,6 +362,14 @@ class TabletStore:
                 return self._jobs_compact.prepare(order)
             case CompactCommit():
                 return self._jobs_compact.commit(order)
+            case PrepareSweep():
+                self._writable_log()
+                return self.garbage.terms()
+            case Sweep():
+                self._writable_log()
+                # Nobody adopts a file, late as it may be, while it is judged for the last time.
+                with self._bulk.lock, self._jobs_compact.lock:
+                    return self.garbage.sweep(order)
 
     # --- care ---
 

@@ -14,14 +14,6 @@ def made(cli: Cli) -> None:
         assert cli("flush", "t").code == 0
 
 
-def test_compact_merges_files_and_says_so(cli: Cli) -> None:
-    made(cli)
-    done = cli("compact", "t")
-    assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("compacted t: 3 to 1 file(s), ")
-    assert cli("compact", "nothing").code == 2
-
-
 def test_a_clone_is_a_table_of_its_own(cli: Cli) -> None:
     made(cli)
     assert cli("clone", "t", "u").out == "cloned t as u\n"
@@ -43,14 +35,3 @@ def test_snapshots_are_taken_listed_and_released(cli: Cli) -> None:
     assert cli("snapshots", "--take", "a", "--release", "b").code == 2
     assert cli("snapshots", "--release", "monday").out == "released monday\n"
     assert cli("snapshots").out == "no snapshots are held\n"
-
-
-def test_gc_only_looks_unless_it_is_told_to_delete(cli: Cli) -> None:
-    made(cli)
-    cli("compact", "t")
-    looked = json.loads(cli("gc", "--json").out)
-    assert (looked["files"], looked["named"], looked["candidates"], looked["removed"]) == (4, 1, 3, [])
-    assert json.loads(cli("gc", "--delete", "--json").out)["removed"] == [], "they have not been unused for long"
-    shown = cli("gc")
-    assert (shown.code, shown.err) == (0, "")
-    assert "candidates" in shown.out

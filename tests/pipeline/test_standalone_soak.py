@@ -92,3 +92,158 @@ print("fine")
 
 def test_of_two_attempts_that_both_wrote_one_is_committed(cluster: Standalone, tmp_path: Path) -> None:
     assert "fine" in cluster.run(SPECULATED_LOAD, str(tmp_path / "store"))
+
+
+TABLE = """
+url, root = sys.argv[1:]
+mark = str(Path(root).parent / "mark")
+SETTINGS = ebla.Settings(background_compaction=False, history_seconds=0.0, garbage_age_seconds=0.0)
+SCHEMA = ebla.Schema(key={"k": "string"}, columns={"n": "int64", "s": "string"})
+KEYS = [f"{n:05}" for n in range(8_000)]
+
+def filled(db):
+    table = db.create_table("t", SCHEMA, splits=["02000", "04000", "06000"])
+    for step in (1, 3, 7):
+        table.put([{"k": key, "n": int(key) * step, "s": key} for key in KEYS[::step]])
+        table.flush()
+    table.erase_many(KEYS[::11])
+    table.flush()
+    return table
+
+def files_of(db):
+    return {file for name in db.tables() for file in db.table(name).files()}
+
+def files_there():
+    return {str(path.relative_to(root)) for path in Path(root).glob("fragments/*/*")}
+
+spark = standalone_session(url)
+"""
+
+KILLED_COMPACT = (
+    TABLE
+    + """
+import threading
+from ebla.pipeline import compact_plan
+from ebla.pipeline.compact_task import CompactTask
+
+class KillsItsExecutor(CompactTask):
+    def run(self, portion, files):
+        results = super().run(portion, files)
+        if portion == 1:
+            kill_executor_once(mark)
+        return results
+
+compact_plan.SECTION_BYTES_MIN = 20_000  # a portion for every tablet
+with ebla.open(root, settings=SETTINGS) as db:
+    table = filled(db)
+    before = [dict(row) for row in table.scan()]
+    former = table.files()
+    told, stop = {}, threading.Event()
+
+    def write():
+        while not stop.is_set():
+            key = f"w{len(told):05}"
+            table.put({"k": key, "n": 1})
+            told[key] = 1
+            time.sleep(0.01)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with replaced("ebla.pipeline.compact", "CompactTask", KillsItsExecutor):
+            done = ebla.pipeline.compact(root, "t", spark=spark)
+    finally:
+        stop.set()
+        writer.join()
+    assert Path(mark).exists()
+    assert done.tablets == 4 and done.given_up == (), done
+    rows = [dict(row) for row in table.scan()]
+    assert [row for row in rows if not row["k"].startswith("w")] == before
+    assert {row["k"] for row in rows if row["k"].startswith("w")} == set(told)
+    assert files_there() == files_of(db) | set(former), "what the attempt that was killed wrote is gone"
+    assert ebla.verify(root).is_clean
+print("fine")
+"""
+)
+
+
+def test_a_compaction_survives_the_death_of_an_executor(cluster: Standalone, tmp_path: Path) -> None:
+    assert "fine" in cluster.run(KILLED_COMPACT, str(tmp_path / "store"))
+
+
+KILLED_VERIFY = (
+    TABLE
+    + """
+module = sys.modules["ebla.pipeline.verify"]
+module.TASK_BYTES = 1  # a task for every file
+looker = module._looker
+
+def killing(*arguments):
+    look = looker(*arguments)
+
+    def run(numbers):
+        for made in look(numbers):
+            kill_executor_once(mark)
+            yield made
+
+    return run
+
+with ebla.open(root, settings=SETTINGS) as db:
+    table = filled(db)
+    files = sorted(table.files())
+    raw = bytearray(Path(root, files[0]).read_bytes())
+    raw[len(raw) // 4] ^= 0xFF
+    Path(root, files[0]).write_bytes(raw)
+    with replaced("ebla.pipeline.verify", "_looker", killing):
+        report = ebla.pipeline.verify(root, spark=spark)
+    assert Path(mark).exists()
+    assert report.files == len(files)
+    assert [(one.file, one.kind) for one in report.findings] == [(files[0], "damaged")], report
+print("fine")
+"""
+)
+
+
+def test_a_verification_survives_the_death_of_an_executor(cluster: Standalone, tmp_path: Path) -> None:
+    assert "fine" in cluster.run(KILLED_VERIFY, str(tmp_path / "store"))
+
+
+KILLED_GC = (
+    TABLE
+    + """
+former = {name: getattr(sys.modules["ebla.pipeline.garbage"], name) for name in ("_lister", "_reader")}
+
+def killing(name):
+    def make(root):
+        work = former[name](root)
+
+        def run(thing):
+            yield from work(thing)
+            kill_executor_once(mark + name)
+
+        return run
+
+    return make
+
+with ebla.open(root, settings=SETTINGS) as db:
+    table = filled(db)
+    db.create_table("other", SCHEMA)
+    before = [dict(row) for row in table.scan()]
+    db.clone_table("t", "clone")
+    table.compact()
+    db.drop_table("clone")
+    with replaced("ebla.pipeline.garbage", "_lister", killing("_lister")):
+        first = ebla.pipeline.gc(root, dry_run=False, spark=spark)
+    with replaced("ebla.pipeline.garbage", "_reader", killing("_reader")):
+        second = ebla.pipeline.gc(root, dry_run=False, spark=spark)
+    assert Path(mark + "_lister").exists() and Path(mark + "_reader").exists()
+    assert first.candidates == len(second.removed) > 0, (first, second)
+    assert files_there() == files_of(db)
+    assert [dict(row) for row in table.scan()] == before
+print("fine")
+"""
+)
+
+
+def test_garbage_collection_survives_the_death_of_an_executor(cluster: Standalone, tmp_path: Path) -> None:
+    assert "fine" in cluster.run(KILLED_GC, str(tmp_path / "store"))

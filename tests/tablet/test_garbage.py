@@ -13,7 +13,7 @@ import pytest
 import ebla
 from ebla.errors import EblaError, Unavailable
 from ebla.settings import Settings
-from ebla.tablet.garbage import CANDIDATES_MAX, Nursery, judge
+from ebla.tablet.garbage import Nursery, judge
 from tests.crash.machine import bounded
 
 AT_ONCE = Settings(background_compaction=False, history_seconds=0.0, garbage_age_seconds=0.0)
@@ -40,9 +40,10 @@ class TestJudge:
         assert verdict.doomed == ("fragments/t/job2-x",)
         assert verdict.candidates == {}
 
-    def test_what_is_remembered_is_bounded(self) -> None:
-        verdict = judge([f"f{n:06}" for n in range(CANDIDATES_MAX + 10)], [], [], (), {}, 100, 50)
-        assert len(verdict.candidates) == CANDIDATES_MAX
+    def test_what_is_remembered_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("ebla.tablet.garbage.CANDIDATES_MAX", 20)
+        verdict = judge([f"f{n:06}" for n in range(30)], [], [], (), {}, 100, 50)
+        assert len(verdict.candidates) == 20
 
 
 def test_a_nursery_knows_its_files_until_they_are_grown() -> None:

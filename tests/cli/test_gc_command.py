@@ -1,0 +1,37 @@
+"""`ebla gc`: in this process and on Spark."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import ebla
+from tests.cli.conftest import Cli
+
+
+def made(cli: Cli) -> None:
+    cli.fine("create", "t", "--key", "k:int64", "--column", "n:int64")
+    for n in range(3):
+        cli.fine("put", "t", f'{{"k": {n}, "n": 1}}')
+        cli.fine("flush", "t")
+
+
+def test_gc_only_looks_unless_it_is_told_to_delete(cli: Cli) -> None:
+    made(cli)
+    cli.fine("compact", "t")
+    looked = json.loads(cli.fine("gc", "--json").out)
+    assert (looked["files"], looked["named"], looked["candidates"], looked["removed"]) == (4, 1, 3, [])
+    assert json.loads(cli.fine("gc", "--delete", "--json").out)["removed"] == [], "they have not been unused for long"
+    assert "candidates" in cli.fine("gc").out
+
+
+@pytest.mark.usefixtures("spark")
+def test_gc_on_spark_works_beside_a_process_that_writes(cli: Cli) -> None:
+    made(cli)
+    with ebla.open(cli.store, settings=ebla.Settings(garbage_age_seconds=0.0, background_compaction=False)) as db:
+        db.table("t").compact()
+        assert json.loads(cli.fine("gc", "--spark", "--json").out)["candidates"] == 3
+        cli.fine("gc", "--spark", "--delete")
+        assert len(json.loads(cli.fine("gc", "--spark", "--delete", "--json").out)["removed"]) == 3
+        assert db.table("t").scan().count() == 3
