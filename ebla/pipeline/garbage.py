@@ -110,7 +110,8 @@ class _Round:
         except OSError as error:
             raise StoreError(f"files cannot be listed: {error}: nothing was removed, retry") from error
         # Those of tables that are dropped by now; one that is dropped later has its turn another time.
-        dropped = [path for table_id, path in saved.items() if _state(self._tables().get(table_id)) == "deleted"]
+        known = self._tables()
+        dropped = [path for table_id, path in saved.items() if _state(known.get(table_id)) == "deleted"]
         listed = self._frame([*directories, *dropped], _lister(self.place.root), LISTED_SCHEMA).persist()
         try:
             self._do("listing", listed.count)

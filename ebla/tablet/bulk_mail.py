@@ -45,6 +45,7 @@ __all__ = ["DIRECTORY", "Mailbox", "commit_by_mail", "order_by_mail"]
 DIRECTORY = "bulk"
 ANSWER_ATTEMPTS_MAX = 10
 ANSWER_PAUSE_SECONDS = 0.05
+ANSWER_BYTES_MAX = VALUE_BYTES_MAX
 # After an error of the coordination service, the owner looks again when so much time has passed.
 RETRY_SECONDS = 0.5
 # A sender that hears nothing for so long looks whether there still is an owner.
@@ -205,7 +206,7 @@ class Mailbox:
             _log.exception("an order from another process failed")
             return Refused(request.id, "StoreError", f"it failed: {error!r}", self._clock.microseconds())
         done = Done(request.id, result, self._clock.microseconds())
-        if len(_encoder.encode(done)) > VALUE_BYTES_MAX:
+        if len(_encoder.encode(done)) > ANSWER_BYTES_MAX:
             told = "the answer is too large to be sent: ask in the process that has the store open"
             return Refused(request.id, "StoreError", told, self._clock.microseconds())
         return done

@@ -27,6 +27,7 @@ from ebla.errors import Conflict, RequestError
 from ebla.schema_change import Alteration, altered
 from ebla.settings import KIB, Settings
 from ebla.tablet.table_state import FORMER_MAX
+from tests.support.compact_here import compact_here
 
 from .alterations import same_names
 from .comparing import as_rows, assert_equal, compare, history
@@ -156,10 +157,13 @@ class Pair:
         """Move what is in memory to files."""
         self.table(name).flush()
 
-    def compact(self, name: str, *, forget: bool) -> None:
-        """Merge the files of a table; to `forget` is to do it as if all history had ended now."""
+    def compact(self, name: str, *, forget: bool, by_job: bool = False) -> None:
+        """Merge the files of a table; to `forget` is to do it as if all history had ended now.
+
+        `by_job` lets tasks do it, in sections as small as can be.
+        """
         if not forget:
-            self.table(name).compact()
+            self._compact(name, by_job)
             return
         self._let_go()
         self.moments[name] = []
@@ -172,9 +176,15 @@ class Pair:
 
         store._compactor._horizon = now
         try:
-            self.table(name).compact()
+            self._compact(name, by_job)
         finally:
             store._compactor._horizon = horizon
+
+    def _compact(self, name: str, by_job: bool) -> None:
+        if by_job:
+            assert compact_here(self.database, name, section_bytes_min=1).given_up == ()
+        else:
+            self.table(name).compact()
 
     def split(self, name: str, at: Any) -> None:
         """Split a tablet at a key, or where the store likes; nothing changes for readers."""

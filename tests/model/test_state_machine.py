@@ -226,9 +226,9 @@ def machine_for(shape: Shape) -> type[RuleBasedStateMachine]:
         def flush(self, table: str) -> None:
             self.both.flush(table)
 
-        @step(table=tables, forget=st.booleans())
-        def compact(self, table: str, forget: bool) -> None:
-            self.both.compact(table, forget=forget)
+        @step(table=tables, forget=st.booleans(), by_job=st.booleans())
+        def compact(self, table: str, forget: bool, by_job: bool) -> None:
+            self.both.compact(table, forget=forget, by_job=by_job)
 
         @step(table=tables, at=st.none() | keys)
         def split(self, table: str, at: Key | None) -> None:

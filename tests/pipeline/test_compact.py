@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -17,14 +15,13 @@ from ebla.clock import COUNTER_BITS
 from ebla.errors import Corruption, HistoryGone, OutcomeUnknown, StoreError, TableUnloaded, UnknownTable
 from ebla.pipeline import compact, compact_plan
 from ebla.pipeline.compact import CompactSummary
-from ebla.pipeline.compact_plan import Section
 from ebla.pipeline.compact_task import CompactTask, SectionResult
 from ebla.settings import Settings
-from ebla.storage.files import LocalFiles
 from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.compact_job import CompactCommit, CompactResult
 from ebla.tablet.compaction import choose_all, runs_of
 from tests.pipeline.tables import EVERYTHING, expected, fill, fragment_files
+from tests.support.compact_here import compacting, tasks_here
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
 
 BY_HAND = Settings(background_compaction=False, history_seconds=0.0)
 NUMBERS = ebla.Schema(key={"k": "string"}, columns={"n": "int32", "s": "string"})
-compacting = sys.modules["ebla.pipeline.compact"]  # the name is that of the function
 
 
 def filled(db: ebla.Database, count: int = 3_000, splits: Sequence[str] = ("01000", "02000")) -> ebla.Table:
@@ -58,14 +54,10 @@ def groups_of(table: ebla.Table) -> list[Any]:
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
-    """Tasks run in this process, one after another: what they do is the same."""
-
-    def run(self: _Compaction, task: CompactTask, portions: Sequence[Sequence[Section]]) -> list[SectionResult]:
-        return [result for number in range(len(portions)) for result in task.run(number, LocalFiles(task.root))]
-
-    monkeypatch.setattr(compacting._Compaction, "_on_spark", run)
-    return cast("SparkSession", SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2)))
+def here() -> Iterator[SparkSession]:
+    """Tasks run in this process."""
+    with tasks_here() as spark:
+        yield spark
 
 
 def before_commit(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> list[int]:

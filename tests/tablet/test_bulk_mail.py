@@ -132,6 +132,16 @@ def test_large_requests_go_by_a_file(world: World, monkeypatch: pytest.MonkeyPat
     assert any(operation.path.startswith("bulk/job-") for operation in world.files.record())
 
 
+def test_an_answer_that_is_too_large_is_refused_and_not_tried_for_ever(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_mail, "ANSWER_BYTES_MAX", 10)
+    world.owner()
+    with pytest.raises(StoreError, match="too large"):
+        world.send()
+    assert world.asked == [COMMIT]
+
+
 def test_a_damaged_file_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_mail, "VALUE_BYTES_MAX", 100)
 
