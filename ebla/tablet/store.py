@@ -363,10 +363,10 @@ class TabletStore:
             case CompactCommit():
                 return self._jobs_compact.commit(order)
             case PrepareSweep():
-                self._writable_log()
+                self._writes.writable_log()
                 return self.garbage.terms()
             case Sweep():
-                self._writable_log()
+                self._writes.writable_log()
                 # Nobody adopts a file, late as it may be, while it is judged for the last time.
                 with self._bulk.lock, self._jobs_compact.lock:
                     return self.garbage.sweep(order)
