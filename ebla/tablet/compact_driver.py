@@ -29,10 +29,12 @@ from ebla.tablet.compact_job import (
     CompactResult,
     GroupTerms,
     PrepareCompaction,
+    Replacement,
     fitting,
     is_applied,
 )
 from ebla.tablet.compaction import Strategy
+from ebla.tablet.compactor import Compaction
 from ebla.tablet.garbage import Nursery
 from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.sequencer import Sequencer
@@ -58,8 +60,9 @@ class CompactDriver:
         horizon: Callable[[TableState, int], int],
         flush: Callable[[TableState], None],
         check_writable: Callable[[TableState], None],
+        note: Callable[[Compaction], None],
     ) -> None:
-        """`check_writable` raises if the table, or the store, takes no changes now."""
+        """`check_writable` raises if the table, or the store, takes no changes now; `note` counts what was done."""
         # Set once.
         self._tables = tables
         self._sequencer = sequencer
@@ -72,6 +75,7 @@ class CompactDriver:
         self._horizon = horizon
         self._flush = flush
         self._check_writable = check_writable
+        self._note = note
         self.lock = threading.Lock()
         """Held over a commit: whoever removes files takes it, so that none is removed while it is being adopted."""
 
@@ -105,6 +109,11 @@ class CompactDriver:
                 self._nursery.grown(files)
                 raise
             self._nursery.grown(files)
+            refused = {number for number, _ in result.refused}
+            names = {group.id: group.name for group in table.view.schema.groups}
+            for number, one in enumerate(commit.replacements):
+                if number not in refused:
+                    self._note(_told(one, table.name, names.get(one.group, "")))
             return result
 
     def _table(self, table_id: str) -> TableState:
@@ -168,3 +177,19 @@ class CompactDriver:
         self._tables.use_metadata(table, metadata, self._server)
         gone = {ref.file for one in commit.replacements for ref in one.merge.fragments}
         table.reader.forget(gone - set(metadata.files()))
+
+
+def _told(one: Replacement, table: str, group: str) -> Compaction:
+    return Compaction(
+        table,
+        one.tablet.tablet,
+        group,
+        "job",
+        one.merge.is_rooted,
+        len(one.merge.fragments),
+        len(one.added),
+        sum(ref.bytes for ref in one.merge.fragments),
+        sum(ref.bytes for ref in one.added),
+        one.records_read,
+        sum(ref.rows for ref in one.added),
+    )

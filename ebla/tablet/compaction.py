@@ -34,7 +34,7 @@ from typing import Literal, TypeAlias
 from ebla.metadata.table_metadata import FragmentRef, GroupState, RangeErasure
 from ebla.settings import MIB
 
-Reason: TypeAlias = Literal["depth", "erased", "surplus", "small", "manual"]
+Reason: TypeAlias = Literal["depth", "erased", "surplus", "small", "manual", "job"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,10 +89,12 @@ class Compactor:
         )
         self._lock = threading.Lock()
         self._worker = Worker("ebla-compact", self._work, self._failed, doing="compaction")
-        # Written by whoever holds _lock, read by others.
+        self._counting = threading.Lock()
+        # Written by whoever holds _counting, read by others.
         self.recent: deque[Compaction] = deque(maxlen=RECENT_MAX)
         self.count = 0
         self.bytes_written = 0
+        # Written by whoever holds _lock, read by others.
         self.failure: EblaError | None = None
         # It only grows. It is raised first, then pins are looked at; a pin is made first, then looks at this.
         self.horizon_max = 0
@@ -210,9 +212,7 @@ class Compactor:
             self._nursery.grown(begun)
             if done is None:
                 return False
-            self.recent.append(replace(done, seconds=self._clock.monotonic_seconds() - began))
-            self.count += 1
-            self.bytes_written += done.bytes_written
+            self.note(replace(done, seconds=self._clock.monotonic_seconds() - began))
             self._given_up.pop((tablet.id, group.id), None)
             if not self._given_up:
                 self.failure = None
@@ -275,6 +275,13 @@ class Compactor:
             records_read,
             sum(info.rows for info, _ in written),
         )
+
+    def note(self, done: Compaction) -> None:
+        """Count a compaction that was carried out, here or by a job."""
+        with self._counting:
+            self.recent.append(done)
+            self.count += 1
+            self.bytes_written += done.bytes_written
 
     def _check_open(self) -> None:
         if self._worker.is_stopping:

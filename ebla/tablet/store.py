@@ -163,6 +163,7 @@ class TabletStore:
             self._compactor.horizon_of,
             self.flush,
             self._check_writable,
+            self._compactor.note,
         )
         self._cloner = Cloner(metadata, self._recutter, self._nursery, self._doubts, new_id)
         self._loader = Loader(

@@ -429,6 +429,8 @@ def test_a_commit_that_is_repeated_does_no_harm_and_strange_ones_are_refused(
         compact(db, "t", spark=here)
         files = table.files()
         (order,) = orders
+        counted = db.stats()["compactions"]
+        assert (counted["count"], counted["recent"][-1]["reason"]) == (3, "job")
         again = db.carry_out(order)
         assert isinstance(again, CompactResult)
         assert [reason for _, reason in again.refused] == ["fragments_changed"] * 3
