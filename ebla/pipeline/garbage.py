@@ -37,7 +37,8 @@ from ebla.pipeline.session import active_session, session
 from ebla.storage.files import LocalFiles
 from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.candidates import Candidates
-from ebla.tablet.garbage import FRAGMENTS, METADATA, GarbageReport, Seen, sum_up
+from ebla.tablet.garbage import METADATA, GarbageReport, Seen, sum_up
+from ebla.tablet.nursery import FRAGMENTS
 from ebla.tablet.sweep_job import SWEEP_MAX, PrepareSweep, Sweep, SweepResult, SweepTerms
 
 __all__ = ["GarbageReport", "gc"]

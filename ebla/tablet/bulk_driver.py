@@ -25,8 +25,8 @@ from ebla.metadata.transaction import MetadataServer
 from ebla.storage.files import Files
 from ebla.tablet.bulk import BulkCommit, BulkResult, bulk_changes, check_job, count_layers, job_of
 from ebla.tablet.commit_log import CommitLog
-from ebla.tablet.garbage import Nursery
 from ebla.tablet.gate import Gate
+from ebla.tablet.nursery import Nursery
 from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.table_state import TableState

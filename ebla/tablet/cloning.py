@@ -18,7 +18,7 @@ from ebla.metadata.clone import cloned
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.tablet.doubts import Doubts
-from ebla.tablet.garbage import Nursery
+from ebla.tablet.nursery import Nursery
 from ebla.tablet.recutter import Recutter
 from ebla.tablet.table_state import TableState
 

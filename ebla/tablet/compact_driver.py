@@ -35,7 +35,7 @@ from ebla.tablet.compact_job import (
 )
 from ebla.tablet.compaction import Strategy
 from ebla.tablet.compactor import Compaction
-from ebla.tablet.garbage import Nursery
+from ebla.tablet.nursery import Nursery
 from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.table_state import TableState

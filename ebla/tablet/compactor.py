@@ -28,8 +28,8 @@ from ebla.schema import GroupSchema
 from ebla.settings import Settings
 from ebla.storage.files import Files
 from ebla.tablet.compaction import Choice, Reason, Strategy, choose, choose_all
-from ebla.tablet.garbage import Nursery
 from ebla.tablet.merging import Merge, merge, merged_references, new_output, replacement
+from ebla.tablet.nursery import Nursery
 from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.table_state import TableState
 from ebla.tablet.worker import Worker

@@ -26,7 +26,7 @@ from ebla.storage.files import Files
 from ebla.storage.fragment_format import FragmentInfo
 from ebla.storage.log_writer import LogWriter
 from ebla.storage.memory import choose_fold, combine
-from ebla.tablet.garbage import Nursery
+from ebla.tablet.nursery import Nursery
 from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.serialize import Candidate, FlushWork, choose, flush_change, write_fragment

@@ -43,9 +43,10 @@ from ebla.tablet.compact_job import CompactCommit, PrepareCompaction
 from ebla.tablet.compactor import Compactor
 from ebla.tablet.doubts import Doubts
 from ebla.tablet.flusher import Flusher
-from ebla.tablet.garbage import Garbage, Nursery
+from ebla.tablet.garbage import Garbage
 from ebla.tablet.gate import Gate
 from ebla.tablet.loader import Loader
+from ebla.tablet.nursery import Nursery
 from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.orders import Answer, Order
 from ebla.tablet.pauses import Pauses

@@ -13,7 +13,8 @@ import pytest
 import ebla
 from ebla.errors import EblaError, Unavailable
 from ebla.settings import Settings
-from ebla.tablet.garbage import Nursery, judge
+from ebla.tablet.garbage import judge
+from ebla.tablet.nursery import Nursery
 from tests.crash.machine import bounded
 
 AT_ONCE = Settings(background_compaction=False, history_seconds=0.0, garbage_age_seconds=0.0)
