@@ -8,8 +8,9 @@
     6. end       files that were not committed go, and the intent
 
 Readers see the same before and after, so nothing has to happen at once; whoever changes a tablet goes first, and the
-job gives way: its work on that tablet is planned anew, a few times, and then left to another run. If the job dies,
-nothing has changed, and its files are garbage once its intent has expired.
+job gives way: its work on that tablet is planned anew, a few times, and then left to another run. The store's own
+compaction leaves the files alone that a job is at, and merges what has come since. If the job dies, nothing has
+changed, and its files are garbage once its intent has expired.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import os
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -41,7 +42,14 @@ from ebla.pipeline.session import active_session, session
 from ebla.storage.cache import BlockCache
 from ebla.storage.files import LocalFiles
 from ebla.storage.fragment_reader import OpenFragments
-from ebla.tablet.compact_job import CompactCommit, CompactionTerms, CompactResult, PrepareCompaction, Replacement
+from ebla.tablet.compact_job import (
+    BeginCompaction,
+    CompactCommit,
+    CompactionTerms,
+    CompactResult,
+    PrepareCompaction,
+    Replacement,
+)
 from ebla.tablet.reader import Reader
 
 __all__ = ["CompactSummary", "GivenUp", "compact"]
@@ -132,6 +140,7 @@ def compact(
         is_certain = not work.is_committing or isinstance(error, Exception)
         raise
     finally:
+        work.give_back()
         if is_certain:
             with contextlib.suppress(EblaError, OSError):  # what is left behind is garbage, no more
                 # What was committed may have been replaced by others since, and somebody may be reading it.
@@ -151,6 +160,7 @@ class _Compaction:
     report: Report | None
     only_due: bool
     is_committing: bool = False  # METADATA may come to name its files
+    is_begun: bool = False  # the engine leaves files to it
     rounds: int = 0
     done: list[Replacement] = field(default_factory=list)
     given_up: list[GivenUp] = field(default_factory=list)
@@ -198,6 +208,7 @@ class _Compaction:
             merges=tuple(merges),
             portions=tuple(map(tuple, portions)),
         )
+        self._begin({ref.file for one in merges for ref in one.merge.fragments})
         results = self._on_spark(task, portions)
         failed, replacements = self._gathered(merges, portions, results)
         if replacements:
@@ -206,6 +217,17 @@ class _Compaction:
             failed |= {numbers[at]: reason for at, reason in refused.items()}
         self.done += [one for number, one in replacements.items() if number not in failed]
         return failed
+
+    def _begin(self, files: Collection[str]) -> None:
+        """Have the engine leave files to this job. It spares both some work, and is no condition of anything."""
+        with contextlib.suppress(EblaError):
+            self.place.carry_out(BeginCompaction(self.job, self.table_id, tuple(sorted(files))))
+            self.is_begun = bool(files)
+
+    def give_back(self) -> None:
+        """Let the engine have all files again, unless a commit has done so."""
+        if self.is_begun:
+            self._begin(())
 
     def _reader(self, metadata: TableMetadata) -> Reader:
         fragments = OpenFragments(LocalFiles(self.place.root), BlockCache(0), open_max=1)
@@ -255,7 +277,7 @@ class _Compaction:
         self.is_committing = True
         order = CompactCommit(self.job, self.table_id, metadata.schema.version, tuple(replacements))
         answer = self.place.carry_out(order)
-        self.is_committing = False
+        self.is_committing = self.is_begun = False
         assert isinstance(answer, CompactResult), answer
         return dict(answer.refused)
 

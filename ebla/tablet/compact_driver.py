@@ -1,6 +1,7 @@
 """The owner's side of a compaction that is carried out elsewhere: terms first, and at the end one METADATA transaction.
 
     prepare    flush, horizons                         pins that are made from now on are above them
+    begin      the engine's compactor leaves files alone that the job is merging, for an hour at most
     commit     adopt the files    [METADATA as it is] -- what fits --> one transaction --> show
                                         ^                                  | somebody was faster
                                         `----------------------------------'
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from ebla.clock import Clock
 from ebla.errors import OutcomeUnknown, RequestError, Unavailable, UnknownTable
@@ -24,7 +26,9 @@ from ebla.metadata.transaction import MetadataServer
 from ebla.storage.files import Files
 from ebla.tablet.bulk import check_job, job_of
 from ebla.tablet.compact_job import (
+    BeginCompaction,
     CompactCommit,
+    CompactionBegun,
     CompactionTerms,
     CompactResult,
     GroupTerms,
@@ -42,6 +46,17 @@ from ebla.tablet.table_state import TableState
 
 ATTEMPTS_MAX = 20
 PAUSE_SECONDS = 0.05
+# A job that takes longer, or has died, must not keep the engine from its work for ever.
+BUSY_SECONDS = 3_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Busy:
+    """Files of a table that a job is merging, until a moment of the monotonic clock."""
+
+    table_id: str
+    files: frozenset[str]
+    until: float
 
 
 class CompactDriver:
@@ -78,6 +93,9 @@ class CompactDriver:
         self._note = note
         self.lock = threading.Lock()
         """Held over a commit: whoever removes files takes it, so that none is removed while it is being adopted."""
+        self._busy_lock = threading.Lock()
+        # Guarded by _busy_lock.
+        self._busy: dict[str, _Busy] = {}
 
     def prepare(self, order: PrepareCompaction) -> CompactionTerms:
         """Flush a table, and return the terms of a compaction that begins now."""
@@ -91,6 +109,23 @@ class CompactDriver:
                 oldest = table.view.memory_of(group.id).txn_min
             groups.append(GroupTerms(group.id, horizon, min(newest, newest if oldest is None else oldest - 1) + 1))
         return CompactionTerms(tuple(groups), self._strategy)
+
+    def begin(self, order: BeginCompaction) -> CompactionBegun:
+        """Have the engine leave some files to a job."""
+        self._table(order.table_id)
+        with self._busy_lock:
+            self._busy.pop(order.job, None)
+            if order.files:
+                until = self._clock.monotonic_seconds() + BUSY_SECONDS
+                self._busy[order.job] = _Busy(order.table_id, frozenset(order.files), until)
+        return CompactionBegun(BUSY_SECONDS)
+
+    def busy(self, table_id: str) -> frozenset[str]:
+        """Return the files of a table that jobs are merging."""
+        with self._busy_lock:
+            now = self._clock.monotonic_seconds()
+            self._busy = {job: one for job, one in self._busy.items() if one.until > now}
+            return frozenset().union(*(one.files for one in self._busy.values() if one.table_id == table_id))
 
     def commit(self, commit: CompactCommit) -> CompactResult:
         """Replace what was merged, as far as it still fits, in one METADATA transaction."""
@@ -109,6 +144,8 @@ class CompactDriver:
                 self._nursery.grown(files)
                 raise
             self._nursery.grown(files)
+            with self._busy_lock:
+                self._busy.pop(commit.job, None)
             refused = {number for number, _ in result.refused}
             names = {group.id: group.name for group in table.view.schema.groups}
             for number, one in enumerate(commit.replacements):

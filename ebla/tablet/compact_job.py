@@ -1,11 +1,14 @@
 """Compactions that are carried out elsewhere: what a job asks the owner of the store, and what it is told. Pure.
 
     PrepareCompaction  -->  CompactionTerms    how far back each group must be kept, and what may be in memory only
-       the job chooses by the engine's rules, merges, writes files of its own
+       the job chooses by the engine's rules
+    BeginCompaction    -->  CompactionBegun    the engine leaves these files alone for a while
+       the job merges, writes files of its own
     CompactCommit      -->  CompactResult      what was replaced; what was refused, and why
 
 Nothing is promised in between: whatever changes a tablet meanwhile goes first, and what does not fit any more is
-refused, tablet by tablet and group by group. So a commit that is repeated does no harm either.
+refused, tablet by tablet and group by group. So a commit that is repeated does no harm either. That the engine leaves
+files alone only spares both the work that would be in vain.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ from ebla.tablet.merging import Merge, replacement
 from ebla.tablet.scopes import may_join
 
 __all__ = [
+    "BeginCompaction",
     "CompactCommit",
     "CompactResult",
+    "CompactionBegun",
     "CompactionTerms",
     "GroupTerms",
     "PrepareCompaction",
@@ -50,6 +55,20 @@ class CompactionTerms(msgspec.Struct, frozen=True, tag="compaction_terms"):
 
     groups: tuple[GroupTerms, ...]
     strategy: Strategy
+
+
+class BeginCompaction(msgspec.Struct, frozen=True, tag="begin_compaction"):
+    """Leave these files of a table to the job, in the place of those that it named before; none: it is done."""
+
+    job: str
+    table_id: str
+    files: tuple[str, ...]
+
+
+class CompactionBegun(msgspec.Struct, frozen=True, tag="compaction_begun"):
+    """The files are left alone until the job commits or says that it is done, but no longer than some time."""
+
+    seconds: float
 
 
 class Replacement(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ are joined, a file's worth at a time.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -70,22 +70,31 @@ class Choice:
 
 
 def choose(
-    state: GroupState, horizon: int, strategy: Strategy, *, purges: bool = False, is_cells: bool = False
+    state: GroupState,
+    horizon: int,
+    strategy: Strategy,
+    *,
+    purges: bool = False,
+    is_cells: bool = False,
+    busy: Collection[str] = (),
 ) -> Choice | None:
     """Choose what to merge of one group of one tablet, or None if it is in good shape.
 
-    `purges` says that the group keeps only so many versions, `is_cells` which layout it has.
+    `purges` says that the group keeps only so many versions, `is_cells` which layout it has. Files that are `busy`, as
+    somebody else is merging them, are left alone: what has come since is merged by itself.
     """
-    chosen = _too_deep(state.fragments, strategy)
+    free = [fragment for fragment in state.fragments if fragment.file not in busy]
+    chosen = _too_deep(free, strategy)
     if chosen:
         return _choice(state, chosen, "depth", horizon)
-    erased = _erased(state, horizon, strategy)
-    if erased is not None:
-        return _choice(state, erased, "erased", horizon)
-    surplus = _surplus(state.fragments, horizon, strategy, is_cells=is_cells) if purges else []
-    if surplus:
-        return _choice(state, surplus, "surplus", horizon)
-    chosen = _too_small(state.fragments, strategy)
+    if len(free) == len(state.fragments):
+        erased = _erased(state, horizon, strategy)
+        if erased is not None:
+            return _choice(state, erased, "erased", horizon)
+        surplus = _surplus(state.fragments, horizon, strategy, is_cells=is_cells) if purges else []
+        if surplus:
+            return _choice(state, surplus, "surplus", horizon)
+    chosen = _too_small(free, strategy)
     return _choice(state, chosen, "small", horizon) if chosen else None
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 
 from ebla.clock import Clock
@@ -89,6 +89,8 @@ class Compactor:
         )
         self._lock = threading.Lock()
         self._worker = Worker("ebla-compact", self._work, self._failed, doing="compaction")
+        # The files of a table, by its id, that a job is merging.
+        self.busy: Callable[[str], Collection[str]] = lambda table_id: ()
         self._counting = threading.Lock()
         # Written by whoever holds _counting, read by others.
         self.recent: deque[Compaction] = deque(maxlen=RECENT_MAX)
@@ -155,7 +157,8 @@ class Compactor:
         state = tablet.group(group.id)
         horizon = self.horizon_of(table, group.id)
         purges = group.max_versions is not None
-        choice = choose(state, horizon, self.strategy, purges=purges, is_cells=group.is_cells)
+        busy = self.busy(table.id)
+        choice = choose(state, horizon, self.strategy, purges=purges, is_cells=group.is_cells, busy=busy)
         if choice is None or self._is_given_up(tablet, state):
             return False
         try:

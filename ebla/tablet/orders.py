@@ -5,10 +5,17 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from ebla.tablet.bulk import BulkCommit, BulkResult
-from ebla.tablet.compact_job import CompactCommit, CompactionTerms, CompactResult, PrepareCompaction
+from ebla.tablet.compact_job import (
+    BeginCompaction,
+    CompactCommit,
+    CompactionBegun,
+    CompactionTerms,
+    CompactResult,
+    PrepareCompaction,
+)
 from ebla.tablet.sweep_job import PrepareSweep, Sweep, SweepResult, SweepTerms
 
 __all__ = ["Answer", "Order"]
 
-Order: TypeAlias = BulkCommit | PrepareCompaction | CompactCommit | PrepareSweep | Sweep
-Answer: TypeAlias = BulkResult | CompactionTerms | CompactResult | SweepTerms | SweepResult
+Order: TypeAlias = BulkCommit | PrepareCompaction | BeginCompaction | CompactCommit | PrepareSweep | Sweep
+Answer: TypeAlias = BulkResult | CompactionTerms | CompactionBegun | CompactResult | SweepTerms | SweepResult

@@ -39,7 +39,7 @@ from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.care_stats import held_stats, writing_stats
 from ebla.tablet.cloning import Cloner
 from ebla.tablet.compact_driver import CompactDriver
-from ebla.tablet.compact_job import CompactCommit, PrepareCompaction
+from ebla.tablet.compact_job import BeginCompaction, CompactCommit, PrepareCompaction
 from ebla.tablet.compactor import Compactor
 from ebla.tablet.doubts import Doubts
 from ebla.tablet.flusher import Flusher
@@ -166,6 +166,7 @@ class TabletStore:
             self._check_writable,
             self._compactor.note,
         )
+        self._compactor.busy = self._jobs_compact.busy
         self._cloner = Cloner(metadata, self._recutter, self._nursery, self._doubts, new_id)
         self._loader = Loader(
             self._tables,
@@ -362,6 +363,8 @@ class TabletStore:
         match order:
             case PrepareCompaction():
                 return self._jobs_compact.prepare(order)
+            case BeginCompaction():
+                return self._jobs_compact.begin(order)
             case CompactCommit():
                 return self._jobs_compact.commit(order)
             case PrepareSweep():

@@ -256,6 +256,41 @@ class _Renamed:
         return self._db.alter_table("twin", **arguments)
 
 
+def test_the_store_leaves_the_files_of_a_job_alone_and_merges_what_has_come_since(
+    root: str, here: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ebla.open(root, settings=BY_HAND) as db:
+        table = filled(db, splits=())
+        compactor, driver = db._store._compactor, db._store._jobs_compact
+        merged: list[int] = []
+
+        def disturb() -> None:
+            for n in range(5):
+                table.put([{"k": f"{k:05}", "n": n} for k in range(0, 3_000, 11)])
+                table.flush()
+            assert len(table.files()) == 8, "more than enough to be merged"
+            assert compactor.compact_next()
+            merged.append(compactor.recent[-1].fragments_read)
+            assert not compactor.compact_next()
+            assert len(driver.busy(table._state.id)) == 3
+
+        before_commit(monkeypatch, disturb)
+        assert compact(db, "t", spark=here).rounds == 1
+        assert merged == [5]
+        assert driver.busy(table._state.id) == frozenset()
+        assert len(table.files()) == 2
+
+        def fail(*arguments: Any) -> Any:
+            assert driver.busy(table._state.id)
+            raise StoreError("the disk is full")
+
+        monkeypatch.setattr(compacting._Compaction, "_commit", fail)
+        with pytest.raises(StoreError):
+            compact(db, "t", spark=here)
+        assert driver.busy(table._state.id) == frozenset(), "given back"
+        assert ebla.verify(root).is_clean
+
+
 def test_a_drop_ends_the_job_and_leaves_no_file_of_it(
     root: str, here: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -166,3 +166,17 @@ class TestSurplus:
         assert self.chosen(older, self.stale("hot"), newer, is_cells=True) == ["older", "hot"]
         huge = self.stale("huge", surplus=0, bytes=1 << 40)
         assert self.chosen(huge, self.stale("hot"), is_cells=True) == []
+
+
+def test_files_that_somebody_else_merges_are_left_alone() -> None:
+    held = [ref(b"a", b"m", 10 * MIB) for _ in range(4)]
+    fresh = [ref(b"a", b"m") for _ in range(5)]
+    busy = {one.file for one in held}
+    choice = choose(state(*held, *fresh), 7, Strategy(), busy=busy)
+    assert choice is not None
+    assert set(choice.fragments) == set(fresh)
+    assert not choice.is_rooted
+    assert choose(state(*held, fresh[0]), 7, Strategy(), busy=busy) is None
+    assert choose(state(*held, fresh[0]), 7, Strategy()) is not None
+    erasure = RangeErasure(b"a", None, 6)
+    assert choose(state(*held, erasures=(erasure,)), 7, Strategy(), busy=busy) is None
