@@ -21,6 +21,7 @@ import typer
 import ebla
 from ebla.cli import (
     alter_command,
+    backup_command,
     care_commands,
     changes_command,
     compact_command,
@@ -96,6 +97,9 @@ for _command, _epilog in (
     (alter_command.alter, alter_command.ALTER_EXAMPLES),
     (load_command.load, load_command.LOAD_EXAMPLES),
     (export_command.export, export_command.EXPORT_EXAMPLES),
+    (backup_command.backup, backup_command.BACKUP_EXAMPLES),
+    (backup_command.restore, backup_command.RESTORE_EXAMPLES),
+    (backup_command.backups, backup_command.BACKUPS_EXAMPLES),
     (inspect_command.inspect, inspect_command.INSPECT_EXAMPLES),
     (changes_command.changes, changes_command.CHANGES_EXAMPLES),
     (replay_command.replay, replay_command.REPLAY_EXAMPLES),

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from ebla.client.coordination_place import connect_at
@@ -25,13 +26,21 @@ from ebla.errors import StoreLocked
 from ebla.metadata.transaction import MetadataServer
 from ebla.settings import Settings
 from ebla.storage.files import Files, LocalFiles
-from ebla.tablet.bulk import BulkCommit, BulkResult
+from ebla.tablet.bulk import BulkCommit, BulkResult, job_of, new_file
 from ebla.tablet.bulk_jobs import JobIntent, begin_job, end_job, remove_leftovers
 from ebla.tablet.bulk_mail import order_by_mail
 from ebla.tablet.open_metadata import open_metadata
 from ebla.tablet.orders import Answer, Order
 
-__all__ = ["begin_job_at", "commit_bulk_at", "end_job_at", "order_at", "remove_leftovers"]
+__all__ = [
+    "begin_job_at",
+    "begin_restore_at",
+    "commit_bulk_at",
+    "end_job_at",
+    "order_at",
+    "parts_of",
+    "remove_leftovers",
+]
 
 Root = str | os.PathLike[str]
 
@@ -74,6 +83,35 @@ def begin_job_at(root: Root, job: str, table: str, expires_seconds: float = JOB_
     with _parts(root) as (coordination, files, clock):
         table_id = _metadata(coordination, files, clock).find(table)
         return begin_job(coordination, clock, job, table_id, expires_seconds)
+
+
+def begin_restore_at(
+    root: Root, job: str, files: Iterable[str], expires_seconds: float = JOB_EXPIRES_SECONDS
+) -> dict[str, str]:
+    """Say that a job is about to bring copies of files; return the path of each copy by the file's.
+
+    A copy lies below the id of the table that wrote the file, for so the file says itself. For each such id the job has
+    a part, which is ended like a job: `parts_of` tells which.
+    """
+    copies: dict[str, str] = {}
+    with _parts(root) as (coordination, _, clock):
+        for number, (table_id, own) in enumerate(sorted(_by_writer(files).items())):
+            part = f"{job}.{number}"
+            begin_job(coordination, clock, part, table_id, expires_seconds)
+            copies.update((file, new_file(table_id, part)) for file in own)
+    return copies
+
+
+def parts_of(copies: Iterable[str]) -> list[str]:
+    """Return the parts of a job that brings these copies."""
+    return sorted({part for copy in copies if (part := job_of(copy)) is not None})
+
+
+def _by_writer(files: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for file in sorted(set(files)):
+        found[file.split("/")[1]].append(file)
+    return found
 
 
 def end_job_at(root: Root, job: str, keep: Collection[str] = ()) -> list[str]:

@@ -4,6 +4,7 @@ A table appears and disappears in one step, its configuration and its name toget
 
     create    tables/<id> {running, txnid}  +  names/<name> -> id
     drop      tables/<id> {deleted}         -  names/<name>
+    replace   tables/<id> {deleted}         +  tables/<new id> {running, txnid}    names/<name> -> new id
 
 A table id is used once. So when the outcome of a creation is unknown and the name is found taken, the id tells whose
 it is; if it is not ours, the id is used up at once, and the creation can no longer succeed by arriving late.
@@ -151,6 +152,44 @@ class TableDirectory:
             reason = f"it is not known whether the table {config.name!r} was created: look again"
             raise OutcomeUnknown(reason) from error
         return False
+
+    def replace(self, former_id: str, table_id: str, config: TableConfig) -> int | None:
+        """Let a table appear in the place of another of its name, which is dropped in the same step.
+
+        Returns what `create` does. `UnknownTable` if the other does not have the name (any more). After any error but
+        `OutcomeUnknown` nothing has changed.
+        """
+        unknown: OutcomeUnknown | None = None
+        for attempt in range(self._attempts_max):
+            self._pause(attempt)
+            try:
+                former = self._read(former_id)
+                named = self._coordination.read(name_path(config.name))
+                # Read after the other two: they cannot change by our own request without this one.
+                if unknown is not None and self._read(table_id) is not None:
+                    return None  # the id is ours alone
+                if former is None or former[0].state == "deleted" or named is None or named.value != former_id.encode():
+                    raise UnknownTable(f"the table {config.name!r} was dropped or replaced meanwhile: look again")
+                dropped = encode_config(msgspec.structs.replace(former[0], state="deleted"))
+                return self._coordination.multi(
+                    [
+                        Create(config_path(table_id), encode_config(config)),
+                        CompareAndSet(config_path(former_id), dropped, former[1].version),
+                        CompareAndSet(name_path(config.name), table_id.encode(), named.version),
+                    ]
+                )[0]
+            except CoordinationConflict:
+                continue
+            except OutcomeUnknown as error:
+                unknown = error
+            except EblaError as error:
+                if unknown is None or isinstance(error, UnknownTable):
+                    raise
+                if not isinstance(error, Unavailable):
+                    break
+        if unknown is not None:
+            raise OutcomeUnknown(f"it is not known whether {config.name!r} was replaced: look again") from unknown
+        raise Unavailable(f"others kept changing table {config.name!r}: nothing was changed, try again")
 
     def drop(self, name: str) -> str:
         """Let the table called `name` disappear, and return its id. Its configuration stays."""

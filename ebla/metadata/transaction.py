@@ -285,22 +285,33 @@ class MetadataServer:
 
     # --- tables ----------------------------------------------------------------------------------
 
-    def create_table(self, name: str, table_id: str, initial: TableMetadata) -> TableMetadata:
-        """Create a table that has the metadata `initial`; `TableExists` if the name is taken."""
+    def create_table(
+        self, name: str, table_id: str, initial: TableMetadata, *, replacing: str | None = None
+    ) -> TableMetadata:
+        """Create a table that has the metadata `initial`; `TableExists` if the name is taken.
+
+        `replacing` is the id of the table that has the name now and is dropped in the same step.
+        """
         if initial.table_id != table_id:
             raise InvalidMetadata(f"the metadata is that of table {initial.table_id}, not {table_id}")
-        self.directory.check_free(name)
+        if replacing is None:
+            self.directory.check_free(name)
         metadata = initial.with_txnid(self._new_id(), 1)
         metadata.check()
         self._store.save(None, metadata, ())
         config = TableConfig(name, "running", metadata.txnid, self._server_ids)
         try:
-            version = self.directory.create(table_id, config)
+            if replacing is None:
+                version = self.directory.create(table_id, config)
+            else:
+                version = self.directory.replace(replacing, table_id, config)
         except OutcomeUnknown:
             raise
         except EblaError:
             self._store.discard(table_id, metadata.txnid)
             raise
+        if replacing is not None:
+            self._let_go(replacing)
         if version is None:
             # It is there, but the reply with its version was lost: the next use looks it up. Asking now could fail,
             # and then a table that was made would be said not to be.
@@ -310,10 +321,13 @@ class MetadataServer:
     def drop_table(self, name: str) -> str:
         """Drop the table called `name` and return its id. Its METADATA stays until somebody cleans up."""
         table_id = self.directory.drop(name)
+        self._let_go(table_id)
+        return table_id
+
+    def _let_go(self, table_id: str) -> None:
         self._forget(table_id)
         with self._lock:
             self._queues.pop(table_id, None)
-        return table_id
 
     def discard(self, table_id: str, txnid: str) -> None:
         """Remove the file of a transaction of a table that is gone for good, wherever it is kept."""

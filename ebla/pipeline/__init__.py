@@ -4,6 +4,9 @@
     load           a DataFrame into a table, in one commit
     scan           a table as a DataFrame, at one snapshot
     export         a snapshot as plain Parquet, CSV or JSON
+    backup         tables at one txn, copied file by file; full or incremental
+    restore        a table from a backup, new or in place
+    list_backups   what lies in a directory of backups
     changes        what changed in a table between two txns, as a DataFrame
     replay         the log of a store that died, sorted into fragments
     stream_into    batches of a stream into a table, each once, for a foreachBatch of your own
@@ -20,6 +23,8 @@ what a job made becomes visible by one METADATA transaction, or not at all.
 
 from __future__ import annotations
 
+from ebla.pipeline.backup import BackupSummary, backup
+from ebla.pipeline.backup_manifest import Backups, list_backups, remove_unfinished
 from ebla.pipeline.changes import changes
 from ebla.pipeline.compact import CompactSummary, compact
 from ebla.pipeline.datasource import register
@@ -29,6 +34,7 @@ from ebla.pipeline.load import LoadSummary, load
 from ebla.pipeline.presplit import PresplitSummary, presplit
 from ebla.pipeline.progress import JobProgress
 from ebla.pipeline.replay import ReplaySummary, replay
+from ebla.pipeline.restore import RestoreSummary, restore
 from ebla.pipeline.scan import scan
 from ebla.pipeline.session import session
 from ebla.pipeline.stats import TableStats, stats
@@ -36,6 +42,8 @@ from ebla.pipeline.stream_into import stream_into
 from ebla.pipeline.verify import Finding, VerifyReport, verify
 
 __all__ = [
+    "BackupSummary",
+    "Backups",
     "CompactSummary",
     "ExportSummary",
     "Finding",
@@ -44,16 +52,21 @@ __all__ = [
     "LoadSummary",
     "PresplitSummary",
     "ReplaySummary",
+    "RestoreSummary",
     "TableStats",
     "VerifyReport",
+    "backup",
     "changes",
     "compact",
     "export",
     "gc",
+    "list_backups",
     "load",
     "presplit",
     "register",
+    "remove_unfinished",
     "replay",
+    "restore",
     "scan",
     "session",
     "stats",

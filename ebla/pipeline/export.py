@@ -65,7 +65,7 @@ FORMATS: tuple[ExportFormat, ...] = ("parquet", "csv", "json")
 _MOMENT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 _LOCAL_MOMENT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _TEXT_OPTIONS = {"timestampFormat": _MOMENT, "timestampNTZFormat": _LOCAL_MOMENT, "timeZone": "UTC"}
-_JSON_OPTIONS = {**_TEXT_OPTIONS, "ignoreNullFields": "false"}
+JSON_OPTIONS = {**_TEXT_OPTIONS, "ignoreNullFields": "false"}
 _OPTIONS: dict[str, dict[str, str]] = {
     "parquet": {},
     "csv": {
@@ -75,7 +75,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "ignoreLeadingWhiteSpace": "false",
         "ignoreTrailingWhiteSpace": "false",
     },
-    "json": _JSON_OPTIONS,
+    "json": JSON_OPTIONS,
 }
 # Spark's default is a type that Parquet gave up long ago.
 _TIMESTAMP_SETTING = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -166,7 +166,7 @@ def _word(name: str, kind: DataType, format: ExportFormat) -> Column:
     elif format == "csv" and isinstance(kind, BinaryType):
         value = F.base64(value)
     elif format == "csv" and isinstance(kind, (ArrayType, MapType, StructType)):
-        value = F.to_json(value, _JSON_OPTIONS)
+        value = F.to_json(value, JSON_OPTIONS)
     return value.alias(name)
 
 

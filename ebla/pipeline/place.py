@@ -28,6 +28,7 @@ from ebla.storage.files import LocalFiles
 from ebla.tablet.bulk import BulkCommit, BulkResult, check_job
 from ebla.tablet.open_metadata import open_metadata
 from ebla.tablet.orders import Answer, Order
+from ebla.tablet.restore_job import RestoreCommit
 
 __all__ = ["Place"]
 
@@ -156,6 +157,12 @@ class Place:
         if self._database is not None:
             return self._database.carry_out(order)
         return order_at(self.root, order, ORDER_SECONDS_MAX)
+
+    def restore(self, commit: RestoreCommit) -> BulkResult:
+        """Make a table that a job brought part of the store."""
+        result = self.carry_out(commit)
+        assert isinstance(result, BulkResult), result
+        return result
 
     def end(self, job: str, keep: Collection[str] = ()) -> list[str]:
         """Remove what nobody names of a job whose outcome is known, but for `keep`; return what was removed."""

@@ -26,11 +26,14 @@ from ebla.client.database import open as open_database
 from ebla.client.table import AsOf, txn_of
 from ebla.errors import EblaError, MissingFile, RequestError, SchemaChanged, UnknownTable
 from ebla.keys import KeyCodec
+from ebla.metadata.restoring import pack_metadata
+from ebla.metadata.table_metadata import TableMetadata
 from ebla.pipeline.holding import Holding
 from ebla.pipeline.layers import Layers, lay, rows_from_stream
 from ebla.pipeline.location import forget, reading, store_of, table_by_id
 from ebla.pipeline.plan import Limits, ScanPlan, Section, make_plan
 from ebla.pipeline.survey import survey
+from ebla.pipeline.table_value import VALUE_NAME, reading_value
 from ebla.pipeline.types import arrow_for_spark, is_native, to_spark
 from ebla.ranges import ALL, KeyRange, successor
 from ebla.schema import GroupSchema
@@ -47,6 +50,7 @@ __all__ = [
     "Target",
     "opened",
     "plan_scan",
+    "plan_value",
     "range_asked",
     "range_of",
     "read_section",
@@ -74,6 +78,8 @@ class Target:
     as_of: int
     # Whoever has seen this commit has seen all that is visible at `as_of`.
     at_least_txn: int
+    # METADATA, packed, of a table that no store has: its files are below `root`.
+    value: bytes | None = None
 
 
 class ScanArguments(TypedDict, total=False):
@@ -138,13 +144,38 @@ def plan_scan(
         if holding is not None and store.is_writable:
             holding.hold(store, txn)
         groups = [group.id for group in projection.groups if native and _reads_natively(group, projection)]
-        store_of(database).admit(state, key_range)
-        found = survey(state.view, state.reader, projection, key_range, txn, groups)
-        plan = make_plan(found.sources, found.erasures, cores, limits)
-        if holding is not None and store.is_writable:
-            holding.hold_files(store, (file for read in plan.clean for file in read.files))
-        layers = lay(plan, found, state.reader, store.scan_pool, cores)
-        return SectionPlan(target, projection, plan, layers)
+        return _planned(store, state, target, projection, key_range, groups, cores, limits, holding)
+
+
+def plan_value(root: str, metadata: TableMetadata, as_of: int, *, cores: int = 1) -> SectionPlan:
+    """Plan a scan of all of a table that no store has: of its METADATA, with files below `root`."""
+    packed = pack_metadata(metadata)
+    target = Target(root, VALUE_NAME, metadata.table_id, metadata.schema.version, None, as_of, as_of, packed)
+    with reading_value(root, packed, as_of) as store:
+        state = store.table(VALUE_NAME)
+        projection = state.projection(None)
+        groups = [group.id for group in projection.groups if _reads_natively(group, projection)]
+        return _planned(store, state, target, projection, ALL, groups, cores, Limits(), None)
+
+
+def _planned(
+    store: TabletStore,
+    state: TableState,
+    target: Target,
+    projection: Projection,
+    key_range: KeyRange,
+    native_groups: Sequence[int],
+    cores: int,
+    limits: Limits,
+    holding: Holding | None,
+) -> SectionPlan:
+    store.admit(state, key_range)
+    found = survey(state.view, state.reader, projection, key_range, target.as_of, native_groups)
+    plan = make_plan(found.sources, found.erasures, cores, limits)
+    if holding is not None and store.is_writable:
+        holding.hold_files(store, (file for read in plan.clean for file in read.files))
+    layers = lay(plan, found, state.reader, store.scan_pool, cores)
+    return SectionPlan(target, projection, plan, layers)
 
 
 def target_of(
@@ -245,13 +276,12 @@ def resumed(
     """Yield what `read` gives of what is left to be read, from where it was if the open has to be renewed."""
     for is_last_attempt in (False, True):
         try:
-            with reading(target.root, target.at_least_txn) as database:
-                table = table_by_id(database, target.table_id)
+            with _reached(target) as (store, table):
                 if table.view.schema.version != target.schema_version:
                     raise SchemaChanged(
                         f"the schema of {target.table!r} was changed since the scan was planned: plan anew"
                     )
-                for found, then in read(store_of(database), table, target, left):
+                for found, then in read(store, table, target, left):
                     yield from spark_batches(found)
                     left = then
             return
@@ -260,6 +290,17 @@ def resumed(
                 raise
             # The open of an earlier task may be out of date: files were replaced, or the table made, since then.
             forget(target.root)
+
+
+@contextmanager
+def _reached(target: Target) -> Iterator[tuple[TabletStore, TableState]]:
+    """Lend the table of a target, and the store that it is in."""
+    if target.value is not None:
+        with reading_value(target.root, target.value, target.as_of) as store:
+            yield store, store.table(VALUE_NAME)
+        return
+    with reading(target.root, target.at_least_txn) as database:
+        yield store_of(database), table_by_id(database, target.table_id)
 
 
 def _read_range(

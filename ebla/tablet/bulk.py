@@ -46,6 +46,7 @@ __all__ = [
     "BulkCommit",
     "BulkFragment",
     "BulkResult",
+    "add_references",
     "bulk_changes",
     "check_job",
     "count_layers",
@@ -174,11 +175,11 @@ def bulk_changes(commit: BulkCommit, metadata: TableMetadata, txn: int) -> list[
     for one, layer in zip(commit.fragments, layers, strict=True):
         at = txn + layer
         by_group[one.group].append(msgspec.structs.replace(one.fragment, txn=at, txn_min=at, txn_max=at))
-    changes.extend(_add(group, by_group[group], metadata) for group in sorted(by_group))
+    changes.extend(add_references(group, by_group[group], metadata) for group in sorted(by_group))
     return changes
 
 
-def _add(group: int, references: Iterable[FragmentRef], metadata: TableMetadata) -> AddFragments:
+def add_references(group: int, references: Iterable[FragmentRef], metadata: TableMetadata) -> AddFragments:
     """Give references to all tablets whose range they overlap."""
     new = []
     tablets: dict[str, TabletAt] = {}

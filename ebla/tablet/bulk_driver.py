@@ -20,7 +20,7 @@ from collections.abc import Callable
 from ebla.clock import Clock, TxnClock
 from ebla.errors import Conflict, EblaError, MissingFile, OutcomeUnknown, RequestError, Unavailable, UnknownTable
 from ebla.metadata.changes import RequirementFailed
-from ebla.metadata.table_metadata import TableMetadata
+from ebla.metadata.table_metadata import FragmentRef, TableMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.storage.files import Files
 from ebla.tablet.bulk import BulkCommit, BulkResult, bulk_changes, check_job, count_layers, job_of
@@ -96,6 +96,28 @@ class BulkDriver:
             self._nursery.grown(files)
             return result
 
+    def pass_txn(self) -> int:
+        """Let a txn pass that no record has, and return it: all before it is durable then, and stable."""
+        with self.lock:
+            log = self._writable_log()
+            self._wait_stable(log, self._sequencer.allocated)
+            with self._tables.lock:
+                log = self._writable_log()
+                before = self._sequencer.allocated
+                txn = self._txn_clock.next()
+                self._gate.close(txn)
+            try:
+                self._wait_stable(log, before)
+            except BaseException:
+                with self._tables.lock:
+                    self._gate.open()
+                raise
+            with self._tables.lock:
+                self._sequencer.allocate(txn)
+                self._sequencer.commit(txn)
+                self._gate.open()
+            return txn
+
     def _commit(self, commit: BulkCommit, table: TableState, log: CommitLog) -> BulkResult:
         layers = count_layers(commit)
         self._wait_stable(log, self._sequencer.allocated)  # most of the waiting, before others have to wait for us
@@ -124,14 +146,7 @@ class BulkDriver:
                 raise RequestError(f"{ref.file} is not a file of job {commit.job} for {table.name!r}")
             if one.group not in metadata.schema.group_by_id or ref.schema_version != commit.schema_version:
                 raise RequestError(f"{ref.file} was written for another schema of {table.name!r}: run the job again")
-            try:
-                size = self._files.size(ref.file)
-            except FileNotFoundError:
-                raise MissingFile(f"{ref.file} of job {commit.job} is not there: run the job again") from None
-            except OSError as error:
-                raise Unavailable(f"{ref.file} cannot be looked at: {error}: nothing was changed, retry") from error
-            if size != ref.bytes:
-                raise MissingFile(f"{ref.file} has {size} bytes, not the {ref.bytes} written: run the job again")
+            check_file(self._files, ref, commit.job)
 
     def _wait_stable(self, log: CommitLog, txn: int) -> None:
         log.wait(txn)
@@ -203,6 +218,18 @@ class BulkDriver:
             self._sequencer.commit(last)
             self._gate.open()
         self._tables.events.deliver()
+
+
+def check_file(files: Files, ref: FragmentRef, job: str) -> None:
+    """Raise if a file of a job is not as it was written."""
+    try:
+        size = files.size(ref.file)
+    except FileNotFoundError:
+        raise MissingFile(f"{ref.file} of job {job} is not there: run the job again") from None
+    except OSError as error:
+        raise Unavailable(f"{ref.file} cannot be looked at: {error}: nothing was changed, retry") from error
+    if size != ref.bytes:
+        raise MissingFile(f"{ref.file} has {size} bytes, not the {ref.bytes} written: run the job again")
 
 
 def _schema_changed(commit: BulkCommit, name: str) -> Conflict:

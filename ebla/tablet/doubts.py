@@ -2,6 +2,7 @@
 
     create, unknown   not served; the table may be there, or appear later
     drop, unknown     still served; but what is written to it may be gone with it, or go later
+    replace, unknown  both of these, for one table and for the other
 
 Nothing is written to a table in doubt, for an acknowledged write could vanish. Before the next use the doubt is
 settled: METADATA is asked, in a way that stops the unknown request from landing later, and the answer is acted upon.
@@ -33,13 +34,18 @@ class Doubts:
         # Guarded by _lock.
         self._in_doubt: dict[str, str] = {}  # the name of every such table, by id
 
-    def create(self, name: str, initial: TableMetadata) -> TableState:
-        """Create a table and begin to serve it."""
+    def create(self, name: str, initial: TableMetadata, replacing: TableState | None = None) -> TableState:
+        """Create a table, perhaps in the place of another that has the name, and begin to serve it."""
         self.settle(name)
+        former = None if replacing is None else replacing.id
         try:
-            metadata = self._metadata.create_table(name, initial.table_id, initial)
+            metadata = self._metadata.create_table(name, initial.table_id, initial, replacing=former)
         except OutcomeUnknown:
             with self._lock:
+                if replacing is not None:
+                    # It is settled first: once it is known to be there, nothing under way can replace it.
+                    replacing.is_in_doubt = True
+                    self._in_doubt[replacing.id] = name
                 self._in_doubt[initial.table_id] = name
             raise
         return self._add_table(name, metadata)

@@ -35,11 +35,15 @@ class OpenTables:
         self._by_name: dict[str, TableState] = {}
 
     def add(self, table: TableState) -> None:
-        """Begin to serve a table."""
+        """Begin to serve a table. One of the same name was replaced by it, and is served no more."""
         table.on_metadata = self.events.note
         with self.lock:
+            former = self._by_name.get(table.name)
+            if former is not None:
+                self._let_go(former)
             self._by_id[table.id] = table
             self._by_name[table.name] = table
+        self.events.deliver()
 
     def refuse(self, name: str, table_id: str, error: EblaError) -> None:
         """Serve a table no longer, or not at all: it is there, and damaged."""
@@ -51,14 +55,17 @@ class OpenTables:
     def remove(self, name: str) -> None:
         """Stop serving a table that was dropped; its memory is let go."""
         with self.lock:
-            table = self._by_name.pop(name)
-            del self._by_id[table.id]
-            table.is_dropped = True
-            table.view.parts.row_cache.clear(TXN_MAX)
-            self.memory_bytes -= table.memory_bytes
-            self.room.notify_all()
-            self.events.note_unloaded(table.view.metadata)
+            self._let_go(self._by_name.pop(name))
         self.events.deliver()
+
+    def _let_go(self, table: TableState) -> None:
+        """Forget a table that was dropped. The lock is held."""
+        del self._by_id[table.id]
+        table.is_dropped = True
+        table.view.parts.row_cache.clear(TXN_MAX)
+        self.memory_bytes -= table.memory_bytes
+        self.room.notify_all()
+        self.events.note_unloaded(table.view.metadata)
 
     def use_metadata(self, table: TableState, metadata: TableMetadata, server: str) -> None:
         """Let a table take over newer METADATA, and tell those who listen."""

@@ -13,9 +13,12 @@ from ebla.tablet.compact_job import (
     CompactResult,
     PrepareCompaction,
 )
+from ebla.tablet.restore_job import RestoreCommit
 from ebla.tablet.sweep_job import PrepareSweep, Sweep, SweepResult, SweepTerms
 
 __all__ = ["Answer", "Order"]
 
-Order: TypeAlias = BulkCommit | PrepareCompaction | BeginCompaction | CompactCommit | PrepareSweep | Sweep
+Order: TypeAlias = (
+    BulkCommit | PrepareCompaction | BeginCompaction | CompactCommit | PrepareSweep | Sweep | RestoreCommit
+)
 Answer: TypeAlias = BulkResult | CompactionTerms | CompactionBegun | CompactResult | SweepTerms | SweepResult

@@ -10,7 +10,7 @@ A failure at any step leaves the records where they were, in memory and in the l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ebla.metadata.changes import Flush, FlushedTablet, NewFragment
@@ -24,6 +24,7 @@ from ebla.storage.memory import MemoryErasure, combine
 from ebla.storage.records import Block
 from ebla.storage.topping import count_surplus, top_batch
 from ebla.tablet.table_state import TableState
+from ebla.tablet.view import TableView
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +78,42 @@ def write_fragment(
 
     It is durable, unless `defer` takes it upon itself to make it so.
     """
-    if not work.blocks:
+    return write_blocks(work.table.view, work.group, work.blocks, work.erasures, files, new_path, defer)
+
+
+def write_blocks(
+    view: TableView,
+    group_id: int,
+    blocks: Sequence[Block],
+    erasures: Sequence[MemoryErasure],
+    files: Files,
+    new_path: Callable[[str], str],
+    defer: Callable[[Callable[[], None]], None] | None = None,
+) -> FragmentInfo | None:
+    """Write records that a view has in memory to a new file, as `write_fragment` does; None if there are none."""
+    if not blocks:
         return None
-    table = work.table
-    schema = table.view.schema
-    group = schema.group_by_id[work.group]
-    merged = combine(work.blocks, is_cells=group.is_cells)
+    metadata = view.metadata
+    group = view.schema.group_by_id[group_id]
+    merged = combine(blocks, is_cells=group.is_cells)
     records = merged.records
-    is_topped = not merged.unique and group.keeps_one and _is_dense(work)
+    is_topped = not merged.unique and group.keeps_one and _is_dense(metadata, group_id, blocks)
     if is_topped:
-        known = [e for tablet in table.view.metadata.tablets for e in tablet.group(group.id).erasures]
-        records = top_batch(records, [*work.erasures, *known])
-    layout = FragmentLayout.of(schema, group, records)
-    with FragmentWriter(files, new_path(table.id), table.id, layout, table.codec, unique=merged.unique) as writer:
+        known = [e for tablet in metadata.tablets for e in tablet.group(group_id).erasures]
+        records = top_batch(records, [*erasures, *known])
+    layout = FragmentLayout.of(view.schema, group, records)
+    path = new_path(metadata.table_id)
+    with FragmentWriter(files, path, metadata.table_id, layout, view.parts.codec, unique=merged.unique) as writer:
         writer.topped = is_topped
         writer.surplus = 0 if merged.unique else count_surplus(records, is_cells=group.is_cells)
         writer.write(records)
         return writer.finish(defer=defer)
 
 
-def _is_dense(work: FlushWork) -> bool:
+def _is_dense(metadata: TableMetadata, group: int, blocks: Sequence[Block]) -> bool:
     """Tell whether no fragment of the group has a txn among those of the flush: a bulk commit may have come between."""
-    oldest = min(block.txn_min for block in work.blocks)
-    states = (tablet.group(work.group) for tablet in work.table.view.metadata.tablets)
+    oldest = min(block.txn_min for block in blocks)
+    states = (tablet.group(group) for tablet in metadata.tablets)
     return all(fragment.txn_max < oldest for state in states for fragment in state.fragments)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ebla.clock import COUNTER_BITS, Clock, TxnClock, txn_at
@@ -55,11 +55,14 @@ from ebla.tablet.preloader import Preloader
 from ebla.tablet.recent_rows import RecentRows
 from ebla.tablet.recutter import Recutter
 from ebla.tablet.refused_tables import RefusedTables
+from ebla.tablet.restore_job import RestoreCommit
+from ebla.tablet.restorer import Restorer
 from ebla.tablet.scanners import Scanners
 from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.shaper import Shaper
 from ebla.tablet.sweep_job import PrepareSweep, Sweep
 from ebla.tablet.table_state import TableState
+from ebla.tablet.view import TableView
 from ebla.tablet.write_path import WritePath
 
 _log = logging.getLogger(__name__)
@@ -167,6 +170,7 @@ class TabletStore:
             self._compactor.note,
         )
         self._compactor.busy = self._jobs_compact.busy
+        self._restorer = Restorer(self._tables, metadata, files, txn_clock, self._bulk, self._doubts, self._nursery)
         self._cloner = Cloner(metadata, self._recutter, self._nursery, self._doubts, new_id)
         self._loader = Loader(
             self._tables,
@@ -375,6 +379,8 @@ class TabletStore:
                 # Nobody adopts a file, late as it may be, while it is judged for the last time.
                 with self._bulk.lock, self._jobs_compact.lock:
                     return self.garbage.sweep(order)
+            case RestoreCommit():
+                return self._restorer.commit(order)
 
     # --- care ---
 
@@ -495,6 +501,17 @@ class TabletStore:
             if txn >= self._compactor.horizon_max:
                 return txn
             self.pins.let_go(txn)  # history has ended meanwhile, as it may if none is kept
+
+    def hold_views(self, tables: Sequence[TableState]) -> tuple[int, list[TableView]]:
+        """Hold the newest commit, as `hold_newest` does; return its txn, and the tables as they are at that moment."""
+        while True:
+            with self._commit_lock:
+                txn = self.sequencer.committed
+                views = [table.view for table in tables]
+                self.pins.hold(txn)
+            if txn >= self._compactor.horizon_max:
+                return txn, views
+            self.pins.let_go(txn)
 
     def hold_files(self, files: Iterable[str]) -> Callable[[], None]:
         """Keep fragments that somebody reads by their names from garbage collection; return how to let go of them."""

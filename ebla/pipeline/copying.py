@@ -1,0 +1,157 @@
+"""Copying files by many tasks, each with the checksum of what it copied.
+
+    driver   Copy(source, target, bytes, sha256 if known), ...  -->  portions of about as many bytes
+    task     read, hash, write beside the target under a name of its own, sync, compare, rename  -->  Copied
+
+An attempt that is lost, or runs twice, leaves at most a file under a name of its own, or the same bytes once more under
+the target's. Whoever started the job removes the former and makes the names durable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from ebla.errors import Corruption, MissingFile
+from ebla.pipeline.failures import unwrapping
+from ebla.pipeline.location import settle_worker
+from ebla.pipeline.progress import Report, watched
+
+__all__ = ["Copied", "Copy", "copy_files", "leftover_of"]
+
+MIB = 1 << 20
+TASK_BYTES = 64 * MIB
+CHUNK_BYTES = 4 * MIB
+RESULT_SCHEMA = "copied binary"
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """A file to be copied, by full paths; `sha256` is None where it is not known yet.
+
+    `aside` is the path under which an attempt writes, up to an id of its own and an ending.
+    """
+
+    source: str
+    target: str
+    aside: tuple[str, str]
+    bytes: int
+    sha256: str | None = None
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """What became of a copy: its checksum, or what is wrong with its source."""
+
+    target: str
+    sha256: str
+    missing: bool = False
+    problem: str = ""
+
+
+def copy_files(
+    spark: SparkSession, group: str, phase: str, copies: Sequence[Copy], report: Report | None
+) -> dict[str, str]:
+    """Copy files and return the SHA-256 of each by its target; durable, but for the names.
+
+    Raises `MissingFile` or `Corruption` of the first source that is gone, or not as it should be.
+    """
+    portions = _portions(copies)
+    if not portions:
+        return {}
+    with unwrapping(), watched(spark, group, phase, report):
+        numbers = spark.range(0, len(portions), 1, len(portions))
+        found = numbers.mapInArrow(_copier(portions), RESULT_SCHEMA).collect()
+    done = {one.target: one for one in (msgspec.msgpack.decode(bytes(row[0]), type=Copied) for row in found)}
+    for copy in copies:
+        copied = done[copy.target]
+        if copied.missing:
+            raise MissingFile(f"{copy.source} is gone: {copied.problem}")
+        if copied.problem:
+            raise Corruption(copy.source, copied.problem)
+    return {target: copied.sha256 for target, copied in done.items()}
+
+
+def leftover_of(name: str) -> bool:
+    """Tell whether a file of a backup is what a lost attempt has left."""
+    return name.startswith(".") and name.endswith(".part")
+
+
+def _portions(copies: Sequence[Copy]) -> list[list[Copy]]:
+    """Divide files among tasks, large ones first, so that the last tasks to begin are short."""
+    portions: list[list[Copy]] = []
+    held = TASK_BYTES
+    for copy in sorted(copies, key=lambda one: (-one.bytes, one.target)):
+        if held + copy.bytes > TASK_BYTES:
+            portions.append([])
+            held = 0
+        portions[-1].append(copy)
+        held += copy.bytes
+    return portions
+
+
+# --- in a task -----------------------------------------------------------------------------------
+
+
+def _copier(
+    portions: Sequence[Sequence[Copy]],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                done = [msgspec.msgpack.encode(copy_file(copy)) for copy in portions[number]]
+                yield pa.record_batch([pa.array(done, pa.binary())], names=["copied"])
+        settle_worker()
+
+    return run
+
+
+def copy_file(copy: Copy) -> Copied:
+    """Copy one file. What is wrong with the source is told; what is wrong with the target raises, and is retried."""
+    before, after = copy.aside
+    aside = f"{before}{uuid.uuid4()}{after}"
+    try:
+        source = open(copy.source, "rb", buffering=0)  # noqa: SIM115 - closed below
+    except FileNotFoundError:
+        return Copied(copy.target, "", missing=True, problem="bring it back, or use another backup")
+    with source:
+        try:
+            digest, size = _write(source, aside)
+            problem = ""
+            if size != copy.bytes:
+                problem = f"it has {size} bytes, and should have {copy.bytes}"
+            elif copy.sha256 is not None and digest != copy.sha256:
+                problem = "its SHA-256 is not the one in the manifest: it is damaged"
+            if not problem:
+                os.replace(aside, copy.target)
+                return Copied(copy.target, digest)
+        except BaseException:
+            _remove(aside)
+            raise
+    _remove(aside)
+    return Copied(copy.target, "", problem=problem)
+
+
+def _write(source: object, aside: str) -> tuple[str, int]:
+    digest = hashlib.sha256()
+    size = 0
+    buffer = bytearray(CHUNK_BYTES)
+    with open(aside, "xb", buffering=0) as target:
+        while count := source.readinto(buffer):  # type: ignore[attr-defined]
+            part = memoryview(buffer)[:count]
+            digest.update(part)
+            size += count
+            while part:
+                part = part[target.write(part) :]
+        os.fsync(target.fileno())
+    return digest.hexdigest(), size
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)

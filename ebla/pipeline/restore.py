@@ -1,0 +1,192 @@
+"""Restoring a table from a backup: into a store as a new table, or in the place of one.
+
+    find      the backup, what it builds on, every file with its size              nothing is written yet
+    begin     an intent: files with the job's name are about to come
+    copy      tasks; the SHA-256 of every file is compared with the manifest        copying.py
+    check     rows and their checksum, read from the copies, against the manifest   table_value.py
+    commit    one METADATA creation, by whoever has the store open                  tablet/restorer.py
+
+What is damaged or missing is found before anything changes, and named. A restore that fails removes its copies; one
+that is killed leaves them to garbage collection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from ebla.client.bulk import begin_restore_at, parts_of
+from ebla.client.database import Database, new_id
+from ebla.errors import Corruption, EblaError, OutcomeUnknown, StoreError, TableExists, UnknownTable
+from ebla.metadata.restoring import every_reference, pack_metadata, restored
+from ebla.metadata.table_metadata import TableMetadata
+from ebla.pipeline.backup import checksum_of
+from ebla.pipeline.backup_manifest import BackedUpTable, BackupManifest, check_chain, list_backups
+from ebla.pipeline.copying import Copy, copy_files
+from ebla.pipeline.place import Place
+from ebla.pipeline.progress import Report, watched
+from ebla.pipeline.session import active_session, session
+from ebla.schema import check_table_name
+from ebla.storage.files import LocalFiles, parent_of
+from ebla.tablet.bulk import job_of
+from ebla.tablet.restore_job import RestoreCommit
+
+__all__ = ["RestoreSummary", "restore"]
+
+
+@dataclass(frozen=True)
+class RestoreSummary:
+    """What was restored: as of `backup_txn` in the backup, seen from `txn` on in the store.
+
+    `rows` is None if they were not checked.
+    """
+
+    table: str
+    backup: str
+    backup_txn: int
+    in_place: bool
+    txn: int
+    rows: int | None
+    files: int
+    bytes: int
+    seconds: float
+
+
+def restore(
+    path: str | os.PathLike[str],
+    source: Database | str | os.PathLike[str],
+    table: str,
+    *,
+    of: str | None = None,
+    at: str | int | None = None,
+    in_place: bool = False,
+    check: bool = True,
+    spark: SparkSession | None = None,
+    progress: Report | None = None,
+) -> RestoreSummary:
+    """Make a table of what a backup below `path` has: the newest, or the one of an id or txn `at`.
+
+    `of` is the table's name in the backup, if it is not `table`. With `in_place`, the table of that name is replaced,
+    in one step; what it held, and its history, is gone then. `source` is a database that this process has open, or the
+    root of a store that anybody may have open, not necessarily the one that was backed up. Without `check`, files are
+    compared with the manifest, and rows are not.
+
+    Raises `TableExists` if there is such a table and `in_place` is not asked for; `MissingFile` or `Corruption`, with
+    the file or backup, if something is missing or damaged; `ClockSkew` if the backup is from the future. In all these
+    cases nothing was changed.
+    """
+    began = time.monotonic()
+    place = Place.of(source)
+    where = Path(path)
+    manifest = list_backups(where).find(at, where)
+    saved = _choose(manifest, table, of)
+    check_table_name(table)
+    former = _former(place, table, in_place)
+    metadata = saved.table_metadata(str(where / manifest.id))
+    check_chain(where, manifest)
+    if spark is None:
+        spark = active_session() or session()
+    job = f"restore-{uuid.uuid4().hex[:12]}"
+    table_id = new_id()
+    copies = begin_restore_at(place.root, job, every_reference(metadata))
+    is_known = True
+    try:
+        made = restored(metadata, table_id, copies, new_id, in_place=in_place)
+        _copy(place, spark, job, metadata, copies, manifest, where, progress)
+        if check and saved.checksum is not None:
+            with watched(spark, f"ebla-{job}-rows", "checking", progress):
+                _check(place, spark, made, saved, manifest)
+        try:
+            result = place.restore(RestoreCommit(job, table_id, table, pack_metadata(made), former))
+        except BaseException as error:
+            # Also an interruption: what was asked for may still be done, and then the copies are needed.
+            is_known = isinstance(error, EblaError) and not isinstance(error, OutcomeUnknown)
+            raise
+    finally:
+        if is_known:
+            for part in parts_of(copies.values()):
+                with contextlib.suppress(EblaError, OSError):  # what stays is garbage, and is collected later
+                    place.end(part)
+    refs = every_reference(made).values()
+    return RestoreSummary(
+        table=table,
+        backup=manifest.id,
+        backup_txn=manifest.txn,
+        in_place=in_place,
+        txn=result.txn,
+        rows=saved.rows if check else None,
+        files=len(refs),
+        bytes=sum(ref.bytes for ref in refs),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _choose(manifest: BackupManifest, table: str, of: str | None) -> BackedUpTable:
+    if of is not None:
+        return manifest.table(of)
+    names = [one.name for one in manifest.tables]
+    return manifest.table(table if table in names else None)
+
+
+def _former(place: Place, table: str, in_place: bool) -> str | None:
+    """Return the id of the table that is to be replaced, None for a new one."""
+    there = place.metadata(table)
+    if in_place and there is None:
+        raise UnknownTable(f"there is no table {table!r} to be replaced: restore it without in_place")
+    if there is not None and not in_place:
+        raise TableExists(
+            f"there is a table {table!r} already: restore under another name, or say that it is to be replaced"
+        )
+    return None if there is None else there.table_id
+
+
+def _copy(
+    place: Place,
+    spark: SparkSession,
+    job: str,
+    metadata: TableMetadata,
+    targets: Mapping[str, str],
+    manifest: BackupManifest,
+    where: Path,
+    progress: Report | None,
+) -> None:
+    """Copy the files of a table into the store, durably."""
+    known = {file.path: file for file in manifest.files}
+    copies: list[Copy] = []
+    for path, ref in every_reference(metadata).items():
+        file = known.get(path)
+        if file is None or file.bytes != ref.bytes:
+            raise Corruption(str(where / manifest.id), f"{path} is needed, and the manifest does not have it")
+        target = f"{place.root}/{targets[path]}"
+        aside = (f"{parent_of(target)}/{job_of(target)}-", ".parquet")
+        source = str((where / file.backup / path).resolve())
+        copies.append(Copy(source, target, aside, file.bytes, file.sha256))
+    files = LocalFiles(place.root)
+    directories = sorted(set(map(parent_of, targets.values())))
+    try:
+        for directory in directories:
+            files.make_directory(directory)
+        copy_files(spark, f"ebla-{job}", "copying", copies, progress)
+        for directory in directories:
+            files.sync_directory(directory)
+    except OSError as error:
+        raise StoreError(f"{place.root} cannot be written: {error}: free space, then retry") from error
+
+
+def _check(
+    place: Place, spark: SparkSession, made: TableMetadata, saved: BackedUpTable, manifest: BackupManifest
+) -> None:
+    found = checksum_of(place.root, made, manifest.txn, spark)
+    if found != (saved.rows, saved.checksum):
+        raise Corruption(
+            manifest.id,
+            f"{saved.name!r} has {found[0]} rows with checksum {found[1]} in the backup, and had {saved.rows} with "
+            f"{saved.checksum} when it was made: use another backup, and report it; nothing was changed",
+        )

@@ -1,0 +1,66 @@
+"""`ebla backup`, `ebla restore`, `ebla backups`: what they say and refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ebla.cli.failures import ExitCode
+from tests.cli.conftest import Cli
+
+# Commands that need Spark find the session of all tests, and start none that would be in the way of others.
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+@pytest.fixture
+def users(cli: Cli) -> Cli:
+    cli.fine("create", "users", "--key", "user:string", "--column", "name:string")
+    cli.fine("put", "users", *(json.dumps({"user": user, "name": user.title()}) for user in ("ada", "bob", "eve")))
+    return cli
+
+
+def test_a_table_is_backed_up_listed_and_restored(users: Cli) -> None:
+    users.fine("flush", "users")
+    told = users.fine("backup", "there", "users").out
+    assert told.startswith("backed up users, 3 row(s) as 2")
+    assert "(full)" in told
+    users.fine("erase", "users", "bob")
+    second = json.loads(users.fine("backup", "there", "--since", "last", "--json").out)
+    assert (second["kind"], second["rows"], second["tables"]) == ("incremental", 2, ["users"])
+    listed = json.loads(users.fine("backups", "there", "--json").out)
+    first = listed["backups"][0]
+    assert [one["rows"] for one in listed["backups"]] == [[3], [2]]
+    assert listed["backups"][1]["builds_on"] == [first["id"]]
+    assert (listed["unfinished"], listed["removed"], listed["problems"]) == ([], [], {})
+    assert "2 backup(s)" in users.fine("backups", "there").out
+
+    assert users.fine("restore", "there", "before", "--of", "users", "--at", first["id"][:-3]).out.startswith(
+        f"restored before, 3 row(s) from {first['id']} in "
+    )
+    assert len(users.scan("before")) == 3
+    told = users.fails(ExitCode.REQUEST, "restore", "there", "users")
+    assert "say that it is to be replaced" in told
+    done = json.loads(users.fine("restore", "there", "users", "--at", first["id"], "--in-place", "--json").out)
+    assert (done["in_place"], done["rows"], len(users.scan("users"))) == (True, 3, 3)
+
+
+def test_what_is_missing_damaged_or_unfinished_is_told(users: Cli) -> None:
+    first = json.loads(users.fine("backup", "there", "--json", "--no-checksum").out)
+    assert first["rows"] is None
+    unfinished = Path("there") / "20200101T000000000-00000000"
+    unfinished.mkdir()
+    assert f"{unfinished.name} is not complete" in users.fine("backups", "there").out
+    assert f"{unfinished.name} was not complete, and was removed" in users.fine("backups", "there", "--clean").out
+    assert not unfinished.exists()
+    (file,) = (Path("there") / first["id"]).glob("fragments/*/*")
+    file.unlink()
+    listed = users("backups", "there")
+    assert listed.code == ExitCode.STORE
+    assert f"{file.name} is gone" in listed.out
+    assert f"{file.name} is gone" in users.fails(ExitCode.STORE, "restore", "there", "copy", "--of", "users")
+    assert "not a directory" in users.fails(ExitCode.STORE, "backups", "nowhere")
+    assert "one in the other" in users.fails(ExitCode.REQUEST, "backup", "store/backups")
+    assert "there is no backup 2 in" in users.fails(ExitCode.REQUEST, "restore", "there", "copy", "--at", "2")
+    assert "there is no table 'nobody'" in users.fails(ExitCode.REQUEST, "backup", "there", "nobody")
