@@ -445,9 +445,26 @@ class Database:
         return self._store.garbage.collect(dry_run=dry_run)
 
     def verify(self) -> VerifyReport:
-        """Compare METADATA with itself and with every file that it names; `ebla.repair` mends what can be."""
+        """Compare METADATA with itself and with every file that it names; `repair` mends what can be."""
         self._check_open()
-        return Verifier(self._coordination, self._store.files, self._store.metadata.directory).verify()
+        return self._verifier().verify()
+
+    def repair(self, *, dry_run: bool = True) -> VerifyReport:
+        """Mend METADATA as far as nothing is lost by it, in one transaction for each table; others go on meanwhile.
+
+        With `dry_run`, only say so: the findings of `verify` tell what would be done. A table that was refused, or took
+        no writes, is served again when the store is opened again; `ebla.repair` does the same for a closed store.
+        """
+        if dry_run:
+            return self.verify()
+        self._check_writable()
+        report = self._verifier().repair(new_id)
+        if report.repaired:
+            self._store.reload_metadata()
+        return report
+
+    def _verifier(self) -> Verifier:
+        return Verifier(self._coordination, self._store.files, self._store.metadata.directory)
 
     def stats(self) -> dict[str, Any]:
         """Return sizes and counters of the store and of every table."""

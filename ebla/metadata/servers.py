@@ -152,6 +152,12 @@ class MetadataServers(MetadataServer):
             assert metadata is not None
             request.answer(metadata)
 
+    def reload(self, table_id: str) -> None:
+        """Forget what is known of a table, and start its servers anew, with what is on their disks now."""
+        super().reload(table_id)
+        with self._groups_lock:
+            self._groups.pop(table_id, None)
+
     def drop_table(self, name: str) -> str:
         """Drop the table called `name` and return its id."""
         table_id = super().drop_table(name)

@@ -101,6 +101,10 @@ class MetadataServer:
         """Return the metadata as it is now, whoever changed it; `UnknownTable` if the table was dropped."""
         return self._look(table_id).metadata
 
+    def reload(self, table_id: str) -> None:
+        """Forget what is known of a table: somebody has changed it past this server."""
+        self._forget(table_id)
+
     def read_named(self, name: str, table_id: str) -> TableMetadata:
         """Return the metadata of a table as it is now, if it is the one that `name` means.
 

@@ -214,6 +214,13 @@ class TabletStore:
         """The tables that are there and cannot be served."""
         return self._tables.refused
 
+    def reload_metadata(self) -> None:
+        """Take over METADATA that somebody else has changed: a repair."""
+        for table in self._tables.all():
+            if not table.damage:  # else it has to be opened again, log and all
+                self.metadata.reload(table.id)
+                self._tables.use_metadata(table, self.metadata.refresh(table.id), self.server)
+
     def create_table(self, name: str, initial: TableMetadata) -> TableState:
         """Create a table and open it."""
         return self._doubts.create(name, initial)

@@ -6,7 +6,7 @@
     repair    the same, one change of the names, and one METADATA transaction for each table that can be mended
 
 Reading needs no lock. A table that changes meanwhile is looked at again, so that what a writer does is not taken for
-damage. Repairing needs the store for itself.
+damage. Repairing is for the owner of the store; what it changes is compared and set, so that it may be open.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ebla.coordination.service import CoordinationService
+from ebla.coordination.service import CoordinationConflict, CoordinationService
 from ebla.errors import (
     Corruption,
     EblaError,
@@ -102,7 +102,7 @@ class Verifier:
         return named
 
     def repair(self, new_id: Callable[[], str]) -> VerifyReport:
-        """Mend what can be, each table in one transaction. The caller has the store for itself."""
+        """Mend what can be, each table in one transaction. The caller owns the store, which may be open."""
         report = self.verify()
         repaired = self._names.mend()
         for table_id, config in _running(self._names.look()[0]):
@@ -122,7 +122,11 @@ class Verifier:
         content = encode(SnapshotRecord(former.txnid, mended.checksum, mended))
         self._store.write(table_id, mended.txnid, content)
         changed = msgspec.structs.replace(config, metadata_txnid=mended.txnid)
-        self._coordination.compare_and_set(config_path(table_id), encode_config(changed), version)
+        try:
+            self._coordination.compare_and_set(config_path(table_id), encode_config(changed), version)
+        except CoordinationConflict as error:
+            self._store.discard(table_id, mended.txnid)
+            raise Unavailable(f"the table {config.name!r} was changed meanwhile: repair it again") from error
 
     def _examined(self, table_id: str, config: TableConfig) -> tuple[Examination, TableMetadata | None, int]:
         """Look at one table as it is; again if it changed meanwhile."""

@@ -10,7 +10,7 @@ import pytest
 
 import ebla
 from ebla.cli import main
-from tests.client.damages import DAMAGES, ROWS, SCHEMA, Damage, plant, tablet, tablets
+from tests.client.damages import DAMAGES, ROWS, SCHEMA, Damage, plant, ref, tablet, tablets
 
 TABLETS = {"abc": ("a", "d"), "defg": ("d", "h"), "hijkl": ("h", None)}
 # These leave no tablet that could be told apart or found; a file that is not right is found when it is read.
@@ -131,3 +131,38 @@ def test_commands_for_all_tables_leave_out_the_damaged_one_and_say_so(
     for text in said[1:]:
         assert "left out users: it is damaged" in text
         assert "other" in text
+
+
+def test_an_open_store_is_repaired_while_it_is_written(root: Path) -> None:
+    with ebla.open(root, settings=ebla.Settings(close_flush_bytes=1 << 30)) as database:
+        database.table("users").put({"k": "a00", "v": -1})  # in the log alone
+    plant(root, ref(0, rows=1))  # it is served all the same
+    with ebla.open(root, settings=ebla.Settings(background_compaction=False)) as database:
+        plan = database.repair()
+        assert [(finding.kind, bool(finding.repair)) for finding in plan.findings] == [("reference", True)]
+        assert database.verify() == plan, "a dry run"
+        assert database.repair(dry_run=False).repaired
+        assert database.verify().is_clean
+        users = database.table("users")
+        users.put({"k": "new", "v": 1})
+        users.flush()
+        assert users.scan().to_arrow().num_rows == len(ROWS) + 1
+    assert ebla.verify(root).is_clean
+
+
+def test_a_damaged_table_of_an_open_store_is_repaired_and_served_when_it_is_opened_again(root: Path) -> None:
+    with ebla.open(root, settings=ebla.Settings(close_flush_bytes=1 << 30)) as database:
+        database.table("users").put({"k": "a00", "v": -1})
+    plant(root, tablet(1, first=b"f"))
+    with ebla.open(root) as database:
+        assert database.repair(dry_run=False).repaired
+        with pytest.raises(ebla.TableDamaged):
+            database.table("users").put({"k": "x", "v": 1})
+        database.table("other").put({"k": "x", "v": 1})
+        with ebla.open(root, read_only=True) as reader, pytest.raises(ebla.ReadOnly):
+            reader.repair(dry_run=False)
+    with ebla.open(root) as database:
+        row = database.table("users").get("a00")
+        assert row is not None
+        assert row["v"] == -1
+        database.table("users").put({"k": "x", "v": 1})

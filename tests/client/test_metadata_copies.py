@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import ebla
@@ -14,7 +15,8 @@ from ebla.client.coordination_place import connect_at
 from ebla.clock import SystemClock
 from ebla.metadata.directory import TableDirectory
 from ebla.metadata.store import MetadataStore
-from ebla.metadata.table_config import TableConfig
+from ebla.metadata.table_config import TableConfig, config_path, encode_config
+from ebla.metadata.transaction_file import SnapshotRecord, encode
 from ebla.storage.files import LocalFiles
 
 SCHEMA = ebla.Schema(key={"k": "string"}, columns={"n": "int64"})
@@ -231,3 +233,27 @@ def test_metadata_of_a_dropped_table_goes_everywhere(scene: Scene) -> None:
         for _ in range(2):
             db.gc(dry_run=False)
     assert [scene.files(directory) for directory in scene.directories] == [{}, {}, {}]
+
+
+def test_an_open_store_of_several_directories_is_repaired(scene: Scene) -> None:
+    with scene.open() as db:
+        db.repair(dry_run=False)
+        state = db.table("t")._state
+        before = state.view.metadata
+        state_of = before.tablets[0].groups[0]
+        wrong = msgspec.structs.replace(state_of.fragments[0], rows=99)
+        groups = (msgspec.structs.replace(state_of, fragments=(wrong,)),)
+        tablets = (msgspec.structs.replace(before.tablets[0], groups=groups), *before.tablets[1:])
+        broken = msgspec.structs.replace(before, tablets=tablets, txnid="broken", sequence=before.sequence + 1)
+        for directory in scene.directories:
+            content = encode(SnapshotRecord(before.txnid, broken.checksum, broken))
+            MetadataStore(LocalFiles(directory)).write(scene.table_id, "broken", content)
+        with connect_at(scene.root, SystemClock()) as coordination:
+            config, version = TableDirectory(coordination, SystemClock()).read(scene.table_id)
+            changed = encode_config(msgspec.structs.replace(config, metadata_txnid="broken"))
+            coordination.compare_and_set(config_path(scene.table_id), changed, version)
+        assert db.repair(dry_run=False).repaired
+        write(db, "b", 3)
+        assert rows(db) == {"a": 1, "b": 3, "z": 2}
+        assert db.verify().is_clean
+    scene.check_alike()
