@@ -127,7 +127,7 @@ def undelete_table(
     catalog: Catalog, name: str, *, new_name: str | None = None, microseconds: int, settings: MasterSettings
 ) -> Operation[TableInfo]:
     """Bring back the table that was deleted last under a name, with that name or another."""
-    wanted = check_table_name(new_name or name)
+    wanted = check_table_name(name if new_name is None else new_name)
     found = [info for info in catalog.deleted.values() if info.name == name]
     if not found:
         raise UnknownTable(f"there is no deleted table {name!r}: it never was, or it was purged")

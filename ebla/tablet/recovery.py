@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ebla.errors import Corruption
 from ebla.metadata.table_metadata import TabletMetadata
-from ebla.storage.log_format import LogBlock, LogEntry
+from ebla.storage.log_format import LogBlock, LogEntry, Slice, TabletPosition
 from ebla.storage.memory import MemoryErasure
 from ebla.storage.records import TXN, Block
 from ebla.tablet.table_state import TableState
@@ -79,7 +79,7 @@ def _restore(entry: LogEntry, table: TableState) -> bool:
             indexes = {}
             for position in erasure.tablets:
                 table.saw_index(position.tablet, position.index)
-                tablet = _tablet(table, position.tablet, erasure.txn)
+                tablet = _tablet(table, position, erasure.txn)
                 if tablet is not None and position.index > tablet.group(group.id).flushed:
                     indexes[position.tablet] = position.index
             if indexes:
@@ -90,17 +90,23 @@ def _restore(entry: LogEntry, table: TableState) -> bool:
 
 
 class UnknownTablet(Corruption):
-    """The log has writes of a tablet that METADATA neither has nor had, or had until before."""
+    """The log has writes of a tablet that METADATA neither has nor had, had until before, or has at an older epoch."""
 
 
-def _tablet(table: TableState, tablet_id: str, txn: int) -> TabletMetadata | None:
+def _tablet(table: TableState, at: Slice | TabletPosition, txn: int) -> TabletMetadata | None:
     """Return a tablet that the log names; None if all it has of it is in fragments."""
     metadata = table.view.metadata
-    tablet = metadata.by_id(tablet_id)
-    if tablet is None and not any(one.tablet == tablet_id and txn <= one.txn for one in metadata.retired):
-        reason = f"it has a write at txn {txn} of tablet {tablet_id} of {table.name!r}, which METADATA does not know"
-        raise UnknownTablet("the log", f"{reason}: restore the newer METADATA")
-    return tablet
+    tablet = metadata.by_id(at.tablet)
+    if tablet is not None and at.epoch <= tablet.epoch:
+        return tablet
+    if tablet is not None:
+        problem = f"led at epoch {at.epoch}, and METADATA is at {tablet.epoch}"
+    elif any(one.tablet == at.tablet and txn <= one.txn for one in metadata.retired):
+        return None
+    else:
+        problem = "which METADATA does not know"
+    write = f"it has a write at txn {txn} of tablet {at.tablet} of {table.name!r}"
+    raise UnknownTablet("the log", f"{write}, {problem}: restore the newer METADATA")
 
 
 def _unflushed(logged: LogBlock, table: TableState) -> Block | None:
@@ -109,7 +115,7 @@ def _unflushed(logged: LogBlock, table: TableState) -> Block | None:
     parts: list[pa.RecordBatch] = []
     for part in logged.slices:
         table.saw_index(part.tablet, part.index)
-        tablet = _tablet(table, part.tablet, logged.txn)
+        tablet = _tablet(table, part, logged.txn)
         if tablet is None or part.index <= tablet.group(logged.group).flushed:
             continue
         indexes[part.tablet] = part.index

@@ -2,6 +2,7 @@
 
     verify    every name -> the table that it means, and back (verify_names.py)           -> findings
               every table -> its METADATA, well-formed or not -> every file that it names -> findings
+              every tablet in the log -> METADATA at that epoch (verify_log.py)           -> findings
               every file that nobody names                                                -> findings (orphans)
     repair    the same, one change of the names, and one METADATA transaction for each table that can be mended
 
@@ -43,6 +44,7 @@ from ebla.storage.fragment_format import Tail
 from ebla.storage.fragment_reader import Fragment
 from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.identity import read_identity
+from ebla.tablet.verify_log import Positions, examine_log, read_positions
 from ebla.tablet.verify_names import NamesVerifier, SeenNames
 
 ATTEMPTS_MAX = 8
@@ -70,7 +72,13 @@ class Verifier:
     def __init__(self, coordination: CoordinationService, files: Files, directory: TableDirectory) -> None:
         self._coordination = coordination
         self._files = files
-        self._store = _store_of(coordination, files)
+        try:
+            identity = read_identity(coordination)
+        except StoreNotFound:  # it was never opened
+            self._store, self._log_directory = MetadataStore(files), "log"
+        else:
+            self._store = stores_at(coordination, files, identity.cluster, identity.server)
+            self._log_directory = f"log/{identity.server}"
         self._directory = directory
         self._names = NamesVerifier(coordination)
         self._facts: dict[str, FileFacts] = {}
@@ -80,16 +88,19 @@ class Verifier:
         """Look at everything, and change nothing."""
         # Files first: one that is made later is not taken for one that nobody names.
         listed = self._listed()
+        positions, damaged = read_positions(self._files, self._log_directory)
         seen, names = self._names.look()
         tables = _running(seen)
         named = self._named(tables)
         self._strays = [path for path in listed if path not in named]
-        findings = list(names.findings)
+        findings = [*names.findings, *damaged]
         for table_id, config in tables:
             with contextlib.suppress(UnknownTable):  # dropped meanwhile
                 examination, metadata, _ = self._examined(table_id, config)
                 findings += examination.findings
                 findings += self._copies(table_id, config)
+                if metadata is not None:
+                    findings += self._log_findings(config.name, metadata, positions)
                 named.update(() if metadata is None else metadata.files())
         findings += self._orphans(named)
         return VerifyReport(len(tables), len(named), tuple(findings))
@@ -154,6 +165,16 @@ class Verifier:
             self._facts.clear()
         raise Unavailable(f"the table {config.name!r} changed faster than it could be read: try again")
 
+    def _log_findings(self, name: str, metadata: TableMetadata, positions: Positions) -> list[Finding]:
+        """Compare the log with a table; again if something is found, which the owner may have let go of meanwhile."""
+        findings = list(examine_log(name, metadata, positions))
+        if not findings:
+            return findings
+        again, _ = read_positions(self._files, self._log_directory)
+        config, _ = self._directory.read(metadata.table_id)
+        newest, _ = self._store.load_anyway(metadata.table_id, config.metadata_txnid)
+        return list(examine_log(name, newest, again))
+
     def _copies(self, table_id: str, config: TableConfig) -> Iterator[Finding]:
         """Tell which directories do not have what is current, where METADATA is kept in several."""
         stores = self._store.stores if isinstance(self._store, MetadataCopies) else {}
@@ -213,14 +234,6 @@ class Verifier:
             for path in sorted(self._strays)
             if path not in named and not path.startswith(expected)
         ]
-
-
-def _store_of(coordination: CoordinationService, files: Files) -> MetadataStore:
-    try:
-        identity = read_identity(coordination)
-    except StoreNotFound:
-        return MetadataStore(files)  # it was never opened
-    return stores_at(coordination, files, identity.cluster, identity.server)
 
 
 def _running(seen: SeenNames) -> list[tuple[str, TableConfig]]:

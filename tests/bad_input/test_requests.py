@@ -156,8 +156,12 @@ TABLES = [
     ),
     refused(ebla.SchemaError, "'_'", lambda db: db.create_table("t", ebla.Schema(columns={"_txn": "int64"}))),
     *(
-        refused(ebla.SchemaError, "name", lambda db, name=name: db.create_table(name, SCHEMA))
+        refused(ebla.SchemaError, "name", lambda db, name=name, make=make: make(db, name))
         for name in ("", "a b", "../up", "a/b", "x" * 129, "META", "sys.a", "tab\nle", "naïve", None, 7)
+        for make in (
+            lambda db, name: db.create_table(name, SCHEMA),
+            lambda db, name: db.clone_table("users", name),
+        )
     ),
 ]
 

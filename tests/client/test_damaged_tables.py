@@ -19,7 +19,8 @@ REFUSED = (
     "tablets out of order",
     "two tablets of one id",
     "wrong first, after its last",
-    "a tablet is missing in the middle",  # and the log may name it
+    "a tablet is missing in the middle",  # and the log names it
+    "an epoch below zero",  # and the log has it at a later one
 )
 OF_FILES = ("missing", "size", "future", "reference")
 ADVICE = re.compile("repair|restore")

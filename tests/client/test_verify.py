@@ -144,3 +144,36 @@ def test_the_command_line_tells_plans_and_mends(root: Path, capsys: pytest.Captu
     assert said.endswith("nothing was changed\n")
     assert run("repair", "--apply")[1].endswith("repaired\n")
     assert run("verify", "--json")[0] == 0
+
+
+def test_a_log_that_is_ahead_of_metadata_is_told(root: Path) -> None:
+    with ebla.open(root, settings=ebla.Settings(close_flush_bytes=1 << 30, background_compaction=False)) as database:
+        users = database.table("users")
+        users.put({"k": "a00", "v": -1})
+        users.split("b")  # all of the tablet is in fragments then, and METADATA knows that it is gone
+        users.put({"k": "a00", "v": -2})
+        assert database.verify().is_clean
+    assert ebla.verify(root).is_clean
+    newer = current(root, "users")
+    plant(root, lambda metadata: replace(metadata, retired=()))
+    (finding,) = [finding for finding in ebla.verify(root).findings if finding.kind != "orphan"]
+    assert (finding.kind, finding.table, finding.repair) == ("epoch", "users", "")
+    assert "which METADATA does not know" in finding.text
+    plant(root, lambda metadata: replace(newer, tablets=tuple(replace(t, epoch=0) for t in newer.tablets)))
+    (finding,) = ebla.verify(root).findings
+    assert "at epoch 1, and METADATA is at 0" in finding.text
+    with ebla.open(root) as database, pytest.raises(ebla.TableDamaged, match="led at epoch 1"):
+        database.table("users")
+    plant(root, lambda metadata: newer)
+    assert ebla.verify(root).is_clean
+
+
+def test_a_damaged_log_is_told(root: Path) -> None:
+    with ebla.open(root, settings=ebla.Settings(close_flush_bytes=1 << 30)) as database:
+        for n in range(3):
+            database.table("users").put({"k": "a00", "v": n})
+    (segment, *_) = sorted((root / "log").rglob("*.log"))
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 1
+    segment.write_bytes(bytes(content))
+    assert "log" in {finding.kind for finding in ebla.verify(root).findings}

@@ -286,14 +286,20 @@ def test_master_goes_on_with_one_metadata_server_lost_and_changes_nothing_with_t
 def test_bad_names_are_refused_and_leave_nothing(name: Any) -> None:
     world = MasterWorld()
     world.create("users")
-    for operation in (
+    world.create("gone")
+    world.run(world.master.delete_table("gone"))
+    operations = [
         world.master.create_table(name, SCHEMA),
         world.master.rename_table("users", name),
-    ):
+        world.master.clone_table("users", name),
+    ]
+    if name is not None:
+        operations.append(world.master.undelete_table("gone", name))
+    for operation in operations:
         with pytest.raises(SchemaError):
             world.run(operation)
     assert names(world) == ["users"]
-    assert len(world.master.catalog.tables) == 1
+    assert len(world.master.catalog.tables) == 2
 
 
 @pytest.mark.parametrize("name", ["a", "A-b_c.9", "x" * 128, "meta", "system", "-"])

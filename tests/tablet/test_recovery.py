@@ -64,14 +64,15 @@ def test_the_log_of_a_retired_tablet_is_passed_over_and_that_of_an_unknown_one_i
         last = table.put([{"k": "a", "n": 1}, {"k": "z", "n": 2}])
         table.split("m")
 
-        def entry(tablet: str, txn: int) -> LogEntry:
+        def entry(tablet: str, txn: int, epoch: int = 1) -> LogEntry:
             if kind == "erasure":
-                return LogEntry(txn, (), (ErasureHeader(state.id, b"", None, txn, (TabletPosition(tablet, 1, 9),)),))
+                position = TabletPosition(tablet, epoch, 9)
+                return LogEntry(txn, (), (ErasureHeader(state.id, b"", None, txn, (position,)),))
             records = pa.RecordBatch.from_arrays(
                 [pa.array([b"b"], pa.binary()), pa.array([3], pa.int64())], names=["_row", str(column.id)]
             )
             described = records.schema.serialize().to_pybytes()
-            slices = (Slice(tablet, 1, 9, 0, 1),)
+            slices = (Slice(tablet, epoch, 9, 0, 1),)
             return LogEntry(txn, (LogBlock(state.id, group.id, 1, txn, txn, slices, described, records),))
 
         before = list(table.scan())
@@ -80,3 +81,6 @@ def test_the_log_of_a_retired_tablet_is_passed_over_and_that_of_an_unknown_one_i
         for tablet, txn in ((parent.id, last + 1_000_000), ("nobody", last)):
             with pytest.raises(ebla.Corruption, match="METADATA does not know"):
                 replay(entry(tablet, txn), {state.id: state}, Replayed(), lambda grown: None, refuse)
+        newer = state.view.metadata.tablets[0]
+        with pytest.raises(ebla.Corruption, match="led at epoch 2, and METADATA is at 1"):
+            replay(entry(newer.id, last, 2), {state.id: state}, Replayed(), lambda grown: None, refuse)
