@@ -64,6 +64,7 @@ _GUIDE_STEP = 8
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=encode_hook)
 _first_of = attrgetter("first")
+_shared_numbers: tuple[int, ...] = ()
 
 
 class Retired(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -184,7 +185,7 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @cached_property
     def _positions(self) -> dict[str, int]:
-        return {tablet.id: position for position, tablet in enumerate(self.tablets)}
+        return dict(zip((tablet.id for tablet in self.tablets), _numbers(len(self.tablets)), strict=False))
 
     @cached_property
     def _guide(self) -> list[bytes]:
@@ -327,6 +328,16 @@ def _check_side_by_side(tablets: Sequence[TabletMetadata]) -> None:
             raise InvalidMetadata(f"tablets {tablet.id} and {following.id} overlap")
         if tablet.last < following.first:
             raise InvalidMetadata(f"there is a hole between the tablets {tablet.id} and {following.id}")
+
+
+def _numbers(count: int) -> tuple[int, ...]:
+    """Return the numbers from 0 on, at least so many; all tables share them."""
+    global _shared_numbers
+    numbers = _shared_numbers
+    if len(numbers) < count:
+        # Others may do the same at this moment: then there are two such tuples for a while, and no harm is done.
+        numbers = _shared_numbers = tuple(range(1 << (count - 1).bit_length()))
+    return numbers
 
 
 def _hash(value: Any) -> int:
