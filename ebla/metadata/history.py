@@ -142,6 +142,7 @@ def outcome_of(record: Record, base: TableMetadata | None) -> TableMetadata | No
     try:
         if isinstance(record, SnapshotRecord):
             metadata = record.metadata
+            metadata.schema.check()
             metadata.check()
         elif base is None or base.txnid != record.base:
             return None

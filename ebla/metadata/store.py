@@ -138,7 +138,7 @@ class MetadataStore:
     def load(self, table_id: str, txnid: str, known: TableMetadata | None = None) -> TableMetadata:
         """Return the metadata after the transaction `txnid`, from its snapshot or from `known`, if that is nearer.
 
-        `MissingFile` or `Corruption`, naming the file, if it cannot be had.
+        `MissingFile` or `Corruption`, naming the file, if it cannot be had; `SchemaError` if its schema cannot be.
         """
         if known is not None and txnid == known.txnid:
             return known
@@ -190,6 +190,7 @@ class MetadataStore:
         if not leads_to(record, metadata):
             raise Corruption(path, "the metadata that it leads to has another checksum")
         if isinstance(record, SnapshotRecord):
+            metadata.schema.check()  # that of a change was checked when it was applied
             try:
                 metadata.check()
             except InvalidMetadata as error:

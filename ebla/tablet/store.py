@@ -417,6 +417,9 @@ class TabletStore:
             if not self.is_writable:
                 raise ReadOnly("the store was opened read-only: open it without read_only to load a table")
             self._loader.load(table)
+        elif self.is_writable:
+            # What cannot be is told to the caller, and the last schema that could be stays in force.
+            self._tables.use_metadata(table, self.metadata.refresh(table.id), self.server)
         self._loader.load_all(table)
 
     def _check_writable(self, table: TableState) -> None:

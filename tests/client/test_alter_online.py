@@ -15,7 +15,11 @@ import ebla
 from ebla import Group, Schema, SchemaError
 from ebla.coordination.memory import Fault
 from ebla.errors import OutcomeUnknown, TableDamaged
+from ebla.metadata.store import MetadataStore
+from ebla.metadata.table_config import config_path, encode_config
+from ebla.metadata.transaction_file import SnapshotRecord, encode
 from ebla.schema import TableSchema
+from ebla.storage.files import LocalFiles
 from tests.crash.machine import Machine
 from tests.crash.story import CALM, MIXED, create, put
 
@@ -159,6 +163,34 @@ def test_a_schema_that_cannot_be_is_ignored_by_a_table_that_is_open(
     row = table.get("1")
     assert row is not None
     assert row["a"] == 2
+
+
+def test_a_schema_that_cannot_be_is_told_to_who_asks_for_a_reload_and_the_last_one_stays_in_force(
+    tmp_path: Path,
+) -> None:
+    with ebla.open(tmp_path / "data", settings=ebla.Settings(background_compaction=False)) as db:
+        table = db.create_table("t", TWO)
+        table.put({"k": "1", "a": 1})
+        table.flush()
+        former = table._state.view.metadata
+        invalid = msgspec.structs.replace(
+            former, schema=broken(former.schema), txnid="invalid", sequence=former.sequence + 1
+        )
+        content = encode(SnapshotRecord(former.txnid, invalid.checksum, invalid))
+        MetadataStore(LocalFiles(tmp_path / "data")).write(former.table_id, "invalid", content)
+        config, version = db._store.metadata.directory.read(former.table_id)
+        changed = encode_config(msgspec.structs.replace(config, metadata_txnid="invalid"))
+        db._coordination.compare_and_set(config_path(former.table_id), changed, version)
+        with pytest.raises(SchemaError, match="stands both in group"):
+            db.load_table("t")
+        assert table.schema == former.schema
+        table.put({"k": "1", "a": 2})
+        with pytest.raises(SchemaError):
+            table.flush()  # nothing is built upon it, and what was written stays in memory and in the log
+        row = table.get("1")
+        assert row is not None
+        assert row["a"] == 2
+        assert [finding.kind for finding in db.verify().findings if finding.kind != "orphan"] == ["schema"]
 
 
 def test_a_table_whose_schema_cannot_be_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

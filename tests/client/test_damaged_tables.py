@@ -167,3 +167,19 @@ def test_a_damaged_table_of_an_open_store_is_repaired_and_served_when_it_is_open
         assert row is not None
         assert row["v"] == -1
         database.table("users").put({"k": "x", "v": 1})
+
+
+def test_no_file_is_collected_while_nobody_knows_what_a_table_names(root: Path) -> None:
+    plant(root, tablets(lambda t: ()))
+    files = sorted((root / "fragments").rglob("*.parquet"))
+    with ebla.open(root, settings=ebla.Settings(garbage_age_seconds=0, background_compaction=False)) as database:
+        for _ in range(3):
+            with pytest.raises(ebla.Corruption):
+                database.gc(dry_run=False)
+        database.drop_table("users")
+        for _ in range(3):
+            database.gc(dry_run=False)
+    left = sorted((root / "fragments").rglob("*.parquet"))
+    assert len(left) == len(files) / 2
+    with ebla.open(root) as database:
+        assert database.table("other").scan().to_arrow().num_rows == len(ROWS)
