@@ -15,7 +15,7 @@ from typing import Literal, get_args
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from ebla.casts import is_text
 from ebla.errors import RequestError, UnknownColumn
@@ -41,6 +41,7 @@ _SUFFIXES: dict[str, FileFormat] = {
 _COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".zlib", ".deflate", ".xz")
 _NULL = "\ue000"  # a character that nobody uses
 _FAMILY = MapType(StringType(), StringType())
+_WIDE: dict[DataType, DataType] = {IntegerType(): LongType()}
 
 
 def check_files(paths: Sequence[str]) -> None:
@@ -117,7 +118,9 @@ def _read_csv(reader: DataFrameReader, paths: list[str], schema: TableSchema | N
     if schema is None:
         if not header:
             raise RequestError("a new table needs names for its columns: give files with a header")
-        found = reader.option("inferSchema", True).csv(paths).schema
+        inferred = reader.option("inferSchema", True).csv(paths).schema
+        # Numbers that are small in these files may be larger in the next ones, and the type of a key stays.
+        found = StructType([StructField(f.name, _WIDE.get(f.dataType, f.dataType)) for f in inferred.fields])
     else:
         names = reader.csv(paths).schema.names
         if not header:
