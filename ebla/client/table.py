@@ -592,7 +592,11 @@ class Table:
         return self._store.join(self._state, left, right)
 
     def tablets(self) -> list[dict[str, Any]]:
-        """Describe the tablets of the table: id, key range, fragments and sizes."""
+        """Describe the tablets of the table: id, key range, fragments and sizes.
+
+        `rows` and `bytes` are of the files: every version of a row counts, and until a compaction the files that two
+        tablets share after a split count in both.
+        """
         decode = self._state.codec
         described = []
         for tablet in self._state.view.metadata.tablets:
