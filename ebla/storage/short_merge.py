@@ -5,7 +5,8 @@
               c: . . 4 9                      newer  c3           columns that later records changed
 
 The general merge costs some ten calls per column whatever the size, which for a hundred rows is nearly all it costs.
-Here records are walked one by one, and all columns of the rows found are then taken in one call.
+Here records are walked one by one. Where all rows are in the oldest run, as they mostly are, its columns are the answer
+but for the values that are newer; else all columns of the rows found are taken in one call.
 """
 
 from __future__ import annotations
@@ -41,9 +42,12 @@ def merge_few(
     keys: Sequence[list[bytes]] = [_rows(run) for run in runs]
     if limit is not None:
         runs, keys = _first_rows(runs, keys, limit)
+    records = _newest_first(runs[:-1], keys[:-1], types)
+    if _is_base(runs[-1], keys[-1], records):
+        patches = _patches(records, keys[-1], types)
+        if patches is not None:
+            return _patched(runs, types, patches)
     combined = _combined(runs, types)
-    if len(runs) == 1 and all(a < b for a, b in pairwise(keys[0])) and not _is_partial(runs[0]):
-        return combined.column(0), dict(zip(types, combined.columns[1:], strict=True))
     whole, newer, rows = _walk(_newest_first(runs, keys, types))
     order = sorted(rows)
     places = np.fromiter((whole.get(row, -1) for row in order), np.int64, len(order))
@@ -55,6 +59,64 @@ def merge_few(
             ours[bisect_left(order, row)] = place
         columns[int(name)] = combined.column(name).take(_indices(ours))
     return found.column(0) if len(whole) == len(rows) else pa.array(order, pa.binary()), columns
+
+
+# --- a few records over rows that are all there --------------------------------------------------
+
+
+def _is_base(run: Run, rows: Sequence[bytes], newer: Sequence[Walked]) -> bool:
+    """Tell whether a run has one whole record per row, all of them older than the others."""
+    if not rows or not all(a < b for a, b in pairwise(rows)) or _is_partial(run):
+        return False
+    newest = run.txn if run.txn is not None else int(run.txns().max())
+    return not newer or newer[-1][0] > newest
+
+
+def _patches(
+    records: Sequence[Walked], rows: Sequence[bytes], types: Mapping[int, pa.DataType]
+) -> dict[int, dict[int, int]] | None:
+    """Return by column which of the `rows` get their value from which record; None if there is a row beside them.
+
+    Records are counted from the end of the rows on.
+    """
+    patches: dict[int, dict[int, int]] = {}
+    everything = [str(field_id) for field_id in types]
+    for _, row, place, names in records:
+        at = bisect_left(rows, row)
+        if at == len(rows) or rows[at] != row:
+            return None
+        for name in everything if names is None else names:
+            patches.setdefault(int(name), {}).setdefault(at, len(rows) + place)
+    return patches
+
+
+def _patched(
+    runs: Sequence[Run], types: Mapping[int, pa.DataType], patches: Mapping[int, Mapping[int, int]]
+) -> tuple[pa.Array, dict[int, pa.Array]]:
+    """Return the rows of the last run with some values from the others. A column without such is its own."""
+    *others, base = runs
+    own = np.arange(len(base), dtype=np.int64)
+    columns = {}
+    for field_id, kind in types.items():
+        changed = patches.get(field_id)
+        if changed is None:
+            columns[field_id] = _column(base, field_id, kind)
+            continue
+        places = own.copy()
+        places[list(changed)] = list(changed.values())
+        parts = [_column(run, field_id, kind) for run in (base, *others)]
+        columns[field_id] = pa.concat_arrays(parts).take(pa.array(places))
+    rows = base.column(ROW)
+    assert rows is not None
+    return rows, columns
+
+
+def _column(run: Run, field_id: int, kind: pa.DataType) -> pa.Array:
+    found = run.column(str(field_id))
+    return pa.nulls(len(run), kind) if found is None else found
+
+
+# --- any records ---------------------------------------------------------------------------------
 
 
 def _rows(run: Run) -> list[bytes]:
@@ -114,21 +176,23 @@ def _newest_first(
     """Return the records of runs that lie end to end, by txn."""
     records: list[Walked] = []
     begin = 0
+    wanted = [str(field_id) for field_id in types]
     for run, rows in zip(runs, keys, strict=True):
-        held = run.records.schema.names
+        held = set(run.records.schema.names)
         count = len(rows)
-        present = [str(field_id) for field_id in types if str(field_id) in held]
+        present = [name for name in wanted if name in held]
         # What a reference does not count is not among the columns.
-        everything = None if len(present) == len(types) else present
+        everything = None if len(present) == len(wanted) else present
         named: list[Sequence[str] | None] = [everything] * count
-        sets = run.column(SET)
-        if sets is not None and sets.null_count < count:
+        if SET in held:
+            sets = run.column(SET)
+            assert sets is not None
             # Few lists come again and again.
             lists: dict[str | None, Sequence[str] | None] = {None: everything}
-            for text in sets.unique().to_pylist():
-                if text is not None:
+            for at, text in enumerate(sets.to_pylist()):
+                if text not in lists:
                     lists[text] = [name for name in text.split() if name in present]
-            named = [lists[text] for text in sets.to_pylist()]
+                named[at] = lists[text]
         txns = [run.txn] * count if run.txn is not None else run.txns().tolist()
         records += zip(txns, rows, range(begin, begin + count), named, strict=True)
         begin += count
