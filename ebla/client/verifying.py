@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import uuid
 from pathlib import Path
 
 from ebla.client.coordination_place import connect_at, is_store
+from ebla.client.database import new_id
 from ebla.client.owning import owning
 from ebla.clock import SystemClock
 from ebla.errors import StoreNotFound
@@ -46,11 +46,6 @@ def repair(path: str | os.PathLike[str], *, dry_run: bool = True) -> VerifyRepor
             open_metadata(owned.coordination, owned.files, owned.clock, new_id)  # its servers fetch what they lack
             report = dataclasses.replace(report, repaired=True)
         return report
-
-
-def new_id() -> str:
-    """Return an id that was never given out before."""
-    return str(uuid.uuid4())
 
 
 def _root(path: str | os.PathLike[str]) -> Path:

@@ -87,7 +87,7 @@ class MetadataGroup:
         with self._driving():
             records, damaged = store.intact(self._table_id)
             for txnid in damaged:
-                store.discard(self._table_id, txnid)
+                store.set_aside(self._table_id, txnid)
             self._stores[server] = store
             self._peers[server] = MetadataPeer(
                 server,
@@ -111,7 +111,7 @@ class MetadataGroup:
         with self._driving():
             _, damaged = self._stores[server].intact(self._table_id)
             for txnid in damaged:
-                self._stores[server].discard(self._table_id, txnid)
+                self._stores[server].set_aside(self._table_id, txnid)
                 self._do(server, self._peers[server].damaged(txnid))
             self._drive()
         return damaged

@@ -121,6 +121,13 @@ class MetadataStore:
         with contextlib.suppress(OSError):
             self._files.delete(path)
 
+    def set_aside(self, table_id: str, txnid: str) -> None:
+        """Give a damaged file another name, under which nobody looks for it: it may be all that is left of it."""
+        path = _path(table_id, txnid)
+        self._headers.pop(path, None)
+        with contextlib.suppress(OSError):
+            self._files.replace(path, f"{path}.damaged")
+
     def remove_table(self, table_id: str) -> int:
         """Remove all transactions of a table that is gone for good, and return how many there were. Errors keep."""
         removed = 0

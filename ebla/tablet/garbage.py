@@ -294,7 +294,7 @@ class Garbage:
             with contextlib.suppress(OSError):  # the next round tries again
                 if self._nursery.remove(path, self._files.delete):
                     removed.append(path)
-                    if path.startswith(f"{METADATA}/"):
+                    if path.startswith(f"{METADATA}/") and path.endswith(".meta"):
                         _, table_id, name = path.split("/")
                         self._metadata.discard(table_id, name.removesuffix(".meta"))
         return removed

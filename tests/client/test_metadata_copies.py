@@ -163,6 +163,7 @@ def test_damage_at_every_byte_is_found_and_fetched_again_from_another_directory(
             assert [finding.kind for finding in ebla.verify(scene.root).findings] == ["copy"]
         scene.open().close()
         assert file.read_bytes() == whole
+        assert file.with_suffix(".meta.damaged").read_bytes() == bytes(damaged), "it is kept beside"
     scene.check_alike()
 
 
@@ -228,6 +229,8 @@ def test_what_cannot_be_is_refused(scene: Scene, tmp_path: Path) -> None:
 
 
 def test_metadata_of_a_dropped_table_goes_everywhere(scene: Scene) -> None:
+    (first, *_) = (scene.root / "metadata").rglob("*.meta")
+    first.with_suffix(".meta.damaged").write_bytes(b"of long ago")
     with ebla.open(scene.root, settings=ebla.Settings(garbage_age_seconds=0)) as db:
         db.drop_table("t")
         for _ in range(2):
