@@ -148,7 +148,7 @@ class _Round:
 
     def _compared(self, listed: DataFrame, named: DataFrame, unknown: tuple[str, ...]) -> Seen:
         by_path = named.where("path IS NOT NULL").groupBy("path").agg(F.countDistinct("table_id").alias("tables"))
-        both = listed.join(by_path, "path", "left")
+        both = listed.join(by_path, "path", "left").persist()
         is_fragment = F.col("path").startswith(f"{FRAGMENTS}/")
         shared = F.when(is_fragment & (F.col("tables") > 1), F.col("size"))
         sums = both.agg(
@@ -157,8 +157,11 @@ class _Round:
             F.count(shared).alias("shared"),
             F.sum(shared).alias("shared_bytes"),
         )
-        (total,) = self._do("comparing", sums.collect)
-        unused = self._do("comparing", both.where("tables IS NULL").select("path", "size").toArrow)
+        try:
+            (total,) = self._do("comparing", sums.collect)
+            unused = self._do("comparing", both.where("tables IS NULL").select("path", "size").toArrow)
+        finally:
+            both.unpersist()
         sizes = dict(zip(unused.column(0).to_pylist(), unused.column(1).to_pylist(), strict=True))
         return Seen(
             files=total["files"],
