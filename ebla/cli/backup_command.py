@@ -22,9 +22,9 @@ BACKUP_EXAMPLES = examples(
 )
 RESTORE_EXAMPLES = examples(
     "ebla restore backups users_of_monday --of users",
-    "ebla restore backups users --in-place",
+    "ebla restore backups users_of_monday --of users --in-place",
 )
-BACKUPS_EXAMPLES = examples("ebla backups backups", "ebla backups backups --clean")
+BACKUPS_EXAMPLES = examples("ebla backups backups", "ebla backups backups --check last", "ebla backups backups --clean")
 
 DirectoryArgument = Annotated[
     str, typer.Argument(metavar="DIR", help="Directory in which backups lie.", show_default=False)
@@ -136,18 +136,41 @@ def restore(
 def backups(
     ctx: typer.Context,
     path: DirectoryArgument,
+    check: Annotated[
+        str | None,
+        typer.Option(
+            "--check", metavar="last|ID|TXN", help="Read all of this one, with Spark, and compare.", show_default=False
+        ),
+    ] = None,
     clean: Annotated[bool, typer.Option("--clean", help="Remove what failed backups have left.")] = False,
+    master: MasterOption = "local[*]",
+    progress: ProgressOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List the backups in a directory, oldest first, and what is no backup: one being made, or that failed.
 
-    Of every backup it is looked whether all files are there that a restore needs, by name and size. The exit code is 6
-    if something is missing or damaged.
+    Of every backup it is looked whether all files are there that a restore needs, by name and size. With --check, one
+    is read in full, and its checksums and rows compared with what they were. The exit code is 6 if something is missing
+    or damaged.
     """
     del ctx  # for `guarded`, which looks into it when something fails
     with needing_spark():
         from ebla import pipeline
     found = pipeline.list_backups(path)
+    if check is not None:
+        found.find(check, Path(path))  # what is wrong with it is said before Spark starts
+        with progress_bar("check", force=progress) as report:
+            spark = pipeline.session(master, "ebla backups", log_level="OFF")
+            whole = pipeline.check_backup(path, check, spark=spark, progress=report)
+        rows = "not counted" if whole.rows is None else f"{whole.rows:,}"
+        if as_json:
+            write_json(asdict(whole))
+        else:
+            write_line(
+                f"{whole.id} is whole: {whole.files:,} file(s) of {size_text(whole.bytes)}, rows: {rows}; read in "
+                f"{whole.seconds:.1f} s"
+            )
+        return
     removed = pipeline.remove_unfinished(path, found.unfinished) if clean else []
     unfinished = [name for name in found.unfinished if name not in removed]
     problems = {**found.damaged, **_problems(Path(path), found)}

@@ -6,6 +6,7 @@
     export         a snapshot as plain Parquet, CSV or JSON
     backup         tables at one txn, copied file by file; full or incremental
     restore        a table from a backup, new or in place
+    check_backup   all of a backup read and compared, without restoring it
     list_backups   what lies in a directory of backups
     changes        what changed in a table between two txns, as a DataFrame
     replay         the log of a store that died, sorted into fragments
@@ -24,6 +25,7 @@ what a job made becomes visible by one METADATA transaction, or not at all.
 from __future__ import annotations
 
 from ebla.pipeline.backup import BackupSummary, backup
+from ebla.pipeline.backup_check import BackupCheck, check_backup
 from ebla.pipeline.backup_manifest import Backups, list_backups, remove_unfinished
 from ebla.pipeline.changes import changes
 from ebla.pipeline.compact import CompactSummary, compact
@@ -42,6 +44,7 @@ from ebla.pipeline.stream_into import stream_into
 from ebla.pipeline.verify import Finding, VerifyReport, verify
 
 __all__ = [
+    "BackupCheck",
     "BackupSummary",
     "Backups",
     "CompactSummary",
@@ -57,6 +60,7 @@ __all__ = [
     "VerifyReport",
     "backup",
     "changes",
+    "check_backup",
     "compact",
     "export",
     "gc",

@@ -2,6 +2,7 @@
 
     driver   Copy(source, target, bytes, sha256 if known), ...  -->  portions of about as many bytes
     task     read, hash, write beside the target under a name of its own, sync, compare, rename  -->  Copied
+             (to be checked only: read, hash, compare)
 
 An attempt that is lost, or runs twice, leaves at most a file under a name of its own, or the same bytes once more under
 the target's. Whoever started the job removes the former and makes the names durable.
@@ -14,6 +15,7 @@ import hashlib
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from io import FileIO
 
 import msgspec
 import pyarrow as pa
@@ -35,12 +37,13 @@ RESULT_SCHEMA = "copied binary"
 class Copy(msgspec.Struct, frozen=True):
     """A file to be copied, by full paths; `sha256` is None where it is not known yet.
 
-    `aside` is the path under which an attempt writes, up to an id of its own and an ending.
+    `aside` is the path under which an attempt writes, up to an id of its own and an ending; None if the file is to be
+    read and compared, and nothing to be written.
     """
 
     source: str
     target: str
-    aside: tuple[str, str]
+    aside: tuple[str, str] | None
     bytes: int
     sha256: str | None = None
 
@@ -113,22 +116,22 @@ def _copier(
 
 def copy_file(copy: Copy) -> Copied:
     """Copy one file. What is wrong with the source is told; what is wrong with the target raises, and is retried."""
-    before, after = copy.aside
-    aside = f"{before}{uuid.uuid4()}{after}"
+    aside = None if copy.aside is None else f"{copy.aside[0]}{uuid.uuid4()}{copy.aside[1]}"
     try:
         source = open(copy.source, "rb", buffering=0)  # noqa: SIM115 - closed below
     except FileNotFoundError:
         return Copied(copy.target, "", missing=True, problem="bring it back, or use another backup")
     with source:
         try:
-            digest, size = _write(source, aside)
+            digest, size = _read(source) if aside is None else _write(source, aside)
             problem = ""
             if size != copy.bytes:
                 problem = f"it has {size} bytes, and should have {copy.bytes}"
             elif copy.sha256 is not None and digest != copy.sha256:
-                problem = "its SHA-256 is not the one in the manifest: it is damaged"
+                problem = "its SHA-256 is not the one in the manifest"
             if not problem:
-                os.replace(aside, copy.target)
+                if aside is not None:
+                    os.replace(aside, copy.target)
                 return Copied(copy.target, digest)
         except BaseException:
             _remove(aside)
@@ -137,21 +140,31 @@ def copy_file(copy: Copy) -> Copied:
     return Copied(copy.target, "", problem=problem)
 
 
-def _write(source: object, aside: str) -> tuple[str, int]:
-    digest = hashlib.sha256()
-    size = 0
-    buffer = bytearray(CHUNK_BYTES)
+def _write(source: FileIO, aside: str) -> tuple[str, int]:
     with open(aside, "xb", buffering=0) as target:
-        while count := source.readinto(buffer):  # type: ignore[attr-defined]
-            part = memoryview(buffer)[:count]
-            digest.update(part)
-            size += count
+
+        def write(part: memoryview) -> None:
             while part:
                 part = part[target.write(part) :]
+
+        found = _read(source, write)
         os.fsync(target.fileno())
+    return found
+
+
+def _read(source: FileIO, take: Callable[[memoryview], None] = lambda part: None) -> tuple[str, int]:
+    """Hand on a file part by part; return its SHA-256 and its size."""
+    digest = hashlib.sha256()
+    size = 0
+    buffer = memoryview(bytearray(CHUNK_BYTES))
+    while count := source.readinto(buffer):
+        digest.update(buffer[:count])
+        size += count
+        take(buffer[:count])
     return digest.hexdigest(), size
 
 
-def _remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+def _remove(path: str | None) -> None:
+    if path is not None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)

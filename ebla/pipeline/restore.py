@@ -28,6 +28,7 @@ from ebla.errors import Corruption, EblaError, OutcomeUnknown, StoreError, Table
 from ebla.metadata.restoring import every_reference, pack_metadata, restored
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.pipeline.backup import checksum_of
+from ebla.pipeline.backup_check import compare_rows
 from ebla.pipeline.backup_manifest import BackedUpTable, BackupManifest, check_chain, list_backups
 from ebla.pipeline.copying import Copy, copy_files
 from ebla.pipeline.place import Place
@@ -183,10 +184,4 @@ def _copy(
 def _check(
     place: Place, spark: SparkSession, made: TableMetadata, saved: BackedUpTable, manifest: BackupManifest
 ) -> None:
-    found = checksum_of(place.root, made, manifest.txn, spark)
-    if found != (saved.rows, saved.checksum):
-        raise Corruption(
-            manifest.id,
-            f"{saved.name!r} has {found[0]} rows with checksum {found[1]} in the backup, and had {saved.rows} with "
-            f"{saved.checksum} when it was made: use another backup, and report it; nothing was changed",
-        )
+    compare_rows(checksum_of(place.root, made, manifest.txn, spark), saved, manifest)

@@ -54,7 +54,13 @@ def test_what_is_missing_damaged_or_unfinished_is_told(users: Cli) -> None:
     assert f"{unfinished.name} is not complete" in users.fine("backups", "there").out
     assert f"{unfinished.name} was not complete, and was removed" in users.fine("backups", "there", "--clean").out
     assert not unfinished.exists()
+    assert f"{first['id']} is whole: 1 file(s)" in users.fine("backups", "there", "--check", "last").out
     (file,) = (Path("there") / first["id"]).glob("fragments/*/*")
+    content = file.read_bytes()
+    file.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
+    assert f"{file.name} is damaged: its SHA-256" in users.fails(
+        ExitCode.STORE, "backups", "there", "--check", first["id"]
+    )
     file.unlink()
     listed = users("backups", "there")
     assert listed.code == ExitCode.STORE

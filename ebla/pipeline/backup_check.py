@@ -1,0 +1,83 @@
+"""Checking a backup without restoring it: what it builds on, every file's SHA-256, and the rows that they hold.
+
+    manifest and chain  -->  tasks: every file read and hashed  -->  every table read as a value, counted and compared
+
+Nothing is written, and no store is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from ebla.errors import Corruption
+from ebla.pipeline.backup import checksum_of, name_files
+from ebla.pipeline.backup_manifest import BackedUpTable, BackupManifest, check_chain, list_backups
+from ebla.pipeline.copying import Copy, copy_files
+from ebla.pipeline.progress import Report, watched
+from ebla.pipeline.session import active_session, session
+
+__all__ = ["BackupCheck", "check_backup", "compare_rows"]
+
+
+@dataclass(frozen=True)
+class BackupCheck:
+    """What was read of a backup that is whole; `rows` is None if they were not counted when it was made."""
+
+    id: str
+    txn: int
+    tables: tuple[str, ...]
+    rows: int | None
+    files: int
+    bytes: int
+    seconds: float
+
+
+def check_backup(
+    path: str | os.PathLike[str],
+    at: str | int | None = None,
+    *,
+    spark: SparkSession | None = None,
+    progress: Report | None = None,
+) -> BackupCheck:
+    """Read all of a backup below `path`, the newest or that of an id or txn, and compare it with its manifest.
+
+    Raises `MissingFile` or `Corruption`, with the file or backup, if it could not be restored as it was.
+    """
+    began = time.monotonic()
+    where = Path(path).resolve()
+    manifest = list_backups(where).find(at, where)
+    check_chain(where, manifest)
+    if spark is None:
+        spark = active_session() or session()
+    paths = [(str(where / file.backup / file.path), file) for file in manifest.files]
+    copies = [Copy(full, full, None, file.bytes, file.sha256) for full, file in paths]
+    copy_files(spark, f"ebla-check-{manifest.id}", "reading", copies, progress)
+    counted = [saved for saved in manifest.tables if saved.checksum is not None]
+    with watched(spark, f"ebla-check-rows-{manifest.id}", "counting", progress):
+        for saved in counted:
+            metadata = name_files(saved.table_metadata(str(where / manifest.id)), manifest.files)
+            compare_rows(checksum_of(str(where), metadata, manifest.txn, spark), saved, manifest)
+    return BackupCheck(
+        id=manifest.id,
+        txn=manifest.txn,
+        tables=tuple(saved.name for saved in manifest.tables),
+        rows=sum(saved.rows or 0 for saved in counted) if len(counted) == len(manifest.tables) else None,
+        files=len(copies),
+        bytes=sum(copy.bytes for copy in copies),
+        seconds=time.monotonic() - began,
+    )
+
+
+def compare_rows(found: tuple[int, str], saved: BackedUpTable, manifest: BackupManifest) -> None:
+    """Raise `Corruption` unless rows and checksum are those of a table when it was backed up."""
+    if found != (saved.rows, saved.checksum):
+        raise Corruption(
+            manifest.id,
+            f"{saved.name!r} has {found[0]} rows with checksum {found[1]} in the backup, and had {saved.rows} with "
+            f"{saved.checksum} when it was made: use another backup, and report it; nothing was changed",
+        )
