@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,7 +25,7 @@ from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.compact_job import CompactCommit, CompactResult
 from ebla.tablet.compaction import choose_all, runs_of
 from tests.pipeline.tables import EVERYTHING, expected, fill, fragment_files
-from tests.support.compact_here import compacting, tasks_here
+from tests.support.compact_here import compact_here, compacting, tasks_here
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -442,13 +446,45 @@ def test_files_of_an_unknown_outcome_stay_until_the_intent_expires_and_garbage_c
         written = {file for file in fragment_files(root, table) if "compact-" in file}
         assert len(written) == 3
         assert db.gc(dry_run=False).by_jobs == 3
-        (intent,) = list_intents(db._coordination)
-        node = db._coordination.read(f"intents/{intent.job}")
-        assert node is not None
-        db._coordination.delete(f"intents/{intent.job}", node.version)
+        end_intent(db)
         removed = [*db.gc(dry_run=False).removed, *db.gc(dry_run=False).removed]
         assert set(removed) == written
         assert rows(table) == before
+
+
+KILLED = """
+import os, signal, sys
+from tests.support.compact_here import compact_here, compacting
+compacting._Compaction._commit = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+compact_here(sys.argv[1], "t")
+"""
+
+
+def test_a_job_that_is_killed_has_changed_nothing_and_its_files_are_garbage_once_its_intent_is_gone(root: str) -> None:
+    with ebla.open(root, settings=Settings(background_compaction=False, garbage_age_seconds=0.0)) as db:
+        table = filled(db)
+        before, named = rows(table), table.files()
+        there = Path(ebla.__file__).parent.parent
+        environment = os.environ | {"PYTHONPATH": str(there)}
+        done = subprocess.run([sys.executable, "-c", KILLED, root], env=environment, check=False, timeout=100)
+        assert done.returncode == -signal.SIGKILL
+        written = {file for file in fragment_files(root, table) if "compact-" in file}
+        assert len(written) == 3
+        assert table.files() == named
+        assert compact_here(db, "t").tablets == 3, "it is in nobody's way"
+        assert db.gc(dry_run=False).by_jobs == 3
+        end_intent(db)
+        removed = [*db.gc(dry_run=False).removed, *db.gc(dry_run=False).removed]
+        assert written <= set(removed)
+        assert rows(table) == before
+
+
+def end_intent(db: ebla.Database) -> None:
+    """Let the one job that is under way be expired."""
+    (intent,) = list_intents(db._coordination)
+    node = db._coordination.read(f"intents/{intent.job}")
+    assert node is not None
+    db._coordination.delete(f"intents/{intent.job}", node.version)
 
 
 def test_a_commit_that_is_repeated_does_no_harm_and_strange_ones_are_refused(

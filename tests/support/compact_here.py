@@ -39,7 +39,9 @@ def tasks_here(section_bytes_min: int | None = None) -> Iterator[SparkSession]:
         compacting._Compaction._on_spark, compact_plan.SECTION_BYTES_MIN = former
 
 
-def compact_here(db: ebla.Database, table: str, section_bytes_min: int | None = None, **asked: Any) -> CompactSummary:
+def compact_here(
+    source: ebla.Database | str, table: str, section_bytes_min: int | None = None, **asked: Any
+) -> CompactSummary:
     """Compact a table; with `section_bytes_min`, in sections as small as that."""
     with tasks_here(section_bytes_min) as spark:
-        return compact(db, table, spark=spark, **asked)
+        return compact(source, table, spark=spark, **asked)
