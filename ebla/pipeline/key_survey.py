@@ -14,6 +14,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -145,7 +146,8 @@ def _files(tablets: Sequence[TabletMetadata]) -> list[Shared]:
                 if counted is not None:
                     refs.setdefault((state.group, ref.file), ref)
                     ranges[state.group, ref.file].append((counted.first, counted.last))
-    return [Shared(group, ref, tuple(ranges[group, file])) for (group, file), ref in refs.items()]
+    in_order = {at: tuple(sorted(own, key=itemgetter(0))) for at, own in ranges.items()}
+    return [Shared(at[0], ref, in_order[at]) for at, ref in refs.items()]
 
 
 def _portions(files: Sequence[Shared]) -> tuple[tuple[Shared, ...], ...]:

@@ -8,8 +8,10 @@ A file counts as far as tablets refer to it: marks outside of these ranges are l
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import msgspec
 import numpy as np
@@ -35,7 +37,7 @@ _decode = msgspec.msgpack.Decoder(list[tuple[int, list[Mark]]]).decode
 
 @dataclass(frozen=True)
 class Shared:
-    """A file of one group, and the ranges in which tablets refer to it."""
+    """A file of one group, and the ranges in which tablets refer to it, in order and apart from each other."""
 
     group: int
     ref: FragmentRef
@@ -43,7 +45,8 @@ class Shared:
 
     def has(self, row: bytes) -> bool:
         """Tell whether the records of a row count."""
-        return any(KeyRange(*bounds).contains(row) for bounds in self.ranges)
+        at = bisect_right(self.ranges, row, key=itemgetter(0)) - 1
+        return at >= 0 and KeyRange(*self.ranges[at]).contains(row)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,10 @@ import pytest
 
 import ebla
 from ebla.errors import CannotSplit, ReadOnly, RequestError, StoreLocked, StoreNotFound, UnknownTable
+from ebla.metadata.table_metadata import FragmentRef
 from ebla.pipeline import presplit, stats
 from ebla.pipeline.histogram import Bucket, Mark, Marks, divide, hot_ranges, pieces_by_bytes, pieces_by_count
+from ebla.pipeline.stats_task import Shared
 from ebla.ranges import KeyRange
 from ebla.settings import Settings
 from tests.pipeline.tables import EVERYTHING, fill
@@ -88,6 +90,14 @@ def test_what_got_more_than_its_share_of_late_writes_is_hot() -> None:
     assert [(hot.rows, hot.recent) for hot in hot_ranges(buckets)] == [(KeyRange(b"b", b"d"), 80)]
     assert hot_ranges([bucket(b"", None, 0)]) == []
     assert hot_ranges([]) == []
+
+
+def test_rows_of_a_file_count_where_tablets_refer_to_it() -> None:
+    ref = FragmentRef("f", 1, 1, b"a", b"z", 1, 1, 1)
+    shared = Shared(1, ref, ((b"", b"c"), (b"f", b"h"), (b"m", None)))
+    counted = [row for row in (b"", b"a", b"b", b"c", b"e", b"f", b"g", b"h", b"l", b"m", b"zz") if shared.has(row)]
+    assert counted == [b"", b"a", b"b", b"f", b"g", b"m", b"zz"]
+    assert not Shared(1, ref, ((b"b", None),)).has(b"a")
 
 
 # --- tables --------------------------------------------------------------------------------------
