@@ -137,7 +137,7 @@ def compact(
         raise
     except BaseException as error:
         # Whoever is interrupted in the middle of a commit does not know its outcome either.
-        is_certain = not work.is_committing or isinstance(error, Exception)
+        is_certain = not work.is_committing or isinstance(error, EblaError)
         raise
     finally:
         work.give_back()

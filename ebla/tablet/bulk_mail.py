@@ -295,11 +295,31 @@ def order_by_mail(
                     sender.give_up(timeout_seconds)
             except CoordinationConflict:
                 continue  # it changed under our hands: look again
+            except _Answered as answered:
+                raise answered.error from None
+            except (TimedOut, OutcomeUnknown):
+                raise
+            except EblaError as error:
+                if not sender.is_sent:
+                    raise
+                # The request is on its way, whatever keeps us from looking: nobody may take it for one that was not.
+                if clock.monotonic_seconds() > deadline:
+                    raise OutcomeUnknown(
+                        f"no answer about job {order.job} could be read ({error}): repeat it under the same job id"
+                    ) from error
             if not heard.wait(PATIENCE_SECONDS):
                 on_silence()
     finally:
         watch.cancel()
         sender.close()
+
+
+class _Answered(Exception):
+    """The owner has answered with an error: unlike one on the way to it, that is certain."""
+
+    def __init__(self, error: EblaError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class _Sender:
@@ -311,6 +331,11 @@ class _Sender:
         self._order = order
         self.path = f"{DIRECTORY}/{check_job(order.job)}"
         self._request: Request | None = None
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the owner may have the request."""
+        return self._request is not None
 
     def step(self) -> Answer | None:
         """Look at the node and do what is next; return the result once it is there."""
@@ -333,7 +358,7 @@ class _Sender:
                 self._coordination.compare_and_set(self.path, _encoder.encode(self._letter()), node.version)
             return None
         self._remove(node)
-        raise _raised(letter)
+        raise _Answered(_raised(letter))
 
     def give_up(self, timeout_seconds: float) -> None:
         """Take the request back and raise; `CoordinationConflict` if it was answered, or begun, at this moment."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ebla.clock import Clock
-from ebla.errors import OutcomeUnknown, RequestError, Unavailable, UnknownTable
+from ebla.errors import EblaError, OutcomeUnknown, RequestError, Unavailable, UnknownTable
 from ebla.metadata.changes import RequirementFailed
 from ebla.metadata.table_metadata import FragmentRef, TableMetadata
 from ebla.metadata.transaction import MetadataServer
@@ -201,6 +201,10 @@ class CompactDriver:
             except OutcomeUnknown as error:
                 unknown = error
                 continue
+            except EblaError:
+                if unknown is None:
+                    raise
+                continue  # a lost request may still be under way: only a success would be certain
             self._show(table, saved, commit)
             return result
         if unknown is not None:

@@ -132,6 +132,34 @@ def test_large_requests_go_by_a_file(world: World, monkeypatch: pytest.MonkeyPat
     assert any(operation.path.startswith("bulk/job-") for operation in world.files.record())
 
 
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_sender_that_cannot_look_any_more_does_not_take_its_request_for_undone(
+    world: World, comes_back: bool
+) -> None:
+    sent = threading.Event()
+    silences: list[int] = []
+
+    def faults(name: str, paths: tuple[str, ...]) -> Fault | None:
+        if name == "Create":
+            sent.set()
+        is_away = sent.is_set() and not (comes_back and len(silences) > 2)
+        return Fault.FAIL_BEFORE if name == "read" and is_away else None
+
+    def silence() -> None:
+        silences.append(1)
+        world.clock.advance(1)
+        if len(silences) == 1:
+            world.owner()
+
+    if comes_back:
+        assert world.send(on_silence=silence, client=world.client(faults)) == BulkResult(100, repeated=False)
+    else:
+        with pytest.raises(OutcomeUnknown, match="under the same job id"):
+            world.send(timeout_seconds=3, on_silence=silence, client=world.client(faults))
+        assert world.asked == [COMMIT], "it was carried out"
+    assert world.send() == BulkResult(100, repeated=True)
+
+
 def test_an_answer_that_is_too_large_is_refused_and_not_tried_for_ever(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
