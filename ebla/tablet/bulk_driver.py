@@ -97,26 +97,28 @@ class BulkDriver:
             return result
 
     def pass_txn(self) -> int:
-        """Let a txn pass that no record has, and return it: all before it is durable then, and stable."""
-        with self.lock:
+        """Let a txn pass that no record has, and return it: all before it is durable then, and stable.
+
+        The caller holds `lock`.
+        """
+        log = self._writable_log()
+        self._wait_stable(log, self._sequencer.allocated)
+        with self._tables.lock:
             log = self._writable_log()
-            self._wait_stable(log, self._sequencer.allocated)
+            before = self._sequencer.allocated
+            txn = self._txn_clock.next()
+            self._gate.close(txn)
+        try:
+            self._wait_stable(log, before)
+        except BaseException:
             with self._tables.lock:
-                log = self._writable_log()
-                before = self._sequencer.allocated
-                txn = self._txn_clock.next()
-                self._gate.close(txn)
-            try:
-                self._wait_stable(log, before)
-            except BaseException:
-                with self._tables.lock:
-                    self._gate.open()
-                raise
-            with self._tables.lock:
-                self._sequencer.allocate(txn)
-                self._sequencer.commit(txn)
                 self._gate.open()
-            return txn
+            raise
+        with self._tables.lock:
+            self._sequencer.allocate(txn)
+            self._sequencer.commit(txn)
+            self._gate.open()
+        return txn
 
     def _commit(self, commit: BulkCommit, table: TableState, log: CommitLog) -> BulkResult:
         layers = count_layers(commit)

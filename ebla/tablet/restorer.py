@@ -56,9 +56,14 @@ class Restorer:
     def commit(self, commit: RestoreCommit) -> BulkResult:
         """Make the table of a job part of the store, or find that it is."""
         check_job(commit.job)
-        done = self._txn_of(commit)
-        if done is not None:
-            return BulkResult(done, repeated=True)
+        # As for a bulk commit: while files are judged by a sweep for the last time, nobody begins to name them.
+        with self._bulk.lock:
+            done = self._txn_of(commit)
+            if done is not None:
+                return BulkResult(done, repeated=True)
+            return BulkResult(self._commit(commit), repeated=False)
+
+    def _commit(self, commit: RestoreCommit) -> int:
         former = self._former(commit)
         metadata = unpack_metadata(commit.metadata, f"job {commit.job}")
         files = set(metadata.files())
@@ -74,7 +79,7 @@ class Restorer:
             self._nursery.grown(files)
             raise
         self._nursery.grown(files)
-        return BulkResult(txn, repeated=False)
+        return txn
 
     def _txn_of(self, commit: RestoreCommit) -> int | None:
         config = self._metadata.directory.config(commit.table_id)
