@@ -71,13 +71,13 @@ def _lines(spark: Any, killed: Path, rows: int, options: Options) -> list[Compar
     )
     return [
         Comparison(
-            f"replay of {log_bytes / 1e9:.2f} GB of log",
+            "replay of a log",
             Figure(log_bytes / 1e6 / best["on Spark"], "MB/s"),
             "one process",
             Figure(log_bytes / 1e6 / best["one process"], "MB/s"),
             at_least_ratio(2),
-            f"{best['on Spark']:.1f} s into {files[0]} files, against {best['one process']:.1f} s, of which opening "
-            f"alone {min(opening):.1f} s",
+            f"{log_bytes / 1e9:.2f} GB in {best['on Spark']:.1f} s into {files[0]} files, against "
+            f"{best['one process']:.1f} s, of which opening alone {min(opening):.1f} s",
         )
     ]
 
