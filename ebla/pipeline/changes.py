@@ -28,6 +28,7 @@ from ebla.client.database import Database
 from ebla.client.table import AsOf, txn_of
 from ebla.errors import RequestError
 from ebla.pipeline.change_plan import check_since, steps, touched_rows
+from ebla.pipeline.compare import rows_at, rows_since, were_there
 from ebla.pipeline.holding import Holding
 from ebla.pipeline.location import settle_worker, store_of
 from ebla.pipeline.sections import ScanArguments, Target, opened, range_asked, rest_of, resumed, target_of
@@ -35,7 +36,6 @@ from ebla.pipeline.session import active_session, session
 from ebla.pipeline.types import spark_schema
 from ebla.ranges import KeyRange, successor
 from ebla.tablet.projection import Projection
-from ebla.tablet.reader import ReadPoint
 from ebla.tablet.scanner import Scanner, ScanRequest
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
@@ -197,11 +197,16 @@ def outcome(
     table: TableState, projection: Projection, rows: pa.Array, since: int, until: int, before: bool
 ) -> pa.Table:
     """Read rows at both txns, and return those that are there at one of them at least."""
-    # Of a row as it was, only whether it was there matters, unless somebody asks for more.
-    earlier = table.projection([]) if projection.is_whole and not before else projection
-    (old, old_at), (new, new_at) = _at(table, earlier, rows, since), _at(table, projection, rows, until)
-    is_there = pc.or_(pc.is_valid(old_at), pc.is_valid(new_at))
-    rows, old_at, new_at = (array.filter(is_there) for array in (rows, old_at, new_at))
+    new, new_at = rows_since(table, projection, rows, since, until)
+    old: pa.Table | None = None
+    was_there: pa.Array
+    if before:
+        old, old_at = rows_at(table, projection, rows, since)
+        was_there = pc.is_valid(old_at)
+    else:
+        was_there = were_there(table, projection, rows, since)
+    is_there = pc.or_(was_there, pc.is_valid(new_at))
+    rows, was_there, new_at = (array.filter(is_there) for array in (rows, was_there, new_at))
     keys = table.codec.decode_arrays(rows)
     names = projection.schema.key_names
     schema = change_schema(projection, before)
@@ -209,21 +214,14 @@ def outcome(
         keys[names.index(field.name)] if field.name in names else _one(new.column(field.name).take(new_at))
         for field in projection.arrow_schema
     ]
-    kept = pc.if_else(pc.is_valid(old_at), "update", "insert")
+    kept = pc.if_else(was_there, "update", "insert")
     columns.append(pc.if_else(pc.is_valid(new_at), kept, "erase"))
-    if before:
+    if old is not None:
+        old_at = old_at.filter(is_there)
         fields = schema.field(BEFORE).type
         values = [_one(old.column(field.name).take(old_at)) for field in fields]
         columns.append(pa.StructArray.from_arrays(values, fields=list(fields), mask=pc.is_null(old_at)))
     return pa.table(columns, schema=schema)
-
-
-def _at(table: TableState, projection: Projection, rows: pa.Array, txn: int) -> tuple[pa.Table, pa.Array]:
-    """Return what is there of rows at a txn, and where in it each of them is."""
-    batches = table.reader.read_rows(table.view, rows, ReadPoint(txn, projection))
-    found = pa.Table.from_batches(batches, projection.arrow_schema)
-    keys = [_one(found.column(name)) for name in projection.schema.key_names]
-    return found, pc.index_in(rows, value_set=table.codec.encode_arrays(keys))
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -35,11 +35,11 @@ from ebla.ranges import KeyRange, successor
 from ebla.storage.cache import BlockCache
 from ebla.storage.fragment_reader import Fragment
 from ebla.storage.order import Indices, common_prefix_length, is_strictly_sorted, key_words, lower_bound, sort_rows
-from ebla.storage.records import ROW
+from ebla.storage.records import ROW, TXN, Run
 from ebla.storage.stretch import places_of
 from ebla.tablet.reader import Reader
 
-__all__ = ["Layers", "Mask", "as_stream", "distinct", "lay", "rows_from_stream"]
+__all__ = ["Layers", "Mask", "as_stream", "distinct", "lay", "matches", "rows_from_stream"]
 
 # One bit for each row of a file, the first in the lowest bit of the first word: set where the row is not the answer.
 Mask: TypeAlias = npt.NDArray[np.int64]
@@ -137,9 +137,19 @@ def distinct(arrays: Iterable[pa.Array]) -> pa.Array:
 
 def _places(fragment: Fragment, rows: pa.Array) -> Iterator[Indices]:
     """Yield the places of those of many sorted rows that a file has, which has one record for each of its rows."""
+    for _, places in matches(fragment, rows):
+        yield places
+
+
+def matches(fragment: Fragment, rows: pa.Array, txn_max: int | None = None) -> Iterator[tuple[Indices, Indices]]:
+    """Yield which of many sorted rows a file has, by their numbers, and the places of their records in the file.
+
+    With `txn_max`, only records up to it count. Blocks that can have none of the rows are not read, and of the others
+    only the keys (and txns).
+    """
     footer = fragment.footer
-    begin = lower_bound(rows, footer.first)
-    rows = rows.slice(begin, lower_bound(rows, successor(footer.last), begin) - begin)
+    first = lower_bound(rows, footer.first)
+    rows = rows.slice(first, lower_bound(rows, successor(footer.last), first) - first)
     if not len(rows):
         return
     skip = common_prefix_length(footer.first, footer.last)
@@ -152,16 +162,18 @@ def _places(fragment: Fragment, rows: pa.Array) -> Iterator[Indices]:
     bounds = np.flatnonzero(np.diff(touched, prepend=False, append=False))
     firsts = np.concatenate([[0], np.cumsum(fragment.block_rows)])
     for low, high in bounds.reshape(-1, 2).tolist():
-        held = _joined(fragment.read_blocks(low, high, [ROW]).column(0))
+        records = fragment.read_blocks(low, high, [ROW] if txn_max is None else [ROW, TXN])
+        held = _joined(records.column(ROW))
         words = key_words(held, skip)
         from_, to = asked.searchsorted(words[0]), asked.searchsorted(words[-1], "right")
         which, places = places_of(words, asked[from_:to])
-        sought = rows.slice(int(from_), int(to - from_))
-        if which is not None:
-            sought = sought.take(pa.array(which))
+        which = np.arange(to - from_) if which is None else which
+        sought = rows.slice(int(from_), int(to - from_)).take(pa.array(which))
         # Rows that share a word with one that is asked for came along.
-        same = pc.equal(held.take(pa.array(places)), sought).to_numpy(zero_copy_only=False)
-        yield places[same] + firsts[low]
+        same = np.asarray(pc.equal(held.take(pa.array(places)), sought).to_numpy(zero_copy_only=False))
+        if txn_max is not None:
+            same = same & (Run(records).txns()[places] <= txn_max)
+        yield which[same] + (first + from_), places[same] + firsts[low]
 
 
 # --- rows that are merged ------------------------------------------------------------------------

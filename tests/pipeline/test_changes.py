@@ -65,6 +65,8 @@ def test_changes_are_the_difference_of_two_scans(seed: int, tmp_path: Path) -> N
             assert in_steps == rows.to_pylist()
             found = to_spark(outcome(state, projection, rows, since, until, before=True)).to_pylist()
             check(found, story.table, since, until, columns=columns)
+            bare = to_spark(outcome(state, projection, rows, since, until, before=False)).to_pylist()
+            assert repr(bare) == repr([{name: row[name] for name in row if name != BEFORE} for row in found])
 
 
 def test_changes_come_as_a_frame(db: ebla.Database, root: str, spark: SparkSession) -> None:
