@@ -10,6 +10,7 @@
     list_backups   what lies in a directory of backups
     changes        what changed in a table between two txns, as a DataFrame
     replay         the log of a store that died, sorted into fragments
+    mirror         a table kept as another one is, by a stream of its changes
     stream_into    batches of a stream into a table, each once, for a foreachBatch of your own
     stats          how the keys of a table are spread, what is hot, and where to cut it
     presplit       a table cut into tablets by that
@@ -33,6 +34,7 @@ from ebla.pipeline.datasource import register
 from ebla.pipeline.export import ExportSummary, export
 from ebla.pipeline.garbage import GarbageReport, gc
 from ebla.pipeline.load import LoadSummary, load
+from ebla.pipeline.mirror import StreamSummary, mirror
 from ebla.pipeline.presplit import PresplitSummary, presplit
 from ebla.pipeline.progress import JobProgress
 from ebla.pipeline.replay import ReplaySummary, replay
@@ -56,6 +58,7 @@ __all__ = [
     "PresplitSummary",
     "ReplaySummary",
     "RestoreSummary",
+    "StreamSummary",
     "TableStats",
     "VerifyReport",
     "backup",
@@ -66,6 +69,7 @@ __all__ = [
     "gc",
     "list_backups",
     "load",
+    "mirror",
     "presplit",
     "register",
     "remove_unfinished",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -26,3 +27,17 @@ def test_changes_are_printed_as_json_lines(cli: Cli) -> None:
         "dan": {"user": "dan", "name": None, "_change": "insert", "_before": None},
     }
     cli.fails(ExitCode.REQUEST, "changes", "users", "--since", "yesterday")
+
+
+def test_each_call_goes_on_where_the_one_before_ended(cli: Cli, tmp_path: Path) -> None:
+    cli.fine("create", "users", "--key", "user:string", "--column", "name:string")
+    cli.fine("put", "users", *(json.dumps({"user": u, "name": u}) for u in ("ada", "bob")))
+    seen = ("--checkpoint", str(tmp_path / "seen"))
+    assert "no checkpoint yet" in cli.fails(ExitCode.REQUEST, "changes", "users", *seen)
+    first = cli.fine("changes", "users", "--since", "snapshot", *seen).rows
+    assert sorted(row["user"] for row in first) == ["ada", "bob"]
+    cli.fine("erase", "users", "bob")
+    assert cli.fine("changes", "users", *seen).rows == [{"user": "bob", "name": None, "_change": "erase"}]
+    assert "since when" in cli.fails(ExitCode.REQUEST, "changes", "users")
+    assert "--until" in cli.fails(ExitCode.REQUEST, "changes", "users", "--until", "5", "--follow")
+    cli.fails(ExitCode.REQUEST, "changes", "users", "--since", "yesterday", "--follow")

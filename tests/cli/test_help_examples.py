@@ -51,6 +51,7 @@ def test_the_commands_are_all_there() -> None:
         "backups",
         "inspect",
         "changes",
+        "mirror",
         "replay",
         "flush",
         "stats",
