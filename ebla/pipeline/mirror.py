@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
+from ebla.client.coordination_place import is_store
 from ebla.client.database import Database
+from ebla.client.database import open as open_database
 from ebla.errors import RequestError, UnknownTable
 from ebla.pipeline.failures import unwrapping
 from ebla.pipeline.place import Place
@@ -59,7 +61,8 @@ def mirror(
 ) -> StreamSummary:
     """Bring a mirror of a table up to date, or keep it so, and return what was done.
 
-    The mirror is the table `name` in the store `target`, called like its source if that is not said. `checkpoint` is a
+    The mirror is the table `name` in the store `target`, called like its source if that is not said; what of the two is
+    not there is made. `checkpoint` is a
     directory that remembers how far it has come: the first call copies all rows, each later one what changed since.
     With `follow` it goes on until it is interrupted. A batch has at most `max_rows` rows. It can be killed at any
     moment and called again. Raises `HistoryGone` if it was not called for so long that its history has expired,
@@ -69,11 +72,11 @@ def mirror(
         spark = active_session() or session()
     register_data_source(spark)
     name = check_table_name(name or table)
-    places = Place.of(source), Place.of(target)
-    if places[0].root == places[1].root and name == table:
-        raise RequestError(f"a table cannot be its own mirror: choose another name than {name!r}, or another store")
     if max_rows is not None and max_rows < 1:
         raise RequestError(f"a batch has at least one row, not {max_rows}")
+    places = Place.of(source), _place_of(target)
+    if places[0].root == places[1].root and name == table:
+        raise RequestError(f"a table cannot be its own mirror: choose another name than {name!r}, or another store")
     _make(*places, table, name)
     options = {"root": places[0].root, "since": "snapshot"}
     if max_rows is not None:
@@ -104,6 +107,13 @@ def watched_query(query: StreamingQuery, progress: Callable[[JobProgress], None]
         query.stop()
     look()
     return StreamSummary(sum(count > 0 for count in rows.values()), sum(rows.values()))
+
+
+def _place_of(target: Database | str | os.PathLike[str]) -> Place:
+    """Return the place of the mirror's store, which is made if it is not there."""
+    if isinstance(target, (str, os.PathLike)) and not is_store(Path(target)):
+        open_database(target).close()
+    return Place.of(target)
 
 
 def _make(source: Place, target: Place, table: str, name: str) -> None:
