@@ -13,7 +13,7 @@ from ebla.cli.sinks import write_json, write_line
 from ebla.cli.spark_options import MasterOption, ProgressOption, needing_spark, progress_bar, root_of
 
 MIRROR_EXAMPLES = examples(
-    "ebla mirror users people --checkpoint people-checkpoint --max-rows 100000 --json",
+    "ebla mirror users reflection --checkpoint reflected --max-rows 100000 --json",
 )
 
 

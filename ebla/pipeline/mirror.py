@@ -62,11 +62,12 @@ def mirror(
     """Bring a mirror of a table up to date, or keep it so, and return what was done.
 
     The mirror is the table `name` in the store `target`, called like its source if that is not said; what of the two is
-    not there is made. `checkpoint` is a
-    directory that remembers how far it has come: the first call copies all rows, each later one what changed since.
-    With `follow` it goes on until it is interrupted. A batch has at most `max_rows` rows. It can be killed at any
-    moment and called again. Raises `HistoryGone` if it was not called for so long that its history has expired,
-    `SchemaChanged` if the source is altered meanwhile: alter the mirror as well, and call it again.
+    not there is made. `checkpoint` is a directory that remembers how far it has come: the first call copies all rows,
+    each later one what changed since. With `follow` it goes on until it is interrupted. A batch has at most `max_rows`
+    rows. It can be killed at any moment and called again.
+
+    Raises `HistoryGone` if it was not called for so long that its history has expired, `SchemaChanged` if the source is
+    altered meanwhile: alter the mirror as well, and call it again.
     """
     if spark is None:
         spark = active_session() or session()

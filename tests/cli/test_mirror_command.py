@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 def test_a_mirror_is_made_and_brought_up_to_date(cli: Cli, tmp_path: Path) -> None:
     other = Cli(str(tmp_path / "other"))
-    cli.fine("create", "users", "--key", "user:string", "--column", "name:string", "--family", "seen")
+    cli.fine("create", "users", "--key", "user:string", "--column", "name:string", "--group", "e:families=seen")
     cli.fine("put", "users", *(json.dumps({"user": u, "name": u, "seen:x": "1"}) for u in ("ada", "bob", "cy")))
     to = ("--to", other.store, "--checkpoint", str(tmp_path / "checkpoint"))
     assert "3 rows in 2 batches" in cli.fine("mirror", "users", *to, "--max-rows", "2").out
