@@ -68,6 +68,8 @@ FIRST_HOLD_SECONDS = 600.0
 QUIET_SECONDS = 60.0
 # A pin that nobody moves is renewed when this part of its time is over.
 RENEW_SHARE = 4
+# So much of the name of a table is in that of a pin.
+NAME_LENGTH = 64
 ROWS_LOOKED_AT_MIN = 4_096
 
 
@@ -128,7 +130,7 @@ class EblaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise RequestError(
                 f"since ({first}) is later than the newest commit ({newest}): say now, or an earlier one"
             )
-        pin = f"stream-{self._options.address.table}-{uuid.uuid4().hex[:12]}"
+        pin = f"stream-{self._options.address.table[:NAME_LENGTH]}-{uuid.uuid4().hex[:12]}"
         # First it is held, then it is looked whether it is still there.
         self._hold(pin, first or newest, FIRST_HOLD_SECONDS)
         database, table = self._table(at_once=True)
@@ -155,7 +157,8 @@ class EblaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the end of the next batch; `start` itself if there is nothing to give out."""
         began = Offset.of_json(start)
-        self._renew(began)
+        if began.began is not None:  # else it is not written down yet, and may never be
+            self._renew(began.pin, began.at.needed)
         database, table = self._table(began)
         at = began.at
         until = at.newest
@@ -221,7 +224,7 @@ class EblaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the ranges of rows that the tasks of a batch compare."""
         began, ended = Offset.of_json(start), Offset.of_json(end)
         # From now on the batch is written down, and may be asked for again after any time.
-        self._renew(ended, needed=(ended.began or ended.at).needed)
+        self._renew(ended.pin, (ended.began or ended.at).needed or ended.at.needed)
         database, table = self._table(ended)
         asked = self._asked(table)
         cores = os.cpu_count() or 1
@@ -248,6 +251,7 @@ class EblaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Let go of the history before `end`: no batch will ask for it again."""
         done = Offset.of_json(end)
         self._hold(done.pin, done.at.needed, self._options.hold_seconds)
+        self._renewed[done.pin] = time.monotonic()
 
     def stop(self) -> None:
         """Close the store. The pin stays: the query may go on later."""
@@ -282,17 +286,17 @@ class EblaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- the pin ---
 
-    def _renew(self, offset: Offset, needed: int | None = None) -> None:
+    def _renew(self, pin: str, needed: int) -> None:
         """Say that the stream is alive, unless that was said a while ago only."""
-        renewed = self._renewed.get(offset.pin)
+        renewed = self._renewed.get(pin)
         if renewed is None or time.monotonic() - renewed > self._options.hold_seconds / RENEW_SHARE:
-            self._hold(offset.pin, offset.at.needed if needed is None else needed, self._options.hold_seconds)
+            self._hold(pin, needed, self._options.hold_seconds)
+            self._renewed[pin] = time.monotonic()
 
     def _hold(self, pin: str, txn: int, seconds: float) -> None:
         clock = SystemClock()
         with connect_at(Path(self._options.address.root), clock) as coordination:
             Pins(coordination, clock).renew(pin, txn, seconds)
-        self._renewed[pin] = time.monotonic()
 
 
 class RefusingReader(DataSourceStreamReader):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -227,6 +228,28 @@ def test_the_history_of_a_stream_is_held_and_let_go(store: ebla.Database) -> Non
     end = follows.reader.latestOffset(follows.at, ReadAllAvailable())
     with pytest.raises(HistoryGone, match="history reaches back"):
         follows.reader.partitions(follows.at, end)
+    follows.reader.stop()
+
+
+def test_a_pin_is_held_for_long_only_when_a_batch_is_written_down(store: ebla.Database) -> None:
+    def held() -> tuple[float, int]:
+        (pin,) = store._store.pins.all()
+        assert pin.expires_microseconds is not None
+        return (pin.expires_microseconds - time.time_ns() // 1000) / 1e6, pin.txn
+
+    table = store.create_table("t" * 120, POINTS)
+    txn = table.put({"k": "a", "n": 1})
+    follows = Follows(store.path, table="t" * 120)
+    end = follows.reader.latestOffset(follows.at, ReadAllAvailable())
+    assert held()[0] <= 600
+    follows.reader.partitions(follows.at, end)
+    assert held()[0] > 600_000
+    assert held()[1] == txn
+    # Somebody let go of it before the first batch was done: it is held again, as far as it is needed.
+    store.snapshot(*store.snapshots()).release()
+    follows.restart()
+    follows.reader.partitions(follows.at, end)
+    assert held()[1] == txn
     follows.reader.stop()
 
 
