@@ -102,7 +102,7 @@ def changes(
         if first > target.as_of:
             raise RequestError(f"since ({first}) is later than until ({target.as_of}): exchange them")
         if store.is_writable:
-            holding.hold(store, first)
+            holding.hold(store, first or target.as_of)
         try:
             projection = state.projection(target.columns)
             cores = spark.sparkContext.defaultParallelism

@@ -123,6 +123,9 @@ def test_since_the_beginning_all_rows_are_inserts(root: str, spark: SparkSession
             assert {row[CHANGE] for row in rows.values()} == {"insert"}
             assert (rows["008"]["n"], rows["099"]["n"]) == (-8, 99)
             assert not before or rows["008"][BEFORE] is None
+        frame = changes(db, "t", 0, spark=spark)
+        assert db._store.pins.oldest() == table.scan().txn
+        del frame
 
 
 def test_what_cannot_be_is_refused(root: str, spark: SparkSession) -> None:
