@@ -33,7 +33,8 @@ def cloned(origin: TableMetadata, table_id: str, new_id: Callable[[], str]) -> T
         txnid="new",
         sequence=0,
         tablets=tablets,
-        jobs=(),
+        # Of its own it has one: those who open the store read-only must not stop before what came past the log.
+        jobs=((f"clone-{table_id}", newest),) if (newest := origin.newest_txn) else (),
         streams=(),
         replaced=(),
         retired=(),

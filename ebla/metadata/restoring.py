@@ -45,7 +45,8 @@ def restored(
     other is one that they never wrote to.
     """
     made = renamed_files(cloned(saved, table_id, new_id), files)
-    return msgspec.structs.replace(made, jobs=saved.jobs, streams=saved.streams) if in_place else made
+    jobs, streams = (saved.jobs, saved.streams) if in_place else ((), ())
+    return msgspec.structs.replace(made, jobs=jobs, streams=streams)
 
 
 def renamed_files(metadata: TableMetadata, files: Mapping[str, str]) -> TableMetadata:

@@ -187,3 +187,16 @@ def test_the_jobs_of_the_origin_can_be_run_on_the_clone(tmp_path: Path) -> None:
         assert not db.commit_bulk(written(clone, "job1", numbers(range(3), add=7))).repeated
         assert [row["a"] for row in clone.scan()] == [7, 8, 9]
         assert [row["a"] for row in origin.scan()] == [0, 1, 2]
+
+
+def test_a_clone_of_what_came_past_the_log_is_seen_by_readers_beside_the_writer(tmp_path: Path) -> None:
+    """Nothing else says that there is something newer than what the log has: the origin, whose job it was, is gone."""
+    with ebla.open(tmp_path) as db:
+        db.create_table("early", NUMBERS).put({"k": 1, "a": 1})
+        origin = db.create_table("origin", NUMBERS)
+        loaded(db, origin, "job", numbers(range(5)))
+        clone = db.clone_table("origin", "clone")
+        db.drop_table("origin")
+        with ebla.open(tmp_path, read_only=True) as reading:
+            assert rows_of(reading.table("clone")) == rows_of(clone)
+        assert not db.commit_bulk(written(clone, "job", numbers([9]))).repeated  # the job was the origin's
