@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 import ebla
@@ -377,8 +378,6 @@ def test_a_table_that_is_offline_dropped_or_altered_meanwhile_is_backed_up_as_it
 
 def tampered(manifest: BackupManifest, directory: Path, **changes: Any) -> None:
     """Write a manifest that is right in itself, and says something else."""
-    import msgspec
-
     (directory / MANIFEST_NAME).unlink()
     write_manifest(directory, msgspec.structs.replace(manifest, **changes))
 
@@ -424,8 +423,6 @@ def test_what_is_missing_or_damaged_is_named_before_anything_changes(
     tampered(base, there / first.id)
 
     (saved,) = manifest.tables
-    import msgspec
-
     checked = check_backup(there, spark=spark)
     assert (checked.id, checked.rows, checked.files) == (second.id, 10, second.files)
     tampered(manifest, there / second.id, tables=[msgspec.structs.replace(saved, checksum="0" * 32)])
