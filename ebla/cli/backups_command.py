@@ -1,0 +1,113 @@
+"""The command backups: what lies in a directory of backups, and whether it is whole."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ebla.cli.backup_command import DirectoryArgument
+from ebla.cli.context import JsonOption, examples
+from ebla.cli.failures import ExitCode, guarded
+from ebla.cli.sinks import print_rows, size_text, write_json, write_line
+from ebla.cli.spark_options import MasterOption, ProgressOption, needing_spark, progress_bar
+
+if TYPE_CHECKING:
+    from ebla.pipeline import Backups
+
+BACKUPS_EXAMPLES = examples("ebla backups backups", "ebla backups backups --check last", "ebla backups backups --clean")
+
+
+@guarded
+def backups(
+    ctx: typer.Context,
+    path: DirectoryArgument,
+    check: Annotated[
+        str | None,
+        typer.Option(
+            "--check", metavar="last|ID|TXN", help="Read all of this one, with Spark, and compare.", show_default=False
+        ),
+    ] = None,
+    clean: Annotated[bool, typer.Option("--clean", help="Remove what failed backups have left.")] = False,
+    master: MasterOption = "local[*]",
+    progress: ProgressOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the backups in a directory, oldest first, and what is no backup: one being made, or that failed.
+
+    Of every backup it is looked whether all files are there that a restore needs, by name and size. With --check, one
+    is read in full, and its checksums and rows compared with what they were. The exit code is 6 if something is missing
+    or damaged.
+    """
+    del ctx  # for `guarded`, which looks into it when something fails
+    with needing_spark():
+        from ebla import pipeline
+    found = pipeline.list_backups(path)
+    if check is not None:
+        found.find(check, Path(path))  # what is wrong with it is said before Spark starts
+        with progress_bar("check", force=progress) as report:
+            spark = pipeline.session(master, "ebla backups", log_level="OFF")
+            whole = pipeline.check_backup(path, check, spark=spark, progress=report)
+        rows = "not counted" if whole.rows is None else f"{whole.rows:,}"
+        if as_json:
+            write_json(asdict(whole))
+        else:
+            write_line(
+                f"{whole.id} is whole: {whole.files:,} file(s) of {size_text(whole.bytes)}, rows: {rows}; read in "
+                f"{whole.seconds:.1f} s"
+            )
+        return
+    removed = pipeline.remove_unfinished(path, found.unfinished) if clean else []
+    unfinished = [name for name in found.unfinished if name not in removed]
+    problems = {**found.damaged, **_problems(Path(path), found)}
+    listed: list[dict[str, Any]] = [
+        {
+            "id": one.id,
+            "kind": one.kind,
+            "time": one.time,
+            "txn": one.txn,
+            "tables": [table.name for table in one.tables],
+            "rows": [table.rows for table in one.tables],
+            "files": len(one.files),
+            "bytes": sum(file.bytes for file in one.files),
+            "new_bytes": sum(file.bytes for file in one.own_files()),
+            "builds_on": one.chain,
+        }
+        for one in found.complete
+    ]
+    if as_json:
+        write_json({"backups": listed, "unfinished": unfinished, "removed": removed, "problems": problems})
+    else:
+        shown = [{**one, "bytes": size_text(one["bytes"]), "new_bytes": size_text(one["new_bytes"])} for one in listed]
+        print_rows([_in_line(one) for one in shown], f"{len(listed)} backup(s)")
+        for name in unfinished:
+            write_line(f"{name} is not complete: it is being made, or has failed; --clean removes it then")
+        for name in removed:
+            write_line(f"{name} was not complete, and was removed")
+        for name, problem in sorted(problems.items()):
+            write_line(f"{name}: {problem}")
+    if problems:
+        raise typer.Exit(ExitCode.STORE)
+
+
+def _in_line(listed: dict[str, Any]) -> dict[str, Any]:
+    """Return what a table for people shows: lists as words."""
+    return {
+        name: ", ".join("?" if item is None else str(item) for item in value) if isinstance(value, list) else value
+        for name, value in listed.items()
+    }
+
+
+def _problems(path: Path, found: Backups) -> dict[str, str]:
+    from ebla.errors import EblaError
+    from ebla.pipeline.backup_manifest import check_chain
+
+    problems = {}
+    for manifest in found.complete:
+        try:
+            check_chain(path, manifest)
+        except EblaError as error:
+            problems[manifest.id] = str(error)
+    return problems

@@ -1,0 +1,69 @@
+"""The command restore: a table from a backup, on Spark."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ebla.cli.backup_command import DirectoryArgument
+from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples
+from ebla.cli.failures import guarded
+from ebla.cli.sinks import size_text, write_json, write_line
+from ebla.cli.spark_options import MasterOption, ProgressOption, needing_spark, progress_bar, root_of
+
+RESTORE_EXAMPLES = examples(
+    "ebla restore backups users_of_monday --of users",
+    "ebla restore backups users_of_monday --of users --in-place",
+)
+
+
+@guarded
+def restore(
+    ctx: typer.Context,
+    path: DirectoryArgument,
+    table: TableArgument,
+    of: Annotated[
+        str | None,
+        typer.Option("--of", metavar="NAME", help="Its name in the backup.", show_default="the same"),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="ID|TXN", help="Which backup; see ebla backups.", show_default="the newest"),
+    ] = None,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Replace the table that is there. What it holds is lost.")
+    ] = False,
+    no_check: Annotated[
+        bool, typer.Option("--no-check", help="Compare files with the manifest, but not rows.")
+    ] = False,
+    master: MasterOption = "local[*]",
+    progress: ProgressOption = False,
+    as_json: JsonOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Restore a table from a backup with Spark, as a new table, or in the place of one.
+
+    The store need not be the one that was backed up, and may be in use. All files are compared with the checksums of
+    the backup, and the rows with those that were counted when it was made, before the table appears, in one step.
+    """
+    root = root_of(ctx, store)
+    with needing_spark():
+        from ebla import pipeline
+    where = Path(path)
+    pipeline.list_backups(where).find(at, where)  # what is wrong with it is said before Spark starts
+    with progress_bar(f"restore {table}", force=progress) as report:
+        spark = pipeline.session(master, f"ebla restore {table}", log_level="OFF")
+        summary = pipeline.restore(
+            where, root, table, of=of, at=at, in_place=in_place, check=not no_check, spark=spark, progress=report
+        )
+    if as_json:
+        write_json(asdict(summary))
+        return
+    rows = "" if summary.rows is None else f", {summary.rows:,} row(s)"
+    write_line(
+        f"restored {summary.table}{rows} from {summary.backup} in {summary.seconds:.1f} s, txn {summary.txn}; "
+        f"{summary.files:,} file(s) of {size_text(summary.bytes)}"
+    )
