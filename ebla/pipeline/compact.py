@@ -127,10 +127,11 @@ def compact(
     if spark is None:
         spark = active_session() or session()
     work = _Compaction(place, table, metadata.table_id, f"compact-{uuid.uuid4()}", spark, progress, only_due)
-    if place.begin(work.job, table) != metadata.table_id:
-        raise UnknownTable(f"the table {table!r} was dropped and made anew at this moment: run the job again")
+    begun = place.begin(work.job, table)
     is_certain = True
     try:
+        if begun != metadata.table_id:
+            raise UnknownTable(f"the table {table!r} was dropped and made anew at this moment: run the job again")
         work.run([(rows, None)])
     except OutcomeUnknown:
         is_certain = False  # METADATA may come to name the files yet
