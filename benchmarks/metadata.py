@@ -197,7 +197,7 @@ def _measure(name: str, table: Table, options: Options) -> Iterator[Comparison]:
     }
     if table.group is None:
         contenders["64 threads"] = table.threads
-    best = interleave(options.repeats(5), contenders)
+    best = interleave(options.repeats(15), contenders)  # a round is a fraction of a second, and disks have moods
     table.check()
     unit = "changes/s"
     serial = rate(SERIAL, best["one after the other"], unit)
