@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ebla.errors import Corruption, FormatTooNew, MissingFile
+from ebla.ranges import successor
 from ebla.storage.bloom import bitset_of, key_hash, may_contain
 from ebla.storage.cache import BlockCache
 from ebla.storage.files import Files
@@ -33,6 +34,9 @@ from ebla.storage.stretch import Stretches, neighbours_at, places_of
 # From so many keys on, an index of all rows of a file is made for a look-up of many; not for files larger than this.
 INDEX_KEYS_MIN = 32
 INDEX_ROWS_MAX = 4_000_000
+# The index of a file is kept unless it takes more than this part of the cache.
+INDEX_CACHE_SHARE = 8
+WORD_BYTES = 8
 
 _OWN = (FAMILY, QUALIFIER, TIMESTAMP, TXN, ERASED, SET)
 
@@ -325,19 +329,19 @@ class Fragment:
     def _find_by_index(self, rows: pa.Array, columns: Sequence[str] | None) -> list[Run]:
         """Find many rows at once in an index of all rows of the file, for files with one record per row."""
         skip = common_prefix_length(self.footer.first, self.footer.last)
-        words = self._row_index(skip)
+        words, first = self._row_index(skip, rows)
         asked = key_words(rows, skip)
         wanted = columns if columns is None or ROW in columns else [ROW, *columns]
         begin = neighbours_at(words, asked)
         if begin is not None:
             sought = rows
-            records = self._stretches.slice(begin, begin + len(rows), wanted)
+            records = self._stretches.slice(first + begin, first + begin + len(rows), wanted)
         else:
             which, places = places_of(words, asked)
             if not len(places):
                 return []
             sought = rows if which is None else rows.take(pa.array(which))
-            records = self._stretches.take(places, wanted)
+            records = self._stretches.take(places + first, wanted)
         if not records.column(ROW).equals(sought):
             # Some rows share their word, and others than those asked for came along.
             records = records.filter(pc.equal(records.column(ROW), sought))
@@ -345,15 +349,26 @@ class Fragment:
             records = records.select(columns)
         return [Run(records, self._txn)] if records.num_rows else []
 
-    def _row_index(self, skip: int) -> Words:
+    def _row_index(self, skip: int, rows: pa.Array) -> tuple[Words, int]:
+        """Return the words of the rows of the file, from a place on, among which those of `rows` are.
+
+        They are those of the whole file, which are kept; or, where they would fill a small cache and are asked for in
+        a part of the file only, just those of that part.
+        """
         key = (self.file, "rows")
-        words = self._cache.get(key)
-        if words is None:
-            table = self.read_blocks(0, len(self.footer.block_rows), [ROW])
-            words = np.concatenate([key_words(chunk, skip) for chunk in table.column(0).chunks])
+        words: Words | None = self._cache.get(key)
+        if words is not None:
+            return words, 0
+        blocks = len(self.footer.block_rows)
+        begin, end = 0, blocks
+        is_kept = self._metadata.num_rows * WORD_BYTES <= self._cache.bytes_max // INDEX_CACHE_SHARE
+        if not is_kept:
+            begin, end = self.blocks_of(rows[0].as_py(), successor(rows[-1].as_py()))
+        table = self.read_blocks(begin, end, [ROW])
+        words = np.concatenate([key_words(chunk, skip) for chunk in table.column(0).chunks])
+        if is_kept:
             self._cache.put(key, words, words.nbytes)
-        found: Words = words
-        return found
+        return words, sum(self.footer.block_rows[:begin])
 
     def _find_in_block(self, number: int, rows: pa.Array, keys: Sequence[bytes], begin: int, end: int) -> Run | None:
         block = self._stretches.cached_block(number)

@@ -312,6 +312,22 @@ def test_many_rows_are_found_by_the_index_as_block_by_block(
     assert fragment.find_many(pa.array(beyond, pa.binary())) == []
 
 
+@pytest.mark.parametrize("index_cache_share", [1, 1 << 40], ids=["whole", "part"])
+def test_rows_in_a_part_of_a_file_are_found_by_an_index_of_that_part(
+    index_cache_share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fragment_reader, "INDEX_KEYS_MIN", 1)
+    monkeypatch.setattr(fragment_reader, "INDEX_CACHE_SHARE", index_cache_share)
+    rows = [b"%06d" % n for n in range(0, 600, 2)]
+    world = World(SIMPLE, simple_records(rows), rows_per_block=17, unique=True)
+    fragment = world.open()
+    for begin, end, step in ((0, 300, 1), (120, 180, 1), (120, 180, 7), (299, 300, 1), (16, 18, 1), (0, 300, 40)):
+        keys = rows[begin:end:step]
+        runs = fragment.find_many(pa.array([*keys, keys[-1] + b"x"], pa.binary()))
+        assert [n for run in runs for n in numbers(run)] == [*range(begin, end, step)]
+    assert (world.cache.get((PATH, "rows")) is not None) == (index_cache_share == 1)
+
+
 def test_the_bloom_filter_keeps_blocks_from_being_read() -> None:
     rows = [b"%04d" % n for n in range(0, 1000, 2)]
     world = World(SIMPLE, simple_records(rows), rows_per_block=100)
