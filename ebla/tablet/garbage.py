@@ -19,7 +19,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 
 from ebla.clock import Clock
@@ -163,6 +164,8 @@ class Garbage:
         self._nursery = nursery
         self._candidates = Candidates(coordination, files)
         self._age_microseconds = round(age_seconds * 1_000_000)
+        # Held while files are judged for the last time: nobody may make METADATA name any, late as it may be.
+        self.guard: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
         self._lock = threading.Lock()
         # Written by whoever holds _lock, read by others.
         self.last: GarbageReport | None = None
@@ -242,7 +245,7 @@ class Garbage:
         report, verdict = sum_up(seen, young, prefixes, before, now, self._age_microseconds)
         if dry_run:
             return report
-        removed = self._remove(verdict.doomed)
+        removed = self._remove_unnamed(verdict.doomed)
         self._candidates.remember(verdict.candidates, version)
         self.removed_files += len(removed)
         sizes = {**listed, **dropped}
@@ -259,25 +262,29 @@ class Garbage:
     def sweep(self, order: Sweep) -> SweepResult:
         """Remove what a round found, as far as that is true from here, too. Nothing, if a table cannot be read.
 
-        The job looked some time ago, and others may have named a file since, late as that is. The caller keeps them
-        from doing so for as long as this takes.
+        The job looked some time ago, and others may have named a file since, late as that is.
         """
         with self._lock:
             before, _ = self._candidates.read()
             now = self._clock.microseconds()
             # Its own memory must say so as well: what was no candidate for long enough stays, whoever asks.
             old = {path for path in order.doomed if path in before and now - before[path] >= self._age_microseconds}
-            named = self._named_of(old)
-            removed = set(self._remove(sorted(old - named)))
+            removed = set(self._remove_unnamed(sorted(old)))
             if order.candidates is not None:
                 self._candidates.remember(order.candidates, order.version)
             self.removed_files += len(removed)
             return SweepResult(tuple(place for place, path in enumerate(order.doomed) if path not in removed))
 
+    def _remove_unnamed(self, doomed: Sequence[str]) -> list[str]:
+        """Remove files unless somebody names them after all, while nobody can."""
+        if not doomed:
+            return []
+        with self.guard():
+            named = self._named_of(frozenset(doomed))
+            return self._remove(path for path in doomed if path not in named)
+
     def _named_of(self, paths: Collection[str]) -> set[str]:
         """Return those of the paths that may not go: fragments that a table names, METADATA of one that is there."""
-        if not paths:
-            return set()
         tables = self._metadata.directory.configs()
         named = {
             path for path in paths if path.startswith(f"{METADATA}/") and not _is_dropped(tables, path.split("/")[1])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ebla.clock import COUNTER_BITS, Clock, TxnClock, txn_at
@@ -170,6 +170,7 @@ class TabletStore:
             self._compactor.note,
         )
         self._compactor.busy = self._jobs_compact.busy
+        self.garbage.guard = self._nothing_adopted
         self._restorer = Restorer(self._tables, metadata, files, txn_clock, self._bulk, self._doubts, self._nursery)
         self._cloner = Cloner(metadata, self._recutter, self._nursery, self._doubts, new_id)
         self._loader = Loader(
@@ -383,11 +384,15 @@ class TabletStore:
                 return self.garbage.terms()
             case Sweep():
                 self._writes.writable_log()
-                # Nobody adopts a file, late as it may be, while it is judged for the last time.
-                with self._bulk.lock, self._jobs_compact.lock:
-                    return self.garbage.sweep(order)
+                return self.garbage.sweep(order)
             case RestoreCommit():
                 return self._restorer.commit(order)
+
+    @contextlib.contextmanager
+    def _nothing_adopted(self) -> Iterator[None]:
+        """Keep jobs from making METADATA name files that were there before."""
+        with self._bulk.lock, self._jobs_compact.lock:
+            yield
 
     # --- care ---
 

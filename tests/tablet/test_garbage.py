@@ -15,6 +15,7 @@ from ebla.errors import EblaError, Unavailable
 from ebla.settings import Settings
 from ebla.tablet.garbage import judge
 from ebla.tablet.nursery import Nursery
+from tests.client.bulk_world import NUMBERS, a_by_k, numbers, written
 from tests.crash.machine import bounded
 
 AT_ONCE = Settings(background_compaction=False, history_seconds=0.0, garbage_age_seconds=0.0)
@@ -276,3 +277,25 @@ def test_stats_tell_how_much_is_written_for_what_was_put(tmp_path: Path) -> None
         assert after["compacted_bytes"] == db.stats()["compactions"]["bytes_written"] > 0
         assert after["amplification"] > flushed["amplification"]
         assert db.stats()["tables"]["counts"]["groups"]["g"]["fragments_deep"] == 1
+
+
+def test_a_bulk_commit_that_comes_at_the_last_moment_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ebla.open(tmp_path, settings=AT_ONCE) as db:
+        table = db.create_table("t", NUMBERS)
+        commit = written(table, "late", numbers(range(10)))
+        db.gc(dry_run=False)
+        candidates = db._store.garbage._candidates
+        read = candidates.read
+
+        def late() -> Any:
+            monkeypatch.undo()
+            db.commit_bulk(commit)  # METADATA was read before that
+            return read()
+
+        monkeypatch.setattr(candidates, "read", late)
+        report = db.gc(dry_run=False)
+        assert len(report.doomed) == 1
+        assert report.removed == ()
+        assert a_by_k(table) == {key: key for key in range(10)}
