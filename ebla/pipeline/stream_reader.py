@@ -21,10 +21,7 @@ from its checkpoint goes on with its pin; it expires `hold_seconds` after the qu
 from __future__ import annotations
 
 import os
-import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -39,11 +36,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from ebla.client.coordination_place import connect_at
 from ebla.client.database import Database
 from ebla.client.database import open as open_database
 from ebla.client.table import txn_of
-from ebla.clock import SystemClock, microseconds_of
+from ebla.clock import microseconds_of
 from ebla.errors import RequestError, SchemaChanged, UnknownTable
 from ebla.pipeline.change_plan import check_since, has_touched, steps, touched_rows
 from ebla.pipeline.changes import Portion, change_schema, plan_changes, read_changes
@@ -53,23 +49,17 @@ from ebla.pipeline.failures import plain_errors, told_plainly
 from ebla.pipeline.following import Follower
 from ebla.pipeline.location import store_of
 from ebla.pipeline.sections import range_asked, target_of
+from ebla.pipeline.stream_holding import StreamHolding
 from ebla.pipeline.stream_offsets import Offset, Position
 from ebla.pipeline.stream_options import StreamReadOptions
 from ebla.pipeline.types import spark_schema
 from ebla.ranges import KeyRange
-from ebla.tablet.pins import Pins
 from ebla.tablet.table_state import TableState
 
 __all__ = ["EblaStreamReader", "RefusingReader", "stream_schema"]
 
-# A batch that was never written down may have left a pin behind: it is gone soon.
-FIRST_HOLD_SECONDS = 600.0
 # Where nothing changes, a batch without rows comes so often.
 QUIET_SECONDS = 60.0
-# A pin that nobody moves is renewed when this part of its time is over.
-RENEW_SHARE = 4
-# So much of the name of a table is in that of a pin.
-NAME_LENGTH = 64
 ROWS_LOOKED_AT_MIN = 4_096
 
 
@@ -103,7 +93,7 @@ class EblaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._follower = Follower(self._options.address.root, self._options.address.table)
         self._initial: Offset | None = None
         self._last: int | None = None  # of AvailableNow: nothing later is given out
-        self._renewed: dict[str, float] = {}
+        self._holding = StreamHolding(self._options.address.root, self._options.hold_seconds)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_schema": self._schema}
@@ -130,9 +120,8 @@ class EblaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise RequestError(
                 f"since ({first}) is later than the newest commit ({newest}): say now, or an earlier one"
             )
-        pin = f"stream-{self._options.address.table[:NAME_LENGTH]}-{uuid.uuid4().hex[:12]}"
         # First it is held, then it is looked whether it is still there.
-        self._hold(pin, first or newest, FIRST_HOLD_SECONDS)
+        pin = self._holding.begin(self._options.address.table, first or newest)
         database, table = self._table(at_once=True)
         check_since(table.view, table.projection(self._options.columns), self._asked(table), first or newest)
         return Offset(table.id, pin, Position(txns=(first,)))
@@ -158,7 +147,7 @@ class EblaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the next batch; `start` itself if there is nothing to give out."""
         began = Offset.of_json(start)
         if began.began is not None:  # else it is not written down yet, and may never be
-            self._renew(began.pin, began.at.needed)
+            self._holding.renew(began.pin, began.at.needed)
         database, table = self._table(began)
         at = began.at
         until = at.newest
@@ -224,7 +213,7 @@ class EblaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the ranges of rows that the tasks of a batch compare."""
         began, ended = Offset.of_json(start), Offset.of_json(end)
         # From now on the batch is written down, and may be asked for again after any time.
-        self._renew(ended.pin, (ended.began or ended.at).needed or ended.at.needed)
+        self._holding.renew(ended.pin, (ended.began or ended.at).needed or ended.at.needed)
         database, table = self._table(ended)
         asked = self._asked(table)
         cores = os.cpu_count() or 1
@@ -250,8 +239,7 @@ class EblaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Let go of the history before `end`: no batch will ask for it again."""
         done = Offset.of_json(end)
-        self._hold(done.pin, done.at.needed, self._options.hold_seconds)
-        self._renewed[done.pin] = time.monotonic()
+        self._holding.move(done.pin, done.at.needed)
 
     def stop(self) -> None:
         """Close the store. The pin stays: the query may go on later."""
@@ -283,20 +271,6 @@ class EblaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         schema = table.view.schema
         texts = (self._options.start, self._options.stop, self._options.prefix)
         return range_asked(table, *(key_from_text(text, schema) for text in texts))
-
-    # --- the pin ---
-
-    def _renew(self, pin: str, needed: int) -> None:
-        """Say that the stream is alive, unless that was said a while ago only."""
-        renewed = self._renewed.get(pin)
-        if renewed is None or time.monotonic() - renewed > self._options.hold_seconds / RENEW_SHARE:
-            self._hold(pin, needed, self._options.hold_seconds)
-            self._renewed[pin] = time.monotonic()
-
-    def _hold(self, pin: str, txn: int, seconds: float) -> None:
-        clock = SystemClock()
-        with connect_at(Path(self._options.address.root), clock) as coordination:
-            Pins(coordination, clock).renew(pin, txn, seconds)
 
 
 class RefusingReader(DataSourceStreamReader):
