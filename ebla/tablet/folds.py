@@ -86,7 +86,8 @@ class Folds:
         if sources.erasures or newest > as_of or any(block.txn_min <= newest for block in sources.blocks):
             return None
         files = tuple([ref.file for ref in sources.fragments])
-        key = (base.file, "fold", tablet.id, view.schema.version, number, files)
+        # After an alteration, the same files may count for several groups, each with other columns.
+        key = (base.file, "fold", tablet.id, group.id, view.schema.version, number, files)
         block = self._cache.get(key, is_last=False)
         if block is None:
             if not self._is_asked_again(key) or self._is_too_much(base.file, sources, rows):

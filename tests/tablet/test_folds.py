@@ -101,6 +101,15 @@ def test_a_changed_schema_makes_folds_anew(db: ebla.Database) -> None:
     agree(table, dice)
 
 
+def test_groups_that_share_files_have_folds_of_their_own(db: ebla.Database) -> None:
+    filled(db)
+    db.alter_table("t", groups=[ebla.Group("h", columns={})], move={"b": "h"})
+    table = db.table("t")
+    for column in ("a", "b", "a"):
+        agree(table, random.Random(11), columns=[column])
+    assert folds_of(db)
+
+
 def test_composite_keys_have_folds_too(db: ebla.Database) -> None:
     table = db.create_table("t", ebla.Schema(key={"a": "int64", "b": "string"}, columns={"v": "int64"}))
     for file in range(3):
