@@ -41,6 +41,7 @@ from ebla.tablet.bulk import BulkCommit, BulkFragment
 
 __all__ = [
     "EblaWriter",
+    "batch_job",
     "commit_written",
     "fragments_of",
     "is_batch_done",
@@ -75,7 +76,7 @@ class EblaWriter(DataSourceArrowWriter):
             )
         check_columns(given, metadata.schema, operation)
         app, batch = options.app, options.batch
-        job = options.job or (f"write-{uuid.uuid4()}" if app is None else f"{app}-{batch}")
+        job = options.job or (f"write-{uuid.uuid4()}" if app is None else batch_job(app, batch, metadata.table_id))
         writing = TaskWriting(address.root, metadata.table_id, metadata.schema, job, operation, time.time_ns() // 1_000)
         is_job_given = options.job is not None or app is not None
         if app is not None and is_batch_done(metadata, app, batch):
@@ -128,6 +129,11 @@ class EblaWriter(DataSourceArrowWriter):
                 return
             # Another run under the same id may be about to commit: only what is known to be of this run may go.
             remove_files(self.writing.root, fragments)
+
+
+def batch_job(app: str, batch: int, table_id: str) -> str:
+    """Return the id of the job that writes a batch into a table: one query may write a batch into several."""
+    return f"{app}-{table_id[:8]}-{batch}"
 
 
 def is_batch_done(metadata: TableMetadata, app: str, batch: int) -> bool:

@@ -27,7 +27,14 @@ from pyspark.sql.types import StructType
 
 from ebla.client.bulk import begin_job_at
 from ebla.errors import RequestError, SchemaChanged, StoreError, UnknownTable
-from ebla.pipeline.datasource_writer import commit_written, fragments_of, is_batch_done, remove_files, skipped
+from ebla.pipeline.datasource_writer import (
+    batch_job,
+    commit_written,
+    fragments_of,
+    is_batch_done,
+    remove_files,
+    skipped,
+)
 from ebla.pipeline.failures import told_plainly
 from ebla.pipeline.place import Place
 from ebla.pipeline.row_writing import FragmentsWritten, TaskWriting, check_columns, operation_for
@@ -79,7 +86,7 @@ class EblaStreamWriter(DataSourceStreamArrowWriter):
         if is_batch_done(metadata, app, batch):
             skipped(iterator)
             return BatchWritten((), 0, app, batch, metadata.table_id, schema.version, is_done=True)
-        job = f"{app}-{batch}"
+        job = batch_job(app, batch, metadata.table_id)
         first = next((rows for rows in iterator if rows.num_rows), None)
         if first is None:
             return BatchWritten((), 0, app, batch, metadata.table_id, schema.version)
@@ -116,7 +123,7 @@ class EblaStreamWriter(DataSourceStreamArrowWriter):
                 "batch stays, start the query again"
             )
         commit = BulkCommit(
-            f"{first.app}-{batchId}",
+            batch_job(first.app, batchId, first.table_id),
             first.table_id,
             first.schema_version,
             fragments,

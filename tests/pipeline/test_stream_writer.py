@@ -41,8 +41,10 @@ def db(tmp_path: Path) -> Iterator[ebla.Database]:
 class Query:
     """A query that writes into the table, as Spark runs it: tasks, then a commit by another writer."""
 
-    def __init__(self, root: Path, given: StructType = PLAIN, app: str = "query", **options: str) -> None:
-        self.options = StreamWriteOptions.of({"root": str(root), "path": "t", "checkpointLocation": "x", **options})
+    def __init__(
+        self, root: Path, given: StructType = PLAIN, app: str = "query", table: str = "t", **options: str
+    ) -> None:
+        self.options = StreamWriteOptions.of({"root": str(root), "path": table, "checkpointLocation": "x", **options})
         self.columns, self.app = given, app
 
     def writer(self, *, overwrite: bool = False) -> EblaStreamWriter:
@@ -117,6 +119,16 @@ def test_a_batch_of_a_driver_that_died_leaves_nothing_behind(db: ebla.Database) 
     query.writer().abort([made], 1)  # after a commit whose outcome it does not know
     query.writer().commit([made], 1)
     assert found(db) == {"a": (3, None)}
+
+
+def test_a_batch_goes_to_several_tables_whatever_became_of_the_first(db: ebla.Database) -> None:
+    db.create_table("u", SCHEMA)
+    made = Query(db.path).task(0, [("a", 1)])
+    other = Query(db.path, table="u")
+    other.run(0, [("b", 2)])  # the first one is still under way, or its driver was killed
+    Query(db.path).writer().commit([made], 0)
+    assert found(db) == {"a": (1, None)}
+    assert [row["k"] for row in db.table("u").scan()] == ["b"]
 
 
 def test_change_rows_say_what_becomes_of_them(db: ebla.Database) -> None:
