@@ -12,6 +12,7 @@ A process that has a `Database` at hand uses its methods of the same names inste
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
@@ -22,7 +23,7 @@ from ebla.client.database import JOB_EXPIRES_SECONDS, Database, new_id
 from ebla.client.database import open as open_database
 from ebla.clock import Clock, SystemClock
 from ebla.coordination.service import CoordinationService
-from ebla.errors import StoreLocked
+from ebla.errors import EblaError, StoreLocked
 from ebla.metadata.transaction import MetadataServer
 from ebla.settings import Settings
 from ebla.storage.files import Files, LocalFiles
@@ -44,6 +45,8 @@ __all__ = [
 
 Root = str | os.PathLike[str]
 
+_log = logging.getLogger(__name__)
+
 
 def commit_bulk_at(
     root: Root, commit: BulkCommit, timeout_seconds: float = 60.0, settings: Settings | None = None
@@ -62,7 +65,7 @@ def commit_bulk_at(
 
 def order_at(root: Root, order: Order, timeout_seconds: float = 60.0, settings: Settings | None = None) -> Answer:
     """Have an order of a job carried out, whoever has the store open; raises as `commit_bulk_at` does."""
-    with contextlib.suppress(StoreLocked), open_database(root, create=False, settings=settings) as database:
+    with contextlib.suppress(StoreLocked), _opened(root, settings) as database:
         return database.carry_out(order)
     with contextlib.ExitStack() as opened, _parts(root) as (coordination, files, clock):
         owned: list[Database] = []
@@ -71,11 +74,24 @@ def order_at(root: Root, order: Order, timeout_seconds: float = 60.0, settings: 
             if not owned:
                 with contextlib.suppress(StoreLocked):
                     # It finds the request, as every owner does.
-                    owned.append(opened.enter_context(open_database(root, create=False, settings=settings)))
+                    owned.append(opened.enter_context(_opened(root, settings)))
 
         return order_by_mail(
             coordination, files, clock, order, timeout_seconds=timeout_seconds, on_silence=become_owner
         )
+
+
+@contextlib.contextmanager
+def _opened(root: Root, settings: Settings | None) -> Iterator[Database]:
+    """Open a store for an order. What goes wrong when it is closed again does not change what became of the order."""
+    database = open_database(root, create=False, settings=settings)
+    try:
+        yield database
+    finally:
+        try:
+            database.close()
+        except (EblaError, OSError) as error:
+            _log.warning("the store %s was not closed as it should be, its log has everything: %s", root, error)
 
 
 def begin_job_at(root: Root, job: str, table: str, expires_seconds: float = JOB_EXPIRES_SECONDS) -> JobIntent:

@@ -14,10 +14,11 @@ import ebla
 from ebla.client.bulk import begin_job_at, commit_bulk_at, end_job_at
 from ebla.client.database import Database
 from ebla.client.table import Table
-from ebla.errors import Conflict, InvalidBatch, MissingFile, ReadOnly, RequestError, UnknownTable
+from ebla.errors import Conflict, InvalidBatch, MissingFile, ReadOnly, RequestError, StoreError, UnknownTable
 from ebla.settings import Settings
 from ebla.tablet.bulk import BulkCommit
 from ebla.tablet.bulk_jobs import list_intents, remove_leftovers
+from ebla.tablet.flusher import Flusher
 from tests.client.bulk_world import (
     NUMBERS,
     a_by_k,
@@ -340,6 +341,24 @@ def test_a_commit_at_the_root_finds_the_owner_in_the_same_process(db: Database, 
     with pytest.raises(RequestError, match="id of a job"):
         commit_bulk_at(db.path, BulkCommit("a/b", table._state.id, 1, ()))
     assert db._coordination.list("bulk") == []
+
+
+def test_a_commit_stands_if_the_store_that_was_opened_for_it_cannot_be_closed_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ebla.open(tmp_path / "store") as db:
+        commit = written(db.create_table("t", NUMBERS), "job", numbers(range(3)))
+
+    def fail(self: Flusher, bytes_max: int) -> None:
+        raise StoreError("the disk is full")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Flusher, "flush_down_to", fail)
+        assert not commit_bulk_at(tmp_path / "store", commit).repeated
+        with pytest.raises(Conflict, match="schema"):
+            commit_bulk_at(tmp_path / "store", msgspec.structs.replace(commit, job="other", schema_version=9))
+    with ebla.open(tmp_path / "store") as db:
+        assert a_by_k(db.table("t")) == {0: 0, 1: 1, 2: 2}
 
 
 def test_values_that_do_not_fit_never_become_part_of_a_table(db: Database, table: Table) -> None:
