@@ -67,11 +67,12 @@ class Request(msgspec.Struct, frozen=True, tag="request"):
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """The order with that id was carried out."""
+    """The order with that id was carried out. `subject` says which, to others who send the same."""
 
     id: str
     result: Answer
     microseconds: int
+    subject: str = ""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -197,7 +198,8 @@ class Mailbox:
 
     def _answer(self, request: Request) -> Letter:
         try:
-            result = self._carry_out(self._read_order(request))
+            order = self._read_order(request)
+            result = self._carry_out(order)
         except Closed:
             raise  # the next owner does it
         except EblaError as error:
@@ -205,7 +207,7 @@ class Mailbox:
         except Exception as error:
             _log.exception("an order from another process failed")
             return Refused(request.id, "StoreError", f"it failed: {error!r}", self._clock.microseconds())
-        done = Done(request.id, result, self._clock.microseconds())
+        done = Done(request.id, result, self._clock.microseconds(), _subject(order))
         if len(_encoder.encode(done)) > ANSWER_BYTES_MAX:
             told = "the answer is too large to be sent: ask in the process that has the store open"
             return Refused(request.id, "StoreError", told, self._clock.microseconds())
@@ -232,6 +234,11 @@ class Mailbox:
                     continue
                 if self._clock.microseconds() - letter.microseconds > ANSWER_KEPT_MICROSECONDS:
                     self._coordination.delete(path, node.version)
+
+
+def _subject(order: Order) -> str:
+    """Return what a bulk commit is about, beside its job: one answer serves two senders only if both mean the same."""
+    return f"{order.table_id} {order.app or ''}" if isinstance(order, BulkCommit) else ""
 
 
 def _public_name(error: EblaError) -> str:
@@ -308,7 +315,14 @@ def order_by_mail(
                         f"no answer about job {order.job} could be read ({error}): repeat it under the same job id"
                     ) from error
             if not heard.wait(PATIENCE_SECONDS):
-                on_silence()
+                try:
+                    on_silence()
+                except EblaError as error:
+                    # Nor if the store cannot be opened: whoever opens it next may find what a dead owner has begun.
+                    raise OutcomeUnknown(
+                        f"nobody answers about job {order.job}, and the store cannot be opened ({error}): mend that, "
+                        "then repeat it under the same job id"
+                    ) from error
     finally:
         watch.cancel()
         sender.close()
@@ -351,7 +365,8 @@ class _Sender:
         if isinstance(letter, Done) and is_ours:
             self._remove(node)
             return letter.result
-        if isinstance(letter, Done) and isinstance(self._order, BulkCommit) and isinstance(letter.result, BulkResult):
+        is_same = isinstance(letter, Done) and letter.subject == _subject(self._order)
+        if isinstance(letter, Done) and is_same and isinstance(letter.result, BulkResult):
             return BulkResult(letter.result.txn, repeated=True)
         if isinstance(letter, Done) or not is_ours:
             with contextlib.suppress(OutcomeUnknown):

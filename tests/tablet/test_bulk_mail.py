@@ -9,7 +9,16 @@ import pytest
 
 from ebla.clock import ManualClock
 from ebla.coordination.memory import Fault, MemoryCoordination, MemoryStore
-from ebla.errors import Closed, Conflict, Corruption, EblaError, OutcomeUnknown, StoreError, TimedOut, UnknownTable
+from ebla.errors import (
+    Closed,
+    Conflict,
+    Corruption,
+    EblaError,
+    OutcomeUnknown,
+    StoreError,
+    TimedOut,
+    UnknownTable,
+)
 from ebla.metadata.changes import RequirementFailed
 from ebla.metadata.table_metadata import FragmentRef
 from ebla.tablet import bulk_mail
@@ -248,6 +257,32 @@ def test_lost_messages_of_sender_and_owner_are_survived(world: World, fault: Fau
             assert result.txn == world.applied[job]
             box.close()
     assert len(set(world.applied.values())) == 6
+
+
+def test_the_answer_about_another_table_or_stream_is_no_answer(world: World) -> None:
+    looks = iter(range(10_000))
+
+    def die_at_second_look(name: str, paths: tuple[str, ...]) -> None:
+        if name == "read" and next(looks):
+            raise SimulatedCrash
+
+    world.owner()
+    with pytest.raises(SimulatedCrash):
+        world.send(client=world.client(die_at_second_look))
+    others = [BulkCommit("job", "another", 1, ()), BulkCommit("job", "t", 1, (), app="stream", batch=1)]
+    for other in others:
+        world.send(other)
+    assert world.asked == [COMMIT, *others]
+
+
+def test_a_store_that_cannot_be_opened_leaves_the_outcome_of_a_request_unknown(world: World) -> None:
+    def cannot_open() -> None:
+        raise StoreError("the disk is full")
+
+    with pytest.raises(OutcomeUnknown, match="the disk is full"):
+        world.send(on_silence=cannot_open)
+    world.owner()  # which finds the request, and carries it out
+    assert world.send() == BulkResult(100, repeated=True)
 
 
 def test_answers_that_nobody_came_for_are_removed_after_a_while(world: World) -> None:
