@@ -15,6 +15,7 @@ again, or the store opened, which replays what is not flushed. No record goes th
 from __future__ import annotations
 
 import contextlib
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ FLUSH_BYTES = Settings().flush_bytes
 PORTION_BYTES_MIN = 16 * MIB
 PORTION_BYTES_MAX = 256 * MIB
 _JOB = "replay-"
+# No other: people name jobs as they like, and these must not be taken for ours.
+_OWN_JOB = re.compile(_JOB + r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Sorters(Protocol):
@@ -109,7 +112,7 @@ class LogReplay:
 
     def run(self, start: Callable[[], Sorters], portions: int | None) -> ReplaySummary:
         """Replay all of the log; `start` is called when there is something to sort."""
-        self._end([intent.job for intent in list_intents(self._owned.coordination) if intent.job.startswith(_JOB)])
+        self._end([one.job for one in list_intents(self._owned.coordination) if _OWN_JOB.fullmatch(one.job)])
         files = self._owned.files
         paths = list_segments(files, self._directory)
         if not paths:

@@ -7,16 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import ebla
+from ebla.client.bulk import begin_job_at
 from ebla.errors import Conflict, Corruption, MissingFile, RequestError, StoreError, StoreLocked, StoreNotFound
 from ebla.pipeline import replay, replay_job
 from ebla.pipeline.progress import JobProgress
 from ebla.pipeline.replay_job import LogReplay
 from ebla.pipeline.replay_task import ReplayTask
 from ebla.settings import KIB
+from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.log_sort import SortedPortion, divide_segments
+from tests.client.bulk_world import written
 from tests.pipeline.replaying import (
     UNFLUSHED,
     Here,
@@ -141,6 +145,21 @@ def test_replaying_twice_changes_nothing(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     ebla.open(empty).close()
     assert replay_here(empty).segments == 0
+
+
+def test_jobs_of_others_are_left_alone_whatever_they_are_called(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    plain(root)
+    with ebla.open(root, settings=UNFLUSHED) as db:
+        job = begin_job_at(root, "replay-of-monday", "t")
+        commit = written(db.table("t"), job.job, pa.record_batch({"k": ["new"], "n": [1]}))
+        db.table("t").put({"k": "a", "n": 1})
+        db._crash()
+    replay_here(root)
+    with ebla.open(root, settings=UNFLUSHED) as db:
+        assert list_intents(db._coordination) == [job]
+        db.commit_bulk(commit)
+        assert db.table("t").get("new")["n"] == 1
 
 
 def test_a_log_that_is_flushed_already_is_only_let_go_of(tmp_path: Path) -> None:
