@@ -30,6 +30,7 @@ __all__ = [
     "end_job",
     "end_jobs",
     "list_intents",
+    "remove_expired",
     "remove_leftovers",
 ]
 
@@ -111,6 +112,21 @@ def list_intents(coordination: CoordinationService) -> list[JobIntent]:
         if node is not None:
             found.append(_decode(path, node.value))
     return found
+
+
+def remove_expired(coordination: CoordinationService, clock: Clock) -> list[str]:
+    """Remove the intents of jobs whose time is over, and return the jobs. One that begins again at this moment stays.
+
+    Their files are not looked at: what nobody names of them is garbage by now.
+    """
+    removed = []
+    for path in coordination.list(DIRECTORY):
+        node = coordination.read(path)
+        if node is not None and (intent := _decode(path, node.value)).expires_microseconds <= clock.microseconds():
+            with contextlib.suppress(CoordinationConflict, OutcomeUnknown):
+                coordination.delete(path, node.version)
+                removed.append(intent.job)
+    return removed
 
 
 def end_job(

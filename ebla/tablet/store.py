@@ -35,7 +35,7 @@ from ebla.storage.merge import TXN_MAX
 from ebla.tablet.alterer import Alterer
 from ebla.tablet.bulk import BulkCommit, BulkResult
 from ebla.tablet.bulk_driver import BulkDriver
-from ebla.tablet.bulk_jobs import list_intents
+from ebla.tablet.bulk_jobs import list_intents, remove_expired
 from ebla.tablet.care_stats import held_stats, writing_stats
 from ebla.tablet.cloning import Cloner
 from ebla.tablet.compact_driver import CompactDriver
@@ -452,6 +452,7 @@ class TabletStore:
 
     def _sweep(self) -> None:
         self.pins.remove_expired()
+        remove_expired(self._coordination, self._clock)
         self.garbage.collect(dry_run=False)
 
     def _horizon(self, table: TableState, group: int) -> int:

@@ -13,6 +13,7 @@ import pytest
 import ebla
 from ebla.errors import EblaError, Unavailable
 from ebla.settings import Settings
+from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.garbage import judge
 from ebla.tablet.nursery import Nursery
 from tests.client.bulk_world import NUMBERS, a_by_k, numbers, written
@@ -124,6 +125,15 @@ def test_files_of_a_job_under_way_stay(tmp_path: Path) -> None:
         db.end_job("job1")
         assert files(tmp_path) == 3
         assert [row["n"] for row in table.scan()] == [2] * 9
+
+
+def test_what_dead_jobs_have_announced_goes_when_its_time_is_over(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=AT_ONCE) as db:
+        flushed_thrice(db)
+        db.begin_job("dead", "counts", expires_seconds=0.0)
+        alive = db.begin_job("alive", "counts")
+        db._store._sweep()
+        assert list_intents(db._coordination) == [alive]
 
 
 def test_it_happens_by_itself(tmp_path: Path) -> None:
