@@ -152,14 +152,16 @@ def skipped(iterator: Iterator[pa.RecordBatch]) -> FragmentsWritten:
 def commit_written(root: str, commit: BulkCommit, clean: Callable[[], None]) -> None:
     """Commit what tasks wrote, and remove what losing attempts left; `clean` is called if it certainly failed."""
     try:
-        commit_bulk_at(root, commit)
+        done = commit_bulk_at(root, commit)
     except OutcomeUnknown:
         raise  # METADATA may name the files, or come to name them
     except EblaError:
         clean()
         raise
+    # What was committed may have been replaced by a compaction since, and somebody may be reading it.
+    keep = () if done.repeated else [one.fragment.file for one in commit.fragments]
     with contextlib.suppress(EblaError, OSError):  # it is committed; what is left behind is garbage, no more
-        end_job_at(root, commit.job)
+        end_job_at(root, commit.job, keep)
 
 
 def remove_files(root: str, fragments: Iterable[BulkFragment]) -> None:

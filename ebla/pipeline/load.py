@@ -270,8 +270,10 @@ class _Load:
                 overwrite=self.mode == "overwrite",
             )
         )
+        # What was committed may have been replaced by a compaction since, and somebody may be reading it.
+        keep = () if done.repeated else [one.fragment.file for one in fragments]
         with contextlib.suppress(EblaError, OSError):  # it is committed; what is left behind is garbage, no more
-            self.place.end(self.job)
+            self.place.end(self.job, keep)
         return LoadSummary(
             job=self.job,
             table=self.table,

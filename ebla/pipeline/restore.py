@@ -16,7 +16,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,6 +98,7 @@ def restore(
     table_id = new_id()
     copies = begin_restore_at(place.root, job, every_reference(metadata))
     is_known = True
+    keep: Collection[str] = ()
     try:
         made = restored(metadata, table_id, copies, new_id, in_place=in_place)
         _copy(place, spark, job, metadata, copies, manifest, where, progress)
@@ -110,11 +111,12 @@ def restore(
             # Also an interruption: what was asked for may still be done, and then the copies are needed.
             is_known = isinstance(error, EblaError) and not isinstance(error, OutcomeUnknown)
             raise
+        keep = copies.values()  # a compaction may have replaced some since, and somebody may be reading them
     finally:
         if is_known:
             for part in parts_of(copies.values()):
                 with contextlib.suppress(EblaError, OSError):  # what stays is garbage, and is collected later
-                    place.end(part)
+                    place.end(part, keep)
     refs = every_reference(made).values()
     return RestoreSummary(
         table=table,

@@ -12,11 +12,14 @@ import pytest
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
 import ebla
+from ebla.client.bulk import commit_bulk_at
 from ebla.errors import Conflict, InvalidBatch, RequestError, SchemaChanged, UnknownTable
+from ebla.pipeline import datasource_writer
 from ebla.pipeline.datasource_options import WriteOptions
 from ebla.pipeline.stream_options import StreamWriteOptions
 from ebla.pipeline.stream_writer import BatchWritten, EblaStreamWriter
 from ebla.settings import Settings
+from ebla.tablet.bulk import BulkCommit, BulkResult
 from ebla.tablet.bulk_jobs import list_intents
 
 SCHEMA = ebla.Schema(key={"k": "string"}, groups=[ebla.Group("g", columns={"n": "int64", "s": "string"})])
@@ -129,6 +132,21 @@ def test_a_batch_goes_to_several_tables_whatever_became_of_the_first(db: ebla.Da
     Query(db.path).writer().commit([made], 0)
     assert found(db) == {"a": (1, None)}
     assert [row["k"] for row in db.table("u").scan()] == ["b"]
+
+
+def test_files_that_a_compaction_replaces_at_once_stay_for_those_who_read_them(
+    db: ebla.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def commit_and_compact(root: str, commit: BulkCommit) -> BulkResult:
+        done = commit_bulk_at(root, commit)
+        db.table("t").compact()
+        return done
+
+    monkeypatch.setattr(datasource_writer, "commit_bulk_at", commit_and_compact)
+    lost = Query(db.path).task(0, [("a", 1)])
+    Query(db.path).run(0, [("a", 1)], [("b", 1)])
+    assert not (db.path / lost.fragments[0].fragment.file).exists()
+    assert (len(db.table("t").files()), files(db)) == (1, 3)
 
 
 def test_change_rows_say_what_becomes_of_them(db: ebla.Database) -> None:
