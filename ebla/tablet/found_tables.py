@@ -42,9 +42,19 @@ class FoundTable:
         return 0 if self.metadata is None else self.metadata.newest_job_txn
 
     @property
+    def passed_txn(self) -> int:
+        """A txn up to which everything was committed when METADATA was saved: that of its newest bulk job, or that at
+        which its history begins, as that may be a commit to a table that is gone.
+        """
+        if self.metadata is None:
+            return 0
+        floors = (state.floor_txn for tablet in self.metadata.tablets for state in tablet.groups)
+        return max(self.newest_job_txn, max(floors, default=0))
+
+    @property
     def newest_txn(self) -> int:
         """The newest txn of anything that METADATA knows of."""
-        return 0 if self.metadata is None else self.metadata.newest_txn
+        return 0 if self.metadata is None else max(self.metadata.newest_txn, self.passed_txn)
 
 
 def read_tables(metadata: MetadataServer) -> list[FoundTable]:

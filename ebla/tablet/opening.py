@@ -7,7 +7,7 @@ A read-only open takes no lock and changes nothing. It sees everything that was 
 METADATA already says beyond that txn is left out by reading at it. METADATA is read after the log, so that what a flush
 moves meanwhile is seen in one of the two, or in both. And it is read before the log, because bulk commits are in
 METADATA alone: all that came before the newest of them was in the log when METADATA got it, so the log that is read
-after it has that, or a fragment does.
+after it has that, or a fragment does. The same holds for where history begins, below which nothing can be read.
 """
 
 from __future__ import annotations
@@ -160,10 +160,10 @@ def _open_for_reading(parts: _Parts) -> TabletStore:
             continue  # dropped since the list was read
         if entries is None:
             continue
-        bulk = max((one.newest_job_txn for one in before), default=0)
+        passed = max((one.passed_txn for one in before), default=0)
         if entries:
-            snapshot = max(bulk, *(entry.txn_max for entry in entries))
-            if any(one.newest_job_txn > snapshot for one in tables):
+            snapshot = max(passed, *(entry.txn_max for entry in entries))
+            if any(one.passed_txn > snapshot for one in tables):
                 continue  # newer than the log that was read
         else:
             # All was in fragments, if these are the fragments that there were at that moment.

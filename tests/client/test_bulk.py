@@ -232,6 +232,24 @@ def test_a_read_only_open_sees_bulk_commits_and_stays(tmp_path: Path, flushed: s
         assert a_by_k(reading.table("t")) == {**expected, 3: 103, 30: 130, 31: 131}
 
 
+@pytest.mark.parametrize("logged", [False, True])
+def test_a_read_only_open_reaches_the_history_of_a_table_when_a_newer_one_is_gone(tmp_path: Path, logged: bool) -> None:
+    settings = Settings(background_compaction=False, history_seconds=0.0)
+    with ebla.open(tmp_path / "store", settings=settings) as db:
+        table, newer = db.create_table("t", NUMBERS), db.create_table("newer", NUMBERS)
+        if logged:
+            table.put({"k": 3, "a": 9})
+        loaded(db, table, "first", numbers(range(5)))
+        loaded(db, table, "second", numbers(range(5), add=1))
+        loaded(db, newer, "third", numbers(range(5)))
+        table.compact()  # with the newest commit of all as its horizon
+        db.drop_table("newer")
+        with ebla.open(tmp_path / "store", read_only=True) as reader:
+            assert a_by_k(reader.table("t")) == {key: key + 1 for key in range(5)}
+    with ebla.open(tmp_path / "store", read_only=True) as reader:
+        assert a_by_k(reader.table("t")) == {key: key + 1 for key in range(5)}
+
+
 def test_every_snapshot_taken_beside_puts_and_bulk_commits_is_stable(tmp_path: Path) -> None:
     settings = Settings(flush_bytes=20_000, log_segment_bytes=8_192)
     with ebla.open(tmp_path / "store", settings=settings) as db:
