@@ -17,7 +17,10 @@ from ebla.cli.spark_options import MasterOption, ProgressOption, needing_spark, 
 from ebla.cli.tablet_commands import key_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ebla.pipeline import PresplitSummary, TableStats
+    from ebla.schema import TableSchema
 
 TabletsOption = Annotated[
     int | None, typer.Option("--tablets", metavar="N", help="Into so many tablets in all.", show_default=False)
@@ -59,12 +62,14 @@ def histogram(
     root = root_of(ctx, store)
     with needing_spark():
         from ebla import pipeline
+    wanted = size_of(size)
+    _check(root, table, tablets, wanted)
     with progress_bar(f"histogram of {table}", force=progress) as report:
         found = pipeline.stats(
             root,
             table,
             tablets=tablets,
-            tablet_bytes=size_of(size),
+            tablet_bytes=wanted,
             buckets=buckets,
             recent_seconds=recent,
             spark=_session(master, f"ebla histogram {table}"),
@@ -108,16 +113,16 @@ def presplit(
     with needing_spark():
         from ebla import pipeline
         from ebla.pipeline.files import check_files, format_of, read_files
-        from ebla.pipeline.place import Place
     wanted = size_of(size)
+    if tablets is None and wanted is None:
+        raise ebla.RequestError("say into how many tablets to cut, --tablets, or of which size each, --bytes")
+    schema = _check(root, table, tablets, wanted)
+    if paths:
+        check_files(paths)
     frame = None
     with progress_bar(f"presplit {table}", force=progress) as report:
         if paths:
-            check_files(paths)
-            known = Place.of(root).metadata(table)
-            if known is None:
-                raise ebla.UnknownTable(f"there is no table {table!r}: make it first, or let `ebla load` make it")
-            frame = read_files(_session(master, f"ebla presplit {table}"), paths, format_of(paths), known.schema)
+            frame = read_files(_session(master, f"ebla presplit {table}"), paths, format_of(paths), schema)
         done = pipeline.presplit(
             root,
             table,
@@ -132,6 +137,18 @@ def presplit(
         write_json(_plain(asdict(done)))
     else:
         write_line(_told(done))
+
+
+def _check(root: Path, table: str, tablets: int | None, tablet_bytes: int | None) -> TableSchema:
+    """Find out what is wrong with a request before Spark is started; return the schema of the table."""
+    from ebla.pipeline.key_survey import check_target
+    from ebla.pipeline.place import Place
+
+    check_target(tablets, tablet_bytes)
+    known = Place.of(root).metadata(table)
+    if known is None:
+        raise ebla.UnknownTable(f"there is no table {table!r}: make it first, or let `ebla load` make it")
+    return known.schema
 
 
 def _session(master: str, title: str) -> Any:
