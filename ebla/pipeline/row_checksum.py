@@ -24,6 +24,8 @@ _SUMMED = "decimal(38,0)"
 
 def row_checksum(rows: DataFrame) -> tuple[int, str]:
     """Return how many rows there are, and their checksum."""
+    # By their places: Spark does not tell names apart that differ in case alone.
+    rows = rows.toDF(*(f"c{at}" for at in range(len(rows.columns))))
     parts = [part for field in rows.schema.fields for part in _parts(field.name, field.dataType)]
     sums = [F.sum(F.xxhash64(F.lit(beginning), *parts).cast(_SUMMED)) for beginning in ("ebla", "rows")]
     found = rows.agg(F.count(F.lit(1)), *sums).collect()[0]
@@ -31,7 +33,7 @@ def row_checksum(rows: DataFrame) -> tuple[int, str]:
 
 
 def _parts(name: str, kind: DataType) -> list[Column]:
-    value = F.col(f"`{name.replace('`', '``')}`")
+    value = F.col(name)
     if isinstance(kind, MapType):
         return [value.isNull(), F.to_json(F.array_sort(F.map_entries(value)), JSON_OPTIONS)]
     if isinstance(kind, (ArrayType, StructType)):
