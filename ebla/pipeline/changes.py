@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Unpack
 
@@ -26,6 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
 from ebla.client.database import Database
 from ebla.client.table import AsOf, txn_of
+from ebla.clock import SystemClock, txn_at
 from ebla.errors import RequestError
 from ebla.pipeline.change_plan import check_since, steps, touched_rows
 from ebla.pipeline.compare import rows_at, rows_since, were_there
@@ -50,6 +52,7 @@ __all__ = [
     "outcome",
     "plan_changes",
     "read_changes",
+    "txn_since",
 ]
 
 # No column of a table has such names.
@@ -98,7 +101,7 @@ def changes(
         state = store.table(table)
         key_range = range_asked(state, asked.get("start"), asked.get("stop"), asked.get("prefix"))
         target = target_of(database, state, table, asked.get("columns"), until)
-        first = txn_of(since)
+        first = txn_of(since) if until is not None else txn_since(since, target.as_of)
         if first > target.as_of:
             raise RequestError(f"since ({first}) is later than until ({target.as_of}): exchange them")
         if store.is_writable:
@@ -116,6 +119,13 @@ def changes(
         return own.createDataFrame([], spark_schema(schema))
     numbers = own.range(0, len(portions), 1, len(portions))
     return numbers.mapInArrow(_reader_of(portions), spark_schema(schema))
+
+
+def txn_since(since: AsOf, newest: int) -> int:
+    """Return the txn that `since` means: of a time after the newest commit that is not in the future, that commit."""
+    first = txn_of(since)
+    is_past = isinstance(since, datetime) and first <= txn_at(SystemClock().microseconds())
+    return min(first, newest) if is_past else first
 
 
 def json_lines(frame: DataFrame) -> Iterator[str]:

@@ -38,11 +38,10 @@ from pyspark.sql.types import StructType
 
 from ebla.client.database import Database
 from ebla.client.database import open as open_database
-from ebla.client.table import txn_of
 from ebla.clock import microseconds_of
 from ebla.errors import RequestError, SchemaChanged, UnknownTable
 from ebla.pipeline.change_plan import check_since, has_touched, steps, touched_rows
-from ebla.pipeline.changes import Portion, change_schema, plan_changes, read_changes
+from ebla.pipeline.changes import Portion, change_schema, plan_changes, read_changes, txn_since
 from ebla.pipeline.datasource_options import key_from_text
 from ebla.pipeline.datasource_reader import conformed
 from ebla.pipeline.failures import plain_errors, told_plainly
@@ -115,7 +114,7 @@ class EblaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         database, table = self._table(at_once=True)
         newest = store_of(database).sequencer.committed
         since = self._options.since
-        first = 0 if since == "snapshot" else newest if since == "now" else txn_of(since)
+        first = 0 if since == "snapshot" else newest if since == "now" else txn_since(since, newest)
         if first > newest:
             raise RequestError(
                 f"since ({first}) is later than the newest commit ({newest}): say now, or an earlier one"

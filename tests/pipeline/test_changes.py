@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import ebla
+from ebla.client.table import txn_of
 from ebla.errors import HistoryGone, RequestError
 from ebla.pipeline import changes
 from ebla.pipeline.change_plan import steps, touched_rows
-from ebla.pipeline.changes import BEFORE, CHANGE, outcome
+from ebla.pipeline.changes import BEFORE, CHANGE, outcome, txn_since
 from ebla.pipeline.types import to_spark
 from ebla.ranges import ALL
 from ebla.settings import Settings
@@ -126,6 +128,15 @@ def test_since_the_beginning_all_rows_are_inserts(root: str, spark: SparkSession
         frame = changes(db, "t", 0, spark=spark)
         assert db._store.pins.oldest() == table.scan().txn
         del frame
+
+
+def test_since_a_moment_after_the_newest_commit_nothing_has_changed() -> None:
+    now = datetime.now(UTC)
+    newest = txn_of(now - timedelta(hours=1))
+    assert txn_since(now, newest) == newest
+    assert txn_since(now - timedelta(hours=2), newest) < newest
+    assert txn_since(now + timedelta(hours=1), newest) > newest  # which is refused, as is a txn that is not there yet
+    assert txn_since(newest + 1, newest) == newest + 1
 
 
 def test_what_cannot_be_is_refused(root: str, spark: SparkSession) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,7 @@ def test_a_stream_begins_where_it_is_told(store: ebla.Database) -> None:
     table.put({"k": "b", "n": 3})
     begins = {"snapshot": {"a": "insert", "b": "insert"}, "now": {}, str(txn): {"b": "update"}}
     begins[time_of(txn).isoformat()] = begins[str(txn)]
+    begins[datetime.now(UTC).isoformat()] = {}
     for since, expected in begins.items():
         follows = Follows(store.path, since=since, before="true")
         end = follows.reader.latestOffset(follows.at, ReadAllAvailable())
