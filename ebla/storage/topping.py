@@ -8,8 +8,8 @@ A reader at 9 or later gets everything from one record; a reader at 8 does not s
 were. The record keeps its txn, the values keep theirs no longer: so it is done only where a group keeps one version and
 no age limit, and only to runs that are **dense**: no other source has records of these rows with a txn in between.
 
-An erasure ends it: nothing below is taken over. Range erasures that exist hide what they cover; later ones are newer
-than every record, and hide the whole row anyway.
+An erasure ends it: nothing below is taken over. So does a range erasure below the newest record of a row. One that is
+newer than that hides the whole row anyway, or none of it from a reader before the erasure, who gets everything.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebla.storage.arrange import Arranged, arrange_rows, end_to_end, erased_mask
-from ebla.storage.merge import Erasure, Rules, hide_ranges, set_patterns, setters
-from ebla.storage.order import Indices, Mask
+from ebla.storage.merge import Erasure, set_patterns, setters
+from ebla.storage.order import Indices, Mask, lower_bound
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TXN, Run, value_names
 
 __all__ = ["Tops", "count_surplus", "firsts_of_rows", "newest", "sets_differ", "taken_with_tops", "top_batch"]
@@ -57,10 +57,23 @@ def newest(runs: Sequence[Run], arranged: Arranged, erasures: Sequence[Erasure])
         total = np.cumsum(marks)
         before = (total - marks)[~arranged.repeats]
         visible = (total - before[arranged.row_of]) == 0
-    hide_ranges(visible, arranged, Rules(erasures=erasures))
+    _hide_below_newest(visible, arranged, erasures)
     several = np.zeros(len(visible), dtype=np.bool_)
     several[:-1] = arranged.repeats[1:]
     return np.flatnonzero(visible & several & ~arranged.repeats), visible
+
+
+def _hide_below_newest(visible: Mask, arranged: Arranged, erasures: Sequence[Erasure]) -> None:
+    """Hide what range erasures cover of the rows that have something newer than them."""
+    if not erasures:
+        return
+    ordered = arranged.rows.take(pa.array(arranged.order))
+    txns = arranged.txns[arranged.order]
+    newest_txns = txns[~arranged.repeats][arranged.row_of]
+    for erasure in erasures:
+        begin = lower_bound(ordered, erasure.first)
+        end = len(ordered) if erasure.last is None else lower_bound(ordered, erasure.last)
+        visible[begin:end] &= (txns[begin:end] >= erasure.txn) | (newest_txns[begin:end] < erasure.txn)
 
 
 def taken_with_tops(runs: Sequence[Run], arranged: Arranged, keep: Mask, tops: Sequence[Tops]) -> pa.RecordBatch:

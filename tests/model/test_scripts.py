@@ -87,3 +87,24 @@ def test_of_rows_that_replace_each_other_the_last_is_left_in_any_form(opened: Op
     both.check_all()
     both.put("t", [{**row, "n": n} for n, row in enumerate(rows)], form, replace=True)
     both.check_all(deeply=True)
+
+
+@pytest.mark.parametrize("flushed_before", [False, True])
+@pytest.mark.parametrize("compacted", [False, True])
+def test_before_a_range_erasure_a_row_has_all_that_its_partial_records_set(
+    opened: Opened, flushed_before: bool, compacted: bool
+) -> None:
+    """A file whose newest record of a row says everything must say so also to readers before a later erasure."""
+    both = opened(Schema(columns={"n": "int64", "s": "string"}))
+    both.put("t", [{"row": b"m", "n": None, "s": "old"}, {"row": b"q", "s": "old"}])
+    if flushed_before:
+        both.flush("t")
+    both.put("t", [{"row": b"m", "n": 2}, {"row": b"q", "n": 2}])
+    both.erase_range("t", (b"a",), (b"n",))
+    both.put("t", [{"row": b"m", "n": 3}])
+    both.erase_range("t", (b"q",), None)
+    both.flush("t")
+    both.check_all(deeply=True)
+    if compacted:
+        both.compact("t", forget=False)
+    both.check_all(deeply=True)
