@@ -10,7 +10,7 @@ import typer
 from ebla.cli.context import JsonOption, StoreOption, examples
 from ebla.cli.failures import guarded
 from ebla.cli.sinks import size_text, write_json, write_line
-from ebla.cli.spark_options import MasterOption, ProgressOption, needing_spark, progress_bar, root_of
+from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
 
 BACKUP_EXAMPLES = examples(
     "ebla backup backups users",
@@ -57,6 +57,7 @@ def backup(
     with needing_spark():
         from ebla import pipeline
         from ebla.pipeline.backup import check_backup_path
+    check_tables(root, tables or ())
     check_backup_path(path, root)
     with progress_bar("backup", force=progress) as report:
         spark = pipeline.session(master, "ebla backup", log_level="OFF")

@@ -47,7 +47,8 @@ def snapshots(
 ) -> None:
     """List the snapshots that are held by name, take one, or let go of one.
 
-    What a snapshot shows is kept until it is released, however old it grows: read it with `as_of` its txn.
+    What a snapshot shows is kept until it is released, however old it grows: read it with
+    --as-of NAME.
     """
     if take is not None and release is not None:
         raise ebla.RequestError("--take and --release are two commands: give one of them")

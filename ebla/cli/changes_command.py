@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 import ebla
-from ebla.cli.context import ColumnsOption, StoreOption, TableArgument, column_names, examples
+from ebla.cli.context import ColumnsOption, StoreOption, TableArgument, column_names, examples, moment_of, open_store
 from ebla.cli.failures import guarded
 from ebla.cli.sinks import write_line
-from ebla.cli.spark_options import MasterOption, ProgressOption, needing_spark, progress_bar, root_of
+from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
 
 CHANGES_EXAMPLES = examples(
     "ebla changes users --since 2026-01-01T00:00:00Z --before",
@@ -28,12 +28,15 @@ def changes(
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", metavar="TXN|TIME", help="Changes after this; or snapshot, or now.", show_default=False
+            "--since",
+            metavar="TIME|TXN|NAME",
+            help="Changes after this moment, or snapshot with a name. To go on from: `snapshot` for all rows, or `now`.",
+            show_default=False,
         ),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="TXN|TIME", help="Changes up to this.", show_default="now"),
+        typer.Option("--until", metavar="TIME|TXN|NAME", help="Changes up to this.", show_default="now"),
     ] = None,
     before: Annotated[bool, typer.Option("--before", help="Also show each row as it was.")] = False,
     columns: ColumnsOption = None,
@@ -59,12 +62,14 @@ def changes(
         raise ebla.RequestError("--until ends what --follow and --checkpoint would go on with: give one of them")
     if since is None and checkpoint is None:
         raise ebla.RequestError("since when? Give --since a txn or a time, or go on from a --checkpoint")
+    if since in ("snapshot", "now") and checkpoint is None and not follow:
+        raise ebla.RequestError(f"--since {since} is where --checkpoint DIR or --follow begins: give one of them")
     root = root_of(ctx, store)
     with needing_spark():
         from ebla import pipeline
         from ebla.pipeline.changes import json_lines
-        from ebla.pipeline.datasource_options import moment
         from ebla.pipeline.printing import print_changes
+    check_tables(root, [table])
     named = column_names(columns)
     with contextlib.ExitStack() as stack:
         if follow or checkpoint is not None:
@@ -85,7 +90,8 @@ def changes(
             )
             return
         assert since is not None
-        ends = moment(since), None if until is None else moment(until)
+        with open_store(ctx, store) as db:
+            ends = moment_of(db, since, "--since"), None if until is None else moment_of(db, until, "--until")
         stack.enter_context(progress_bar(f"changes of {table}", force=progress))
         spark = pipeline.session(master, f"ebla changes {table}", log_level="OFF")
         frame = pipeline.changes(root, table, *ends, before=before, columns=named, spark=spark)

@@ -13,7 +13,7 @@ from ebla.cli.context import JsonOption, StoreOption, examples, open_store, whol
 from ebla.cli.failures import ExitCode, guarded
 from ebla.cli.schema_text import bound_from_text
 from ebla.cli.sinks import size_text, write_json, write_line
-from ebla.cli.spark_options import MasterOption, ProgressOption, needing_spark, progress_bar, root_of
+from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
 
 COMPACT_EXAMPLES = examples(
     "ebla compact users",
@@ -106,6 +106,7 @@ def _on_spark(
         raise ebla.RequestError("keys belong to a table: name it, or leave out --start, --stop and --prefix")
     with needing_spark():
         from ebla import pipeline
+    check_tables(root, [] if table is None else [table])
     with open_store(ctx, store) as db:
         names = [table] if table is not None else whole_tables(db)
         schema = db.table(names[0]).schema if table is not None else None
@@ -119,6 +120,9 @@ def _on_spark(
         write_json([asdict(one) for one in done])
     else:
         for one in done:
+            if not one.files_read and not one.given_up:
+                write_line(f"nothing {'is due' if due else 'to compact'} in {one.table}")
+                continue
             sizes = f"{size_text(one.bytes_read)} to {size_text(one.bytes_written)}"
             write_line(
                 f"compacted {one.table}: {one.files_read} to {one.files_written} file(s) in {one.tablets} tablet(s), "

@@ -7,6 +7,7 @@ read open the store read-only, and so work while another process writes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -52,6 +53,23 @@ def open_store(ctx: typer.Context, store: Path | None, *, write: bool = False, c
     """Open the store that the options name."""
     shared: Context = ctx.obj
     return ebla.open(str(store or shared.store), read_only=not write, create=create)
+
+
+def moment_of(db: ebla.Database, text: str, option: str) -> int | datetime:
+    """Return the txn or the time that an option means: the name of a snapshot, a txn, or a time, in UTC by default."""
+    held = db.snapshots()
+    if text in held:  # first, for a name may look like a day
+        return held[text]
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ebla.RequestError(
+            f"{option} {text!r} is neither a transaction number nor a time nor a snapshot: write 2026-01-31T12:00:00, "
+            "or a name that `ebla snapshots` lists"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def column_names(text: str | None) -> list[str] | None:

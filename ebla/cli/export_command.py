@@ -8,12 +8,21 @@ from typing import Annotated
 
 import typer
 
-from ebla.cli.context import ColumnsOption, JsonOption, StoreOption, TableArgument, column_names, examples, open_store
+from ebla.cli.context import (
+    ColumnsOption,
+    JsonOption,
+    StoreOption,
+    TableArgument,
+    column_names,
+    examples,
+    moment_of,
+    open_store,
+)
 from ebla.cli.failures import guarded
 from ebla.cli.row_commands import AsOfOption
 from ebla.cli.schema_text import bound_from_text
 from ebla.cli.sinks import write_json, write_line
-from ebla.cli.spark_options import MasterOption, ProgressOption, needing_spark, progress_bar, root_of
+from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
 
 EXPORT_EXAMPLES = examples(
     "ebla export users users-exported",
@@ -60,11 +69,11 @@ def export(
     root = root_of(ctx, store)
     with needing_spark():
         from ebla import pipeline
-        from ebla.pipeline.datasource_options import moment
         from ebla.pipeline.export import check_target
-    at = None if as_of is None else moment(as_of)
+    check_tables(root, [table])
     with open_store(ctx, store) as db:
         schema = db.table(table).schema
+        at = None if as_of is None else moment_of(db, as_of, "--as-of")
     bounds = [None if text is None else bound_from_text(text, schema) for text in (start, stop, prefix)]
     names = column_names(columns)
     check_target(path, root, overwrite=overwrite)

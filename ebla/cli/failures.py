@@ -52,16 +52,18 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
 # The first that fits an error is added to its message.
 _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
     (errors.UnknownTable, "`ebla tables` lists what there is"),
-    (errors.HistoryGone, "ask for a later --as-of"),
+    (errors.HistoryGone, "ask for a later moment; `ebla snapshots --take NAME` holds one for longer"),
     (errors.Conflict, "read the row again, then decide"),
     (errors.StoreLocked, "wait until that process closes it; get, scan, describe, tables and stats work meanwhile"),
     (errors.Unavailable, "try again"),
-    (errors.OutcomeUnknown, "look with `ebla get` before you repeat it"),
+    (errors.OutcomeUnknown, "look whether it has happened before you repeat it"),
     (errors.StoreNotFound, "check --store or EBLA_STORE; `ebla create` makes a store where there is none"),
     (errors.LogFailed, "free disk space or repair the disk, then run the command again"),
     (errors.FormatTooNew, "install the version of Ebla that wrote it, or a later one"),
     (errors.Corruption, "leave the directory as it is and see docs/operations.md"),
-    (errors.StoreError, "leave the directory as it is and see docs/operations.md"),
+    (errors.TableDamaged, "leave the directory as it is and see docs/operations.md"),
+    (errors.MissingFile, ""),  # says what to bring back, or which path to check
+    (errors.StoreError, "see docs/operations.md"),
     (OSError, "check the path, its permissions and the disk"),
 )
 

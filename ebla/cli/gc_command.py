@@ -10,7 +10,7 @@ import typer
 from ebla.cli.context import JsonOption, StoreOption, examples, open_store
 from ebla.cli.failures import guarded
 from ebla.cli.sinks import flatten, print_facts, write_json, write_line
-from ebla.cli.spark_options import MasterOption, ProgressOption, needing_spark, progress_bar, root_of
+from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +59,7 @@ def gc(
 def _on_spark(root: Path, *, delete: bool, master: str, progress: bool) -> GarbageReport:
     with needing_spark():
         from ebla import pipeline
+    check_tables(root)
     with progress_bar("gc", force=progress) as shown:
         spark = pipeline.session(master, "ebla gc", log_level="OFF")
         return pipeline.gc(root, dry_run=not delete, spark=spark, progress=shown)

@@ -13,7 +13,7 @@ import ebla
 from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples
 from ebla.cli.failures import guarded
 from ebla.cli.sinks import print_rows, size_text, write_json, write_line
-from ebla.cli.spark_options import MasterOption, ProgressOption, needing_spark, progress_bar, root_of
+from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
 from ebla.cli.tablet_commands import key_text
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def presplit(
     if json:
         write_json(_plain(asdict(done)))
     else:
-        write_line(_told(done))
+        write_line(_told(done, tablets))
 
 
 def _check(root: Path, table: str, tablets: int | None, tablet_bytes: int | None) -> TableSchema:
@@ -145,6 +145,7 @@ def _check(root: Path, table: str, tablets: int | None, tablet_bytes: int | None
     from ebla.pipeline.place import Place
 
     check_target(tablets, tablet_bytes)
+    check_tables(root, [table])
     known = Place.of(root).metadata(table)
     if known is None:
         raise ebla.UnknownTable(f"there is no table {table!r}: make it first, or let `ebla load` make it")
@@ -191,11 +192,17 @@ def _show(found: TableStats) -> None:
     write_line(f"{len(found.tablets)} tablet(s), {len(found.splits)} more cut(s) suggested" + _keys(found.splits))
 
 
-def _told(done: PresplitSummary) -> str:
+def _told(done: PresplitSummary, tablets: int | None) -> str:
     verb = "would cut" if done.dry_run else "cut"
     if not done.splits:
-        return f"{done.table} stays as it is: {done.tablets} tablet(s)"
+        return f"{done.table} stays as it is, in {done.tablets} tablet(s): " + _why_not(done, tablets)
     return f"{verb} {done.table} into {done.tablets} tablet(s), from {done.tablets_before}" + _keys(done.splits)
+
+
+def _why_not(done: PresplitSummary, tablets: int | None) -> str:
+    if tablets is not None and done.tablets >= tablets:
+        return "it has as many as asked for" if done.tablets == tablets else "it has more; `ebla join` makes one of two"
+    return "it has too little to cut; --from FILE counts the keys of rows that are to be loaded"
 
 
 def _keys(splits: tuple[Any, ...]) -> str:

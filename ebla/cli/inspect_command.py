@@ -10,7 +10,7 @@ import typer
 from ebla.cli.context import JsonOption, StoreOption, examples
 from ebla.cli.failures import ExitCode, guarded
 from ebla.cli.sinks import write_json, write_line
-from ebla.cli.spark_options import MasterOption, ProgressOption, needing_spark, progress_bar, root_of
+from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
 
 INSPECT_EXAMPLES = examples("ebla inspect", "ebla inspect users --json")
 
@@ -35,6 +35,7 @@ def inspect(
     root = root_of(ctx, store)
     with needing_spark():
         from ebla import pipeline
+    check_tables(root, tables or ())
     with progress_bar("inspect", force=progress) as report:
         spark = pipeline.session(master, "ebla inspect", log_level="OFF")
         found = pipeline.verify(root, tables or None, spark=spark, progress=report)

@@ -10,7 +10,7 @@ import typer
 from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples
 from ebla.cli.failures import guarded
 from ebla.cli.sinks import write_json, write_line
-from ebla.cli.spark_options import MasterOption, ProgressOption, needing_spark, progress_bar, root_of
+from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
 
 MIRROR_EXAMPLES = examples(
     "ebla mirror users reflection --checkpoint reflected --max-rows 100000 --json",
@@ -48,6 +48,7 @@ def mirror(
     root = root_of(ctx, store)
     with needing_spark():
         from ebla import pipeline
+    check_tables(root, [table])
     with progress_bar(f"mirror of {table}", force=progress) as report:
         spark = pipeline.session(master, f"ebla mirror {table}", log_level="OFF")
         done = pipeline.mirror(

@@ -12,7 +12,7 @@ from ebla.cli.backup_command import DirectoryArgument
 from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples
 from ebla.cli.failures import guarded
 from ebla.cli.sinks import size_text, write_json, write_line
-from ebla.cli.spark_options import MasterOption, ProgressOption, needing_spark, progress_bar, root_of
+from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
 
 RESTORE_EXAMPLES = examples(
     "ebla restore backups users_of_monday --of users",
@@ -53,6 +53,7 @@ def restore(
     with needing_spark():
         from ebla import pipeline
     where = Path(path)
+    check_tables(root)
     pipeline.list_backups(where).find(at, where)  # what is wrong with it is said before Spark starts
     with progress_bar(f"restore {table}", force=progress) as report:
         spark = pipeline.session(master, f"ebla restore {table}", log_level="OFF")

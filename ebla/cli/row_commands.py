@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 from typing import Annotated, Any
 
@@ -15,7 +15,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 import ebla
-from ebla.cli.context import ColumnsOption, JsonOption, StoreOption, TableArgument, column_names, examples, open_store
+from ebla.cli.context import (
+    ColumnsOption,
+    JsonOption,
+    StoreOption,
+    TableArgument,
+    column_names,
+    examples,
+    moment_of,
+    open_store,
+)
 from ebla.cli.failures import ExitCode, complain, guarded
 from ebla.cli.schema_text import bound_from_text, key_from_components
 from ebla.cli.sinks import RowFormat, json_rows, print_facts, print_rows, write_csv, write_json_lines, write_line
@@ -142,8 +151,9 @@ AsOfOption = Annotated[
     str | None,
     typer.Option(
         "--as-of",
-        metavar="TIME|TXN",
-        help="Read as of a transaction number, or a time: 2026-01-31T12:00:00, in UTC unless it has an offset.",
+        metavar="TIME|TXN|NAME",
+        help="Read as of a transaction number, a snapshot's name, or a time: 2026-01-31T12:00:00, in UTC unless it has "
+        "an offset.",
         show_default=False,
     ),
 ]
@@ -166,7 +176,7 @@ def get(
     with open_store(ctx, store) as db:
         target = db.table(table)
         row = target.get(
-            key_from_components(key or [], target.schema), columns=column_names(columns), as_of=_moment(as_of)
+            key_from_components(key or [], target.schema), columns=column_names(columns), as_of=_as_of(db, as_of)
         )
         schema = target.schema
     if row is None:
@@ -179,6 +189,10 @@ def get(
         print_facts(f"{table}, txn {row.txn}", shown.items())
 
 
+def _as_of(db: ebla.Database, text: str | None) -> int | datetime | None:
+    return None if text is None else moment_of(db, text, "--as-of")
+
+
 def _json_row(row: dict[str, Any], schema: TableSchema) -> dict[str, Any]:
     types = column_types(row, schema)
     return {
@@ -186,20 +200,6 @@ def _json_row(row: dict[str, Any], schema: TableSchema) -> dict[str, Any]:
         name: to_json(pa.array([value], pa.binary() if isinstance(value, bytes) else types[name]))[0]
         for name, value in row.items()
     }
-
-
-def _moment(text: str | None) -> int | datetime | None:
-    if text is None:
-        return None
-    if text.isdecimal():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ebla.RequestError(
-            f"--as-of {text!r} is neither a transaction number nor a time: write 2026-01-31T12:00:00"
-        ) from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 # --- scan ----------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def scan(
             prefix=None if prefix is None else bound_from_text(prefix, schema),
             columns=column_names(columns),
             where=None if where is None else to_expression(parse_where(where), schema),
-            as_of=_moment(as_of),
+            as_of=_as_of(db, as_of),
             limit=TABLE_ROWS_MAX + 1 if cut else limit,
             reverse=reverse,
         )

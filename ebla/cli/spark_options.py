@@ -6,7 +6,7 @@ Spark is imported, and started, only when such a command has looked at everythin
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,6 +45,19 @@ def root_of(ctx: typer.Context, store: Path | None) -> Path:
     """Return the root of the store that the options name."""
     shared: Context = ctx.obj
     return store or shared.store
+
+
+def check_tables(root: Path, tables: Iterable[str] = ()) -> None:
+    """Raise `StoreNotFound` or `UnknownTable` before Spark is started, which takes long."""
+    with needing_spark():
+        from ebla.pipeline.place import Place
+    known = Place.of(root).tables()
+    listed = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "") if known else "no tables yet"
+    for table in tables:
+        if table == "META" or table.startswith("sys."):
+            raise ebla.RequestError(f"{table!r} is a system table, which has no files: `ebla scan {table}` shows it")
+        if table not in known:
+            raise ebla.UnknownTable(f"there is no table {table!r}: the store has {listed}")
 
 
 @contextmanager
