@@ -30,7 +30,7 @@ def changes(
         typer.Option(
             "--since",
             metavar="TIME|TXN|NAME",
-            help="Changes after this moment, or snapshot with a name. To go on from: `snapshot` for all rows, or `now`.",
+            help="Changes after this moment. With --checkpoint or --follow also `snapshot`, for all rows, or `now`.",
             show_default=False,
         ),
     ] = None,

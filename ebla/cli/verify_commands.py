@@ -39,13 +39,18 @@ def repair(
     """Mend METADATA as far as nothing is lost by it: holes and overlaps of half a split, wrong references and names.
 
     Shows the plan; --apply carries it out, in one transaction for each table. Close the store first. What is told
-    without a repair needs a backup.
+    without a repair needs a backup; then the exit code is 6.
     """
     shared: Context = ctx.obj
     report = ebla.repair(store or shared.store, dry_run=not apply)
     _tell(report, json)
     if not json:
         write_line("repaired" if report.repaired else "nothing was changed")
+    left = sum(not finding.repair for finding in report.findings)
+    if left:
+        if not json:
+            write_line(f"{left} finding(s) without a repair: see `ebla restore --help`, or bring the files back")
+        raise typer.Exit(ExitCode.STORE)
 
 
 def _tell(report: ebla.VerifyReport, json: bool) -> None:

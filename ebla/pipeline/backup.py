@@ -93,7 +93,7 @@ def backup(
     began = time.monotonic()
     names = [tables] if isinstance(tables, str) else tables
     if names is not None and (not names or len(set(names)) != len(names)):
-        raise RequestError("no table is named, or one twice: name each once, or give None for all")
+        raise RequestError("no table is named, or one twice: name each once, or none to back up all")
     place = Place.of(source)
     target = check_backup_path(path, Path(place.root))
     known = list_backups(target) if target.is_dir() else Backups([], [], {})
@@ -236,7 +236,7 @@ def _copy(
     try:
         done = copy_files(spark, f"ebla-backup-{backup_id}", "copying", copies, progress)
     except MissingFile as error:
-        raise MissingFile(f"{error}; the table is damaged: see what ebla verify says") from None
+        raise MissingFile(f"{error}; the table is damaged, see `ebla verify`") from None
     for copy in copies:
         path = str(Path(copy.target).relative_to(target / backup_id))
         files.append(BackedUpFile(path, copy.bytes, done[copy.target], backup_id))

@@ -120,7 +120,7 @@ def copy_file(copy: Copy) -> Copied:
     try:
         source = open(copy.source, "rb", buffering=0)  # noqa: SIM115 - closed below
     except FileNotFoundError:
-        return Copied(copy.target, "", missing=True, problem="bring it back, or use another backup")
+        return Copied(copy.target, "", missing=True, problem="bring it back")
     with source:
         try:
             digest, size = _read(source) if aside is None else _write(source, aside)

@@ -145,7 +145,7 @@ def _former(place: Place, table: str, in_place: bool) -> str | None:
         raise UnknownTable(f"there is no table {table!r} to be replaced: restore it without in_place")
     if there is not None and not in_place:
         raise TableExists(
-            f"there is a table {table!r} already: restore under another name, or say that it is to be replaced"
+            f"there is a table {table!r} already: restore it under another name, or --in-place (in_place=True)"
         )
     return None if there is None else there.table_id
 

@@ -41,9 +41,23 @@ def test_a_table_is_backed_up_listed_and_restored(users: Cli) -> None:
     )
     assert len(users.scan("before")) == 3
     told = users.fails(ExitCode.REQUEST, "restore", "there", "users")
-    assert "say that it is to be replaced" in told
+    assert "--in-place" in told
     done = json.loads(users.fine("restore", "there", "users", "--at", first["id"], "--in-place", "--json").out)
     assert (done["in_place"], done["rows"], len(users.scan("users"))) == (True, 3, 3)
+
+
+def test_a_table_that_lost_a_file_is_told_by_repair_and_comes_back_from_a_backup(users: Cli) -> None:
+    users.fine("flush", "users")
+    users.fine("backup", "there")
+    (file,) = Path("store").glob("fragments/*/*.parquet")
+    file.unlink()
+    assert f"{file.name} is gone: bring it back; the table is damaged" in users.fails(ExitCode.STORE, "backup", "there")
+    told = users("repair", "--apply")
+    assert told.code == ExitCode.STORE
+    assert "1 finding(s) without a repair" in told.out
+    users.fine("restore", "there", "users", "--in-place")
+    assert len(users.scan("users")) == 3
+    users.fine("verify")
 
 
 def test_what_is_missing_damaged_or_unfinished_is_told(users: Cli) -> None:
@@ -66,7 +80,8 @@ def test_what_is_missing_damaged_or_unfinished_is_told(users: Cli) -> None:
     assert listed.code == ExitCode.STORE
     assert f"{file.name} is gone" in listed.out
     assert f"{file.name} is gone" in users.fails(ExitCode.STORE, "restore", "there", "copy", "--of", "users")
-    assert "not a directory" in users.fails(ExitCode.STORE, "backups", "nowhere")
+    told = users.fails(ExitCode.STORE, "backups", "nowhere")
+    assert told.rstrip().endswith("give the one that backups were made in")
     assert "one in the other" in users.fails(ExitCode.REQUEST, "backup", "store/backups")
     assert "there is no backup 2 in" in users.fails(ExitCode.REQUEST, "restore", "there", "copy", "--at", "2")
     assert "there is no table 'nobody'" in users.fails(ExitCode.REQUEST, "backup", "there", "nobody")

@@ -26,7 +26,9 @@ def test_changes_are_printed_as_json_lines(cli: Cli) -> None:
         "bob": {"user": "bob", "name": None, "_change": "erase", "_before": {"name": "bob"}},
         "dan": {"user": "dan", "name": None, "_change": "insert", "_before": None},
     }
-    cli.fails(ExitCode.REQUEST, "changes", "users", "--since", "yesterday")
+    assert "--since 'yesterday' is neither" in cli.fails(ExitCode.REQUEST, "changes", "users", "--since", "yesterday")
+    assert "--until 'later'" in cli.fails(ExitCode.REQUEST, "changes", "users", "--since", since, "--until", "later")
+    assert "give one of them" in cli.fails(ExitCode.REQUEST, "changes", "users", "--since", "now")
 
 
 def test_each_call_goes_on_where_the_one_before_ended(cli: Cli, tmp_path: Path) -> None:
@@ -41,3 +43,11 @@ def test_each_call_goes_on_where_the_one_before_ended(cli: Cli, tmp_path: Path) 
     assert "since when" in cli.fails(ExitCode.REQUEST, "changes", "users")
     assert "--until" in cli.fails(ExitCode.REQUEST, "changes", "users", "--until", "5", "--follow")
     cli.fails(ExitCode.REQUEST, "changes", "users", "--since", "yesterday", "--follow")
+
+
+def test_changes_since_a_snapshot_by_its_name(cli: Cli) -> None:
+    cli.fine("create", "users", "--key", "user:string", "--column", "name:string")
+    cli.fine("put", "users", json.dumps({"user": "ada", "name": "Ada"}))
+    cli.fine("snapshots", "--take", "monday")
+    cli.fine("put", "users", json.dumps({"user": "bob", "name": "Bob"}))
+    assert [row["user"] for row in cli.fine("changes", "users", "--since", "monday").rows] == ["bob"]

@@ -274,9 +274,11 @@ def test_scan_takes_a_part_of_the_table(users: Cli) -> None:
 def test_scan_and_get_look_back(users: Cli) -> None:
     txn = users.fine("put", "users", BOB).out.split()[-1]
     moment = datetime.now(UTC).isoformat()
+    for name in ("monday", "2026-01-01"):
+        users.fine("snapshots", "--take", name)
     users.fine("put", "users", '{"user": "bob", "day": "2026-01-01", "age": 99}')
     assert users.scan("users", "--prefix", "bob")[0]["age"] == 99
-    for as_of in (txn, moment):
+    for as_of in (txn, moment, "monday", "2026-01-01"):
         assert users.scan("users", "--prefix", "bob", "--as-of", as_of)[0]["age"] == 29
         got = users.fine("get", "users", "bob", "2026-01-01", "--as-of", as_of, "--json").out
         assert json.loads(got)["age"] == 29
@@ -338,7 +340,7 @@ def test_get_of_no_row_leaves_with_1(users: Cli) -> None:
         ("get users ada 2026-01-01 --columns ,", "--columns is empty"),
         ("scan users --where age>thirty", "'thirty' is not int32"),
         ("scan users --where age>", "ends where a value should follow"),
-        ("scan users --as-of yesterday", "neither a transaction number nor a time"),
+        ("scan users --as-of yesterday", "neither a transaction number nor a time nor a snapshot"),
         ("scan users --start [", "not a JSON array"),
         ("scan users --limit -1", "ebla scan --help"),
         ("scan users --format xml", "ebla scan --help"),

@@ -34,6 +34,7 @@ def test_compact_on_spark_works_beside_a_process_that_writes(cli: Cli) -> None:
         assert (done["files_read"], done["files_written"], done["tablets"]) == (3, 1, 1)
         assert cli.fine("compact", "--spark").out.startswith("compacted t: 4 to 2 file(s) in 2 tablet(s), ")
         assert [row["n"] for row in db.table("t").scan()] == [2, 2]
+        assert cli.fine("compact", "--spark", "--due").out == "nothing is due in t\n"
 
 
 def test_what_goes_with_spark_alone_is_refused_without_it(cli: Cli) -> None:

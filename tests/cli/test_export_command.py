@@ -33,8 +33,11 @@ def test_a_part_of_a_table_is_exported_as_csv(users: Cli) -> None:
 
 def test_the_summary_can_be_json_and_the_past_can_be_exported(users: Cli) -> None:
     txn = int(users.fine("erase", "users", "ada", "0").out.split()[-1])
+    users.fine("snapshots", "--take", "erased")
     before = users.fine("export", "users", "before", "--as-of", str(txn - 1), "--prefix", "ada", "--json")
-    after = users.fine("export", "users", "after", "--columns", "name", "--prefix", "ada", "--json")
+    after = users.fine(
+        "export", "users", "after", "--as-of", "erased", "--columns", "name", "--prefix", "ada", "--json"
+    )
     summaries = [json.loads(done.out) for done in (before, after)]
     assert [(one["rows"], one["format"], one["table"]) for one in summaries] == [
         (3, "parquet", "users"),
@@ -58,7 +61,7 @@ def test_progress_is_drawn_when_asked_for(users: Cli) -> None:
         (("users", "mine"), ExitCode.REQUEST, "mine is not empty"),
         (("users", "mine", "--overwrite"), ExitCode.REQUEST, "holds something else than an export"),
         (("users", "store/out"), ExitCode.REQUEST, "export to another place"),
-        (("users", "out", "--as-of", "soon"), ExitCode.REQUEST, "neither a txn nor a time"),
+        (("users", "out", "--as-of", "soon"), ExitCode.REQUEST, "--as-of 'soon' is neither"),
         (("users", "out", "--start", '["ada", "x"]'), ExitCode.REQUEST, "'x' is not int32"),
         (("users", "out", "--columns", "no"), ExitCode.REQUEST, "no column 'no'"),
         (("users", "out", "--store", "nowhere"), ExitCode.STORE, "there is no store at nowhere"),

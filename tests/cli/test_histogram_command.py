@@ -35,13 +35,15 @@ def test_a_histogram_is_shown_and_a_table_cut_by_it(cli: Cli) -> None:
     done = json.loads(cli.fine("presplit", "t", "--tablets", "3", "--json").out)
     assert (done["splits"], done["tablets"]) == (["100", "200"], 3)
     assert len(json.loads(cli.fine("tablets", "t", "--json").out)) == 3
-    assert "stays as it is" in cli.fine("presplit", "t", "--tablets", "2").out
+    assert "stays as it is, in 3 tablet(s): it has more" in cli.fine("presplit", "t", "--tablets", "2").out
+    assert "it has as many as asked for" in cli.fine("presplit", "t", "--tablets", "3").out
 
 
 def test_an_empty_table_is_cut_by_files(cli: Cli, tmp_path: Path) -> None:
     filled(cli)
     lines = "".join(f"{n:03},{n}\n" for n in range(300))
     (tmp_path / "more.csv").write_text(f"k,n\n{lines}")
+    assert "--from FILE" in cli.fine("presplit", "empty", "--tablets", "3").out
     assert "into 3 tablet(s), from 1" in cli.fine("presplit", "empty", "--tablets", "3", "--from", "more.csv").out
     assert "no table" in cli.fails(ExitCode.REQUEST, "presplit", "none", "--tablets", "3", "--from", "more.csv")
     cli.fails(ExitCode.REQUEST, "presplit", "empty", "--tablets", "3", "--from", "nothing.csv")

@@ -1,0 +1,47 @@
+"""The commands that run on Spark look at what can be wrong before they start it."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import pytest
+
+import ebla.pipeline
+from ebla.cli.failures import ExitCode
+from tests.cli.conftest import Cli
+
+COMMANDS = (
+    "export TABLE out",
+    "changes TABLE --since 1",
+    "changes TABLE --since snapshot --follow",
+    "inspect TABLE",
+    "compact TABLE --spark",
+    "histogram TABLE",
+    "presplit TABLE --tablets 2",
+    "backup backups TABLE",
+    "mirror TABLE reflection --checkpoint seen",
+)
+
+
+@pytest.fixture
+def unstarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(ebla.pipeline, "session", start)
+
+
+@pytest.mark.usefixtures("unstarted")
+@pytest.mark.parametrize("command", [*COMMANDS, "gc --spark", "restore . TABLE"])
+def test_a_store_that_is_not_there_is_told_before_spark_starts(cli: Cli, command: str) -> None:
+    assert "there is no store at" in cli.fails(ExitCode.STORE, *command.split())
+
+
+@pytest.mark.usefixtures("unstarted")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_table_that_is_not_there_is_told_before_spark_starts(cli: Cli, command: str) -> None:
+    cli.fine("create", "users", "--key", "user:string", "--column", "name:string")
+    told = cli.fails(ExitCode.REQUEST, *command.replace("TABLE", "nobody").split())
+    assert "there is no table 'nobody': the store has users; `ebla tables`" in told
+    told = cli.fails(ExitCode.REQUEST, *command.replace("TABLE", "sys.tables").split())
+    assert "`ebla scan sys.tables` shows it" in told
