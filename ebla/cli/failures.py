@@ -54,7 +54,11 @@ _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
     (errors.UnknownTable, "`ebla tables` lists what there is"),
     (errors.HistoryGone, "ask for a later moment; `ebla snapshots --take NAME` holds one for longer"),
     (errors.Conflict, "read the row again, then decide"),
-    (errors.StoreLocked, "wait until that process closes it; get, scan, describe, tables and stats work meanwhile"),
+    (
+        errors.StoreLocked,
+        "wait until that process closes it; get, scan, describe, tables and stats work meanwhile, and on Spark load, "
+        "export, backup, `compact --spark` and `gc --spark`",
+    ),
     (errors.Unavailable, "try again"),
     (errors.OutcomeUnknown, "look whether it has happened before you repeat it"),
     (errors.StoreNotFound, "check --store or EBLA_STORE; `ebla create` makes a store where there is none"),

@@ -80,7 +80,10 @@ def _mark(files: LocalFiles, mark: _Mark) -> None:
         if files.exists(MARK):
             found = _read_mark(files)
             if found != mark:
-                raise RequestError(f"{files.root} is a METADATA directory of another store, or another one of this")
+                raise RequestError(
+                    f"{files.root} is a METADATA directory of another store, or another one of this: name those of "
+                    "this store, in the order in which they were named first"
+                )
             return
         with files.create(MARK) as file:
             file.write(msgspec.json.encode(mark))
@@ -120,5 +123,5 @@ def stores_at(
             reason = "it belongs to another store"
         except (OSError, Corruption) as error:
             reason = str(error)
-        _log.warning("METADATA is not kept in %s now: %s", place, reason)
+        _log.warning("METADATA is not kept in %s now: %s: mount it, or see docs/operations.md", place, reason)
     return MetadataCopies(stores, len(names), snapshot_every)
