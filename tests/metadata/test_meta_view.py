@@ -61,7 +61,7 @@ def test_cells_say_what_the_table_and_its_tablets_are() -> None:
     assert cells == {
         (b"users", "schema:profile:columns"): b"name string, age int32",
         (b"users", "schema:profile:compression"): b"zstd",
-        (b"users", "schema:profile:blocksize"): b"262144",
+        (b"users", "schema:profile:blocksize"): b"393216",
         (b"users", "schema:profile:in-memory"): b"true",
         (b"users", "schema:profile:purge"): cells[b"users", "schema:profile:purge"],
         (b"users", "schema:events:columns"): b"click:, view:",

@@ -158,7 +158,7 @@ with ebla.open(root) as db:
 """
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["after", pytest.param("before", marks=pytest.mark.soak)])
 def test_a_driver_killed_at_the_commit_can_run_the_job_again(
     spark: SparkSession, root: str, tmp_path: Path, when: str
 ) -> None:

@@ -285,7 +285,7 @@ def test_writers_and_readers_go_on_while_tablets_are_cut_anew(tmp_path: Path) ->
         for thread in threads:
             thread.start()
         try:
-            for turn in range(4):
+            for turn in range(2):
                 table.split("0100")
                 table.split("0300")
                 table.compact()
