@@ -49,10 +49,13 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep all tests that need Spark in one process, where the tests are shared out among several; ZooKeeper too."""
+    """Where the tests are shared out among several processes, keep those of a file together that need Spark.
+
+    Each process then has a session of its own. Starting ZooKeeper is dearer than what its tests do: they stay in one.
+    """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if "spark" in fixtures:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.xdist_group(f"spark {item.path.name}"))
         elif "zookeeper_server" in fixtures:
             item.add_marker(pytest.mark.xdist_group("zookeeper"))
