@@ -31,6 +31,7 @@ def test_changes_are_printed_as_json_lines(cli: Cli) -> None:
     assert "give one of them" in cli.fails(ExitCode.REQUEST, "changes", "users", "--since", "now")
 
 
+@pytest.mark.soak
 def test_each_call_goes_on_where_the_one_before_ended(cli: Cli, tmp_path: Path) -> None:
     cli.fine("create", "users", "--key", "user:string", "--column", "name:string")
     cli.fine("put", "users", *(json.dumps({"user": u, "name": u}) for u in ("ada", "bob")))

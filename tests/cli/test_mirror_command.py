@@ -13,6 +13,7 @@ from tests.cli.conftest import Cli
 pytestmark = pytest.mark.usefixtures("spark")
 
 
+@pytest.mark.soak
 def test_a_mirror_is_made_and_brought_up_to_date(cli: Cli, tmp_path: Path) -> None:
     other = Cli(str(tmp_path / "other"))
     cli.fine("create", "users", "--key", "user:string", "--column", "name:string", "--group", "e:families=seen")

@@ -17,6 +17,7 @@ import pytest
 import ebla
 from ebla.schema import WILDCARD, Group, Schema
 from ebla.schema_change import Alteration, altered
+from tests.support.seeds import seeds
 
 from .alterations import any_change, columns_of
 from .comparing import as_rows, compare
@@ -195,7 +196,7 @@ def walk(path: Path, seed: int, steps: int) -> None:
         one.db.close()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(5, 10))
 def test_store_equals_model_through_any_change_of_the_schema(tmp_path: Path, seed: int) -> None:
     walk(tmp_path / "data", seed, 50)
 

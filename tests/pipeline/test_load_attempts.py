@@ -158,7 +158,8 @@ with ebla.open(root) as db:
 """
 
 
-@pytest.mark.parametrize("when", ["after", pytest.param("before", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("when", ["before", "after"])
 def test_a_driver_killed_at_the_commit_can_run_the_job_again(
     spark: SparkSession, root: str, tmp_path: Path, when: str
 ) -> None:

@@ -34,11 +34,12 @@ from tests.pipeline.replaying import (
 )
 from tests.recovery.test_reopening import apply
 from tests.support.logs import flipped
+from tests.support.seeds import seeds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SEEDS = 6
+SEEDS = 3
 SEEDS_SOAK = 100
 PLAIN = ebla.Schema(key={"k": "string"}, columns={"n": "int64", "text": "string"})
 
@@ -59,9 +60,7 @@ def segments(root: Path) -> list[Path]:
 # --- the outcome ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(SEEDS), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(SEEDS, SEEDS_SOAK))]
-)
+@pytest.mark.parametrize("seed", seeds(SEEDS, SEEDS_SOAK))
 def test_a_store_has_what_opening_would_have_given_it(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

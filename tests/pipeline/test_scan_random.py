@@ -24,6 +24,7 @@ from ebla.pipeline.sections import SectionPlan, plan_scan, read_section
 from ebla.pipeline.types import to_spark
 from ebla.settings import Settings
 from tests.pipeline.scanning import assert_same_rows, rows_of
+from tests.support.seeds import seeds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -229,7 +230,7 @@ def limits_of(dice: random.Random) -> Limits:
     )
 
 
-@pytest.mark.parametrize("seed", range(FRAME_SEEDS))
+@pytest.mark.parametrize("seed", seeds(8, FRAME_SEEDS))
 def test_a_frame_has_the_rows_of_a_scan(seed: int, root: str, spark: SparkSession) -> None:
     dice = random.Random(seed)
     limits = limits_of(dice)
@@ -285,7 +286,7 @@ def test_a_plan_of_a_table_that_was_altered_and_cut_has_the_rows_of_a_scan(tmp_p
     assert min(met["clean"], met["dirty"]) >= ALTERED_SEEDS / 4, met
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(2, 6))
 def test_a_frame_of_a_table_that_was_altered_and_cut_has_the_rows_of_a_scan(
     seed: int, root: str, spark: SparkSession
 ) -> None:

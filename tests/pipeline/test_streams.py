@@ -97,6 +97,7 @@ def test_a_table_streams_into_another_once_and_whole(sides: Sides, tmp_path: Pat
     assert len(sides.stores[0].snapshots()) == 1
 
 
+@pytest.mark.soak
 def test_a_function_for_each_batch_does_the_same(sides: Sides, tmp_path: Path, spark: SparkSession) -> None:
     copy = Copy(spark, *sides.paths, tmp_path / "checkpoint", max_rows="1000")
     sides.source.put(rows(range(50)))
