@@ -12,11 +12,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from ebla.client.coordination_place import COORDINATION_FILE, chosen_address, open_elsewhere
+from ebla.client.moments import AsOf
 from ebla.client.ownership import Ownership
 from ebla.client.owning import LOCK_FILE
 from ebla.client.snapshot import Snapshot
 from ebla.client.system_tables import is_system_table, system_table
-from ebla.client.table import AsOf, Table
+from ebla.client.table import Table
 from ebla.clock import Clock, SystemClock
 from ebla.coordination.service import CoordinationService
 from ebla.coordination.sqlite import SqliteCoordination

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import struct
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ebla.client.moments import AsOf, txn_of
 from ebla.client.replacing import last_of_each_key
 from ebla.client.rows import to_cells_batch, to_put_batch
 from ebla.client.scan import Position, Scan, beyond_python
-from ebla.client.snapshot import Snapshot
-from ebla.clock import microseconds_of, txn_at
+from ebla.client.sums import appended, count_of, incremented
+from ebla.clock import microseconds_of
 from ebla.errors import CannotJoin, Closed, Conflict, ReadOnly, RequestError, SchemaChanged, UnknownTable
 from ebla.ranges import ALL, KeyRange, successor
 from ebla.schema import TableSchema, Target
@@ -35,12 +35,10 @@ from ebla.tablet.table_state import TableState
 from ebla.tablet.view import TableView
 from ebla.tablet.write_path import Wait, schema_changed
 
-AsOf: TypeAlias = int | datetime | Snapshot | str
 CHANGE_ATTEMPTS_MAX = 1_000
 SCHEMA_ATTEMPTS_MAX = 100
 FOUND = "_found"
 
-_COUNTER = struct.Struct(">q")
 _Answer = TypeVar("_Answer")
 
 
@@ -203,39 +201,13 @@ class Table:
 
         In a cells group the number is a signed 64-bit integer, big-endian.
         """
-
         if isinstance(by, bool) or not isinstance(by, (int, float, Decimal)):
             raise RequestError(f"by is a number, not {by!r}")
-
-        def plus(target: Target, value: Any) -> Any:
-            if target.column is not None:
-                kind = target.column.type
-                if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
-                    raise RequestError(f"column {column!r} is {kind}: only numbers can be incremented")
-                return (value or 0) + by
-            if value is not None and len(value) != _COUNTER.size:
-                raise RequestError(f"{column!r} holds {len(value)} bytes: a counter has {_COUNTER.size}")
-            try:
-                return _COUNTER.pack((0 if value is None else _COUNTER.unpack(value)[0]) + by)
-            except struct.error as error:
-                raise RequestError(f"cannot add {by!r} to the counter {column!r}: {error}") from None
-
-        changed = self._modify(key, column, plus, wait)
-        return _COUNTER.unpack(changed)[0] if isinstance(changed, bytes) else changed
+        return count_of(self._modify(key, column, partial(incremented, column, by), wait))
 
     def append(self, key: object, column: str, suffix: Any, *, wait: Wait = "durable") -> Any:
         """Append to a string, binary value or list and return the whole. Nothing there counts as empty."""
-
-        def plus(target: Target, value: Any) -> Any:
-            kind = None if target.column is None else target.column.type
-            if kind is not None and not (kind in (pa.string(), pa.binary()) or pa.types.is_list(kind)):
-                raise RequestError(f"column {column!r} is {kind}: only text, bytes and lists can be appended to")
-            try:
-                return suffix if value is None else value + suffix
-            except TypeError as error:
-                raise RequestError(f"cannot append {suffix!r} to {column!r}: {error}") from None
-
-        return self._modify(key, column, plus, wait)
+        return self._modify(key, column, partial(appended, column, suffix), wait)
 
     def _modify(self, key: object, column: str, change: Callable[[Target, Any], Any], wait: Wait) -> Any:
         target = self.schema.resolve(column)
@@ -652,24 +624,6 @@ class Table:
         into these.
         """
         return sorted(set(self._state.view.metadata.files()))
-
-
-def txn_of(as_of: AsOf) -> int:
-    """Return the txn that `as_of` means: of a snapshot, itself, or the end of that microsecond."""
-    if isinstance(as_of, Snapshot):
-        return as_of.txn
-    if isinstance(as_of, datetime):
-        moment = as_of.replace(tzinfo=UTC) if as_of.tzinfo is None else as_of.astimezone(UTC)
-        since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-        return txn_at((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
-    if isinstance(as_of, bool) or not isinstance(as_of, (int, np.integer)) or as_of < 0:
-        raise RequestError(f"as_of is a txn, a datetime, a snapshot or the name of one, not {as_of!r}")
-    return int(as_of)
-
-
-def time_of(txn: int) -> datetime:
-    """Return the time at which `txn` was given out."""
-    return datetime.fromtimestamp(0, UTC) + (datetime.resolution * microseconds_of(txn))
 
 
 def _several_times(rows: object) -> object:

@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 import ebla
 from ebla.client.database import Database
-from ebla.client.table import time_of
+from ebla.client.moments import time_of
 from ebla.errors import HistoryGone, MissingFile, RequestError, StaleRoute, StoreError, TableUnloaded, UnknownTable
 from ebla.metadata.restoring import every_reference, pack_metadata, renamed_files
 from ebla.metadata.table_metadata import TableMetadata

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
 from ebla.client.database import Database
-from ebla.client.table import AsOf, txn_of
+from ebla.client.moments import AsOf, txn_of
 from ebla.clock import SystemClock, txn_at
 from ebla.errors import RequestError
 from ebla.pipeline.change_plan import check_since, steps, touched_rows

@@ -41,7 +41,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 from pyspark.sql.types import ArrayType, BinaryType, DataType, DayTimeIntervalType, MapType, StructType
 
 from ebla.client.database import Database
-from ebla.client.table import time_of
+from ebla.client.moments import time_of
 from ebla.errors import RequestError, StoreError
 from ebla.pipeline.export_manifest import (
     MANIFEST_NAME,

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from ebla.client.database import Database
 from ebla.client.database import open as open_database
-from ebla.client.table import AsOf, txn_of
+from ebla.client.moments import AsOf, txn_of
 from ebla.errors import EblaError, MissingFile, RequestError, SchemaChanged, UnknownTable
 from ebla.keys import KeyCodec
 from ebla.metadata.restoring import pack_metadata

@@ -6,9 +6,7 @@ the run is the answer, and the merge is skipped. Everything else goes through th
 
 from __future__ import annotations
 
-import heapq
-from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
@@ -31,6 +29,7 @@ from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP,
 from ebla.storage.topping import firsts_of_rows
 from ebla.tablet.folds import Fold, Folds
 from ebla.tablet.projection import Projection, join_rows
+from ebla.tablet.row_records import RowRecord, newest_first, resolve, visible_records
 from ebla.tablet.scopes import WHOLE, Scoped, covers, is_mixed, merge_scoped, restricted, scope_of
 from ebla.tablet.view import Sources, TableView, check_history
 
@@ -41,8 +40,6 @@ JOINED_RECORDS_MAX = 1_024
 # Versions that have been replaced are left out before a merge where they are many; else the merge does it quicker.
 THIN_RECORDS_MIN = 256
 THIN_SHARE_MAX = 0.7
-# From so many records of a row in one block on, only those that set something else than newer ones are looked at.
-CHAIN_RECORDS_MIN = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,12 +298,12 @@ class Reader:
             if records is None:
                 batch = self.read_row(view, tablet, row, point)
                 return None if batch is None else batch.select(projection.names).to_pylist()[0]
-            exists |= _resolve(records, wanted, values)
+            exists |= resolve(records, wanted, values)
         return values if exists else None
 
     def _records_of_row(
         self, view: TableView, tablet: TabletMetadata, group: int, row: bytes, as_of: int
-    ) -> Iterable[tuple[int, Block, int]] | None:
+    ) -> Iterable[RowRecord] | None:
         """Return the visible records of one row of a columns group as (txn, block, place), newest first.
 
         They are looked at as they are asked for: of a row that was updated a million times, only the newest few are.
@@ -345,8 +342,7 @@ class Reader:
             block, begin, end = places[0]
             if begin + 1 == end and block.txn_max <= as_of:
                 return [(block.txn_max, block, begin)]  # nothing to put in order, so its own txn is not needed
-        found = [_visible_records(block, begin, end, erased_at, as_of) for block, begin, end in places]
-        return found[0] if len(found) == 1 else heapq.merge(*found, key=_txn_of_record, reverse=True)
+        return newest_first([visible_records(*place, erased_at, as_of) for place in places])
 
     def read_row(self, view: TableView, tablet: TabletMetadata, row: bytes, point: ReadPoint) -> pa.RecordBatch | None:
         """Return one row as a batch of one, or None."""
@@ -458,69 +454,6 @@ class Reader:
 
 def _tail(ref: FragmentRef) -> Tail | None:
     return Tail(ref.tail_bytes, ref.tail_crc) if ref.tail_bytes else None
-
-
-def _visible_records(
-    block: Block, begin: int, end: int, erased_at: int, as_of: int
-) -> Iterator[tuple[int, Block, int]]:
-    """Yield the records at these places of one row, which stand newest first, with txns from `erased_at` to `as_of`."""
-    if block.txn is not None:
-        if erased_at <= block.txn <= as_of:
-            yield from ((block.txn, block, place) for place in range(begin, end))
-        return
-    txns = block.columns[TXN]
-    if block.txn_max > as_of:
-        begin = bisect_left(range(end), -as_of, begin, end, key=lambda place: -txns[place].as_py())
-    places: Iterable[int] = range(begin, end)
-    if not block.has_partial and not block.has_erasures:
-        places = range(begin, min(begin + 1, end))  # older ones set nothing else
-    elif block.has_partial and end - begin >= CHAIN_RECORDS_MIN:
-        places = _first_of_each_set(block, begin, end)
-    for place in places:
-        txn = txns[place].as_py()
-        if txn < erased_at:
-            return
-        yield txn, block, place
-
-
-def _first_of_each_set(block: Block, begin: int, end: int) -> list[int]:
-    """Return, of the places of one row, the first that sets each different list of columns: the others add nothing."""
-    codes, count = block.set_codes
-    chain = codes[begin:end]
-    if count > 64:
-        return sorted(begin + int(place) for place in np.unique(chain, return_index=True)[1])
-    return sorted(begin + int(same.argmax()) for code in range(count) if (same := chain == code).any())
-
-
-def _txn_of_record(record: tuple[int, Block, int]) -> int:
-    return record[0]
-
-
-def _resolve(
-    records: Iterable[tuple[int, Block, int]], wanted: Sequence[tuple[str, str]], values: dict[str, Any]
-) -> bool:
-    """Fill in the newest value of each wanted column from the records of one row, newest first; tell if it exists.
-
-    What the merge does for many rows, for the few records of one. `wanted` has names and field ids.
-    """
-    exists = False
-    for _, block, place in records:
-        columns = block.columns
-        if block.has_erasures and columns[ERASED][place].as_py():
-            break
-        exists = True
-        named = columns[SET][place].as_py() if block.has_partial else None
-        sets = columns.keys() if named is None else set(named.split()) & columns.keys()
-        missing = []
-        for name, field_id in wanted:
-            if field_id in sets:
-                values[name] = columns[field_id][place].as_py()
-            else:
-                missing.append((name, field_id))
-        if not missing:
-            break
-        wanted = missing
-    return exists
 
 
 @dataclass(frozen=True, slots=True)

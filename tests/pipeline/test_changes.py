@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import ebla
-from ebla.client.table import txn_of
+from ebla.client.moments import txn_of
 from ebla.errors import HistoryGone, RequestError
 from ebla.pipeline import changes
 from ebla.pipeline.change_plan import steps, touched_rows

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import ebla
-from ebla.client.table import time_of
+from ebla.client.moments import time_of
 from ebla.errors import HistoryGone, RequestError, SchemaChanged, UnknownTable
 from ebla.pipeline.changes import BEFORE, CHANGE
 from ebla.pipeline.stream_options import StreamReadOptions
