@@ -406,7 +406,7 @@ def test_damaged_store_leaves_with_6(users: Cli) -> None:
     users.fine("flush")
     for file in Path(users.store).rglob("*.parquet"):
         file.write_bytes(b"\x00" * file.stat().st_size)
-    users.fails(ExitCode.STORE, "scan", "users", "--format", "jsonl")
+    assert ".parquet" in users.fails(ExitCode.STORE, "scan", "users", "--format", "jsonl")
 
 
 def test_a_second_writer_leaves_with_4_and_readers_go_on(users: Cli, shell: Shell) -> None:

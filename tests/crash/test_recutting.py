@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from ebla.clock import ManualClock
-from tests.crash.journal import Expectations
+from tests.crash.episodes import FAULTS, Episodes
 from tests.crash.machine import Machine, Moment, bounded, open_store
 from tests.crash.story import (
     CALM,
@@ -29,7 +29,6 @@ from tests.crash.story import (
     unload,
 )
 from tests.crash.test_crash_points import played
-from tests.crash.test_failed_operations import DONE_BUT_FAILED, NO_SPACE, NOT_DONE
 from tests.support.simulated_files import Fault, FaultPlan
 
 USERS = ("ada", "bob", "emmy", "kurt", "max", "rosa", "sofia", "tim")
@@ -61,12 +60,7 @@ def story() -> list[Step]:
 
 
 STORY = story()
-EXPECTATIONS = Expectations(STORY)
-CUTTING = ("split", "join", "unload")
-
-
-def is_cutting(moment: Moment) -> bool:
-    return moment.statuses[-1:] == ("begun",) and STORY[len(moment.statuses) - 1].name.startswith(CUTTING)
+CUTTING = Episodes(STORY, CALM, lambda step: step.name.startswith(("split", "join", "unload")))
 
 
 def check(machine: Machine, moment: Moment, seed: int) -> int:
@@ -93,7 +87,7 @@ def check(machine: Machine, moment: Moment, seed: int) -> int:
 
 def test_after_a_crash_at_any_step_tablets_are_the_old_or_the_new_and_what_was_begun_is_finished() -> None:
     machine, moments = played(CALM, STORY)
-    cutting = [moment for moment in moments if is_cutting(moment)]
+    cutting = [moment for moment in moments if CUTTING.is_within(moment)]
     assert len(cutting) > 60
     assert {moment.label.split()[0] for moment in cutting} >= {"CompareAndSet"}
     assert bounded(lambda: sum(check(machine, m, n) for n, m in enumerate(cutting[::3])), 600) > len(cutting) // 3
@@ -108,7 +102,7 @@ def test_after_a_crash_at_every_operation_and_on_many_disks(seed: int) -> None:
 
 def run_with(fault: Fault, number: int) -> Machine:
     """Play the story with one operation failing, and check the store after it and when it is opened again."""
-    machine = Machine(STORY, CALM, EXPECTATIONS)
+    machine = CUTTING.machine()
     machine.files.plan = FaultPlan(at={number: fault})
     machine.play()
     if machine.db is not None:
@@ -124,41 +118,17 @@ def run_with(fault: Fault, number: int) -> Machine:
     return machine
 
 
-def operations_of_cutting() -> list[int]:
-    """Return the numbers of the operations that belong to splits, joins and unloads, of an undisturbed run."""
-    machine = Machine(STORY, CALM, EXPECTATIONS)
-    numbers: list[int] = []
-    before = 0
-
-    def note(step: Step) -> None:
-        nonlocal before
-        count = len(list(machine.files.record()))
-        if step.name.startswith(CUTTING):
-            numbers.extend(range(before, count))
-        before = count
-
-    bounded(lambda: machine.play(note))
-    assert not machine.errors
-    if machine.db is not None:
-        machine.db.close()
-    return numbers
-
-
-@pytest.mark.parametrize(
-    "fault", [NOT_DONE, DONE_BUT_FAILED, NO_SPACE], ids=["not done", "done but failed", "no space"]
-)
-def test_an_operation_that_fails_is_survived_or_told(fault: Fault) -> None:
-    numbers = operations_of_cutting()
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_operation_that_fails_is_survived_or_told(fault: str) -> None:
+    numbers = CUTTING.operations()
     errors = 0
     for number in numbers[:: max(1, len(numbers) // 8)]:
-        errors += len(bounded(lambda at=number: run_with(fault, at)).errors)
+        errors += len(bounded(lambda at=number: run_with(FAULTS[fault], at)).errors)
     assert errors
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "fault", [NOT_DONE, DONE_BUT_FAILED, NO_SPACE], ids=["not done", "done but failed", "no space"]
-)
-def test_every_operation_that_fails_is_survived_or_told(fault: Fault) -> None:
-    for number in operations_of_cutting():
-        bounded(lambda at=number: run_with(fault, at))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_operation_that_fails_is_survived_or_told(fault: str) -> None:
+    for number in CUTTING.operations():
+        bounded(lambda at=number: run_with(FAULTS[fault], at))

@@ -7,13 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ebla.coordination.memory import Fault as Lost
-from tests.crash.journal import Expectations
+from tests.crash.episodes import FAULTS, Episodes
 from tests.crash.machine import Machine, bounded
 from tests.crash.story import CALM, MIXED, Step, compact, create, drop, erase, erase_range, flush, gc, put, reopen
-from tests.crash.test_crash_points import check_all, played
-from tests.crash.test_failed_operations import DONE_BUT_FAILED, NO_SPACE, NOT_DONE
 from tests.support.bringing import bring
-from tests.support.simulated_files import Fault, FaultPlan
 
 EAGER = replace(CALM, garbage_age_seconds=0.0)
 
@@ -56,61 +53,26 @@ STORY = [
     gc(),
     reopen(),
 ]
-EXPECTATIONS = Expectations(STORY)
-
-
-def is_restore(begun: int) -> bool:
-    return STORY[begun - 1].name.startswith("restore")
-
-
-def check_crashes(share: int, disks_max: int) -> None:
-    machine, moments = played(EAGER, STORY)
-    restoring = [one for one in moments if one.statuses[-1:] == ("begun",) and is_restore(len(one.statuses))]
-    assert len(restoring) > 30
-    chosen = restoring[:: max(1, len(restoring) // share)]
-    assert bounded(lambda: check_all(machine, chosen, disks_max=disks_max), 3_600) >= len(chosen)
-
-
-def check_failures(fault: Fault, share: int) -> None:
-    """Let operations on files fail, those of a restore, one in each run."""
-    machine = Machine(STORY, EAGER, EXPECTATIONS)
-    numbers: list[int] = []
-    before = 0
-
-    def note(step: Step) -> None:
-        nonlocal before
-        count = len(list(machine.files.record()))
-        if step.name.startswith("restore"):
-            numbers.extend(range(before, count))
-        before = count
-
-    bounded(lambda: machine.play(note))
-    assert not machine.errors
-    errors = 0
-    for number in numbers[:: max(1, len(numbers) // share)]:
-        machine = Machine(STORY, EAGER, EXPECTATIONS)
-        machine.files.plan = FaultPlan(at={number: fault})
-        bounded(lambda one=machine: one.play(after_error=4))
-        errors += len(machine.errors)
-        check(machine, f"operation {number} {fault}")
-    assert errors
+RESTORES = Episodes(STORY, EAGER, lambda step: step.name.startswith("restore"))
 
 
 def check_requests(fault: Lost, share: int) -> None:
     """Let requests to the coordination service get lost, those of a restore, one in each run."""
-    machine = Machine(STORY, EAGER, EXPECTATIONS)
+    machine = RESTORES.machine()
     seen: list[tuple[str, int]] = []
     machine.faults = lambda name, paths: seen.append((name, len(machine.journal.statuses)))
     bounded(machine.play)
     changing = [
-        n for n, (name, begun) in enumerate(seen) if name not in ("read", "list", "watch") and is_restore(begun)
+        n
+        for n, (name, begun) in enumerate(seen)
+        if name not in ("read", "list", "watch") and RESTORES.is_meant(STORY[begun - 1])
     ]
     # The one by which a table takes the place of another is always among them.
     multis = [n for n in changing if seen[n][0] == "multi"]
     assert len(multis) >= 4
     assert len(changing) > 12
     for number in sorted({*changing[:: max(1, len(changing) // share)], multis[1]}):
-        machine = Machine(STORY, EAGER, EXPECTATIONS)
+        machine = RESTORES.machine()
         requests = iter(range(1_000_000))
         machine.faults = lambda name, paths, at=number, them=requests: fault if next(them) == at else None
         bounded(lambda one=machine: one.play(lambda step: one.nodes.deliver() and None, after_error=4))
@@ -130,11 +92,11 @@ def check(machine: Machine, where: str) -> None:
 
 
 def test_after_a_crash_at_any_step_the_table_is_there_as_a_whole_or_not_at_all() -> None:
-    check_crashes(share=10, disks_max=1)
+    RESTORES.crash(images_max=10)
 
 
 def test_an_operation_that_fails_is_survived_or_told() -> None:
-    check_failures(NOT_DONE, share=3)
+    assert RESTORES.fail_some(FAULTS["not done"], 3)
 
 
 @pytest.mark.parametrize("fault", [Lost.LOSE_REPLY, Lost.DELAY])
@@ -144,8 +106,6 @@ def test_a_request_to_the_coordination_service_that_is_lost_is_survived_or_told(
 
 @pytest.mark.soak
 def test_every_crash_and_every_failure_of_a_restore() -> None:
-    check_crashes(share=10_000, disks_max=8)
-    for operation in (NOT_DONE, DONE_BUT_FAILED, NO_SPACE):
-        check_failures(operation, share=10_000)
+    RESTORES.everything()
     for request in Lost:
         check_requests(request, share=10_000)

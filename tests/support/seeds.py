@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 
-def seeds(few: int, all_of_them: int, first: int = 0) -> list[Any]:
+def seeds(few: int, all_of_them: int) -> list[Any]:
     """Return so many seeds, those behind the `few` first ones marked for the soak."""
-    numbers = range(first, first + all_of_them)
-    return [*numbers[:few], *(pytest.param(number, marks=pytest.mark.soak) for number in numbers[few:])]
+    return [*range(few), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(few, all_of_them))]
