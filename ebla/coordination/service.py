@@ -25,6 +25,7 @@ What every implementation keeps, and one contract suite checks on all:
 from __future__ import annotations
 
 import builtins
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -59,6 +60,8 @@ __all__ = [
 
 # What fits into a ZooKeeper node with room to spare: what works with one implementation works with all.
 VALUE_BYTES_MAX = 512 * 1024
+
+_SPECIAL = re.compile("[\ufff0-\uffff]")  # ZooKeeper has no such names
 
 
 # --- errors --------------------------------------------------------------------------------------
@@ -169,7 +172,7 @@ def check_path(path: str) -> str:
         not isinstance(path, str)
         or any(segment in ("", ".", "..") for segment in path.split("/"))
         or not path.isprintable()
-        or any("\ufff0" <= character <= "\uffff" for character in path)  # ZooKeeper has no such names
+        or (not path.isascii() and _SPECIAL.search(path))
     ):
         raise InvalidNode(f"{path!r} cannot name a node: use names joined by '/', none of them empty, '.' or '..'")
     return path

@@ -27,7 +27,6 @@ import google_crc32c
 from ebla.clock import Clock
 from ebla.coordination.lease import NodeLease, take_lease
 from ebla.coordination.service import (
-    Check,
     CompareAndSet,
     CoordinationFailed,
     CoordinationService,
@@ -148,7 +147,6 @@ class SqliteCoordination(CoordinationService):
         try:
             connection.execute("BEGIN IMMEDIATE")
             results = [_apply(connection, operation) for operation in operations]
-            _trim_changes(connection)
             committing = True
             connection.execute("COMMIT")
         except BaseException as error:
@@ -269,6 +267,15 @@ def _checksum(path: str, value: bytes) -> int:
 
 def _apply(connection: sqlite3.Connection, operation: Operation) -> int | None:
     path = operation.path
+    if isinstance(operation, CompareAndSet):
+        # Nearly always it fits: then it is one statement.
+        version = operation.expected_version + 1
+        sql = "UPDATE nodes SET value = ?, version = ?, checksum = ? WHERE path = ? AND version = ?"
+        checksum = _checksum(path, operation.value)
+        found = connection.execute(sql, (operation.value, version, checksum, path, operation.expected_version))
+        if found.rowcount == 1:
+            _record_change(connection, path)
+            return version
     row = connection.execute("SELECT version FROM nodes WHERE path = ?", (path,)).fetchone()
     if isinstance(operation, Create):
         if row is not None:
@@ -282,35 +289,21 @@ def _apply(connection: sqlite3.Connection, operation: Operation) -> int | None:
         return 1
     if row is None:
         raise NodeMissing(path, "there is no node")
-    (version,) = row
-    if version != operation.expected_version:
-        raise VersionConflict(path, f"expected version {operation.expected_version}, found {version}")
-    match operation:
-        case CompareAndSet():
-            connection.execute(
-                "UPDATE nodes SET value = ?, version = ?, checksum = ? WHERE path = ?",
-                (operation.value, version + 1, _checksum(path, operation.value), path),
-            )
-            _record_change(connection, path)
-            return int(version + 1)
-        case Delete():
-            # '0' is the character after '/': everything below the path, and nothing else, sorts between the two.
-            sql = "SELECT 1 FROM nodes WHERE path > ? AND path < ? LIMIT 1"
-            if connection.execute(sql, (f"{path}/", f"{path}0")).fetchone() is not None:
-                raise NodeNotEmpty(path, "there are nodes below it")
-            connection.execute("DELETE FROM nodes WHERE path = ?", (path,))
-            _record_change(connection, path)
-        case Check():
-            pass
+    if row[0] != operation.expected_version:
+        raise VersionConflict(path, f"expected version {operation.expected_version}, found {row[0]}")
+    if isinstance(operation, Delete):
+        # '0' is the character after '/': everything below the path, and nothing else, sorts between the two.
+        sql = "SELECT 1 FROM nodes WHERE path > ? AND path < ? LIMIT 1"
+        if connection.execute(sql, (f"{path}/", f"{path}0")).fetchone() is not None:
+            raise NodeNotEmpty(path, "there are nodes below it")
+        connection.execute("DELETE FROM nodes WHERE path = ?", (path,))
+        _record_change(connection, path)
     return None
 
 
 def _record_change(connection: sqlite3.Connection, path: str) -> None:
-    connection.execute("INSERT INTO changes (path) VALUES (?)", (path,))
-
-
-def _trim_changes(connection: sqlite3.Connection) -> None:
-    # The newest is never removed: revisions are counted from it.
-    (newest,) = connection.execute("SELECT coalesce(max(revision), 0) FROM changes").fetchone()
-    if newest % _CHANGES_TRIM_EVERY == 0:
-        connection.execute("DELETE FROM changes WHERE revision <= ?", (newest - _CHANGES_KEPT,))
+    revision = connection.execute("INSERT INTO changes (path) VALUES (?)", (path,)).lastrowid
+    assert revision is not None
+    if revision % _CHANGES_TRIM_EVERY == 0:
+        # The newest is never removed: revisions are counted from it.
+        connection.execute("DELETE FROM changes WHERE revision <= ?", (revision - _CHANGES_KEPT,))

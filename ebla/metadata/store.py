@@ -25,7 +25,7 @@ import msgspec
 from ebla.errors import Corruption, EblaError, MissingFile, StoreError
 from ebla.metadata.changes import Change, RequirementFailed, apply
 from ebla.metadata.table_metadata import InvalidMetadata, TableMetadata
-from ebla.metadata.transaction_file import ChangeRecord, Record, SnapshotRecord, decode, encode, leads_to
+from ebla.metadata.transaction_file import ChangeRecord, Record, SnapshotRecord, check_bytes, decode, encode, leads_to
 from ebla.storage.files import Files, parent_of
 
 __all__ = ["DIRECTORY", "MetadataNotSaved", "MetadataStore"]
@@ -79,8 +79,13 @@ class MetadataStore:
             record = ChangeRecord(
                 metadata.table_id, base.txnid, metadata.txnid, metadata.sequence, checksum, tuple(changes)
             )
-        self.write(metadata.table_id, metadata.txnid, encode(record))
-        self._headers[_path(metadata.table_id, metadata.txnid)] = _header_of(record)
+        path = _path(metadata.table_id, metadata.txnid)
+        self._headers[path] = _header_of(record)  # first: who prunes meanwhile must not read half a file
+        try:
+            self.write(metadata.table_id, metadata.txnid, encode(record))
+        except BaseException:
+            self._headers.pop(path, None)
+            raise
 
     def write(self, table_id: str, txnid: str, content: bytes) -> None:
         """Make the file of a transaction durable; `MetadataNotSaved`, and no file, if that fails."""
@@ -223,17 +228,28 @@ class MetadataStore:
     def record(self, table_id: str, txnid: str) -> Record:
         """Read the file of one transaction."""
         path = _path(table_id, txnid)
-        try:
-            content = self._files.read(path)
-        except FileNotFoundError:
-            raise MissingFile(f"{path} is missing: METADATA refers to it; restore it from a backup") from None
-        except OSError as error:
-            raise StoreError(f"{path} cannot be read: {error}") from error
-        record = decode(content, path)
+        record = decode(self._content(path), path)
         if (record.table_id, record.txnid) != (table_id, txnid):
             raise Corruption(path, f"it holds transaction {record.txnid} of table {record.table_id}")
         self._headers[path] = _header_of(record)
         return record
+
+    def _content(self, path: str) -> bytes:
+        try:
+            return self._files.read(path)
+        except FileNotFoundError:
+            raise MissingFile(f"{path} is missing: METADATA refers to it; restore it from a backup") from None
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read: {error}") from error
+
+    def _whole(self, table_id: str, txnid: str) -> _Header:
+        """Return what is known of a transaction whose file is read, and found whole."""
+        path = _path(table_id, txnid)
+        known = self._headers.get(path)
+        if known is None:
+            return _header_of(self.record(table_id, txnid))
+        check_bytes(self._content(path), path)
+        return known
 
     def _header(self, table_id: str, txnid: str) -> _Header:
         """Return what is known of a transaction, or read it."""
@@ -254,14 +270,16 @@ class MetadataStore:
 
         What the current one is loaded from is read; if it cannot be, this is no time to remove anything.
         """
-        kept = set()
-        base: str | None = None
-        for record in self.history(table_id, current_txnid):
-            kept.add(record.txnid)
-            base = record.base
-            if isinstance(record, SnapshotRecord):
-                break
-        snapshots = 1
+        kept: set[str] = set()
+        base: str | None = current_txnid
+        snapshots = 0
+        while base is not None and not snapshots:
+            header = self._whole(table_id, base)
+            if base in kept:
+                raise Corruption(_path(table_id, base), "it is an ancestor of itself")
+            kept.add(base)
+            snapshots += header.is_snapshot
+            base = header.base
         with contextlib.suppress(MissingFile):
             while base is not None and snapshots < _SNAPSHOTS_KEPT:
                 header = self._header(table_id, base)
@@ -283,11 +301,13 @@ class MetadataStore:
                 if self._header(table_id, txnid).sequence > current.sequence:
                     continue
                 self._files.delete(info.path)
-                self._headers.pop(info.path, None)
+                removed.append(txnid)
+            except (FileNotFoundError, MissingFile):
+                pass  # somebody else has removed it
             except (EblaError, OSError) as error:
                 _log.warning("keeping %s: %s", info.path, error)
                 continue
-            removed.append(txnid)
+            self._headers.pop(info.path, None)
         return removed
 
 

@@ -18,7 +18,6 @@ not fit fails alone.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,13 +31,12 @@ from ebla.errors import Corruption, EblaError, MissingFile, OutcomeUnknown, Unav
 from ebla.metadata.changes import Change, update
 from ebla.metadata.directory import TableDirectory
 from ebla.metadata.group_commit import CommitQueue, Request
+from ebla.metadata.pruner import Pruner
 from ebla.metadata.store import MetadataStore
 from ebla.metadata.table_config import TableConfig, TableEntry, config_path, encode_config, name_path
 from ebla.metadata.table_metadata import InvalidMetadata, TableMetadata
 
 __all__ = ["MetadataServer"]
-
-_log = logging.getLogger(__name__)
 
 _CommitRequest: TypeAlias = Request[tuple[Change, ...], TableMetadata]
 
@@ -65,10 +63,12 @@ class MetadataServer:
         new_id: Callable[[], str],
         attempts_max: int = 64,
         pause_seconds: float = 0.05,
+        prune_in_background: bool = True,
     ) -> None:
         """`new_id` gives out transaction ids that are never given out again, by whomever (128 random bits, say).
 
         `attempts_max` bounds the retries after lost races and lost replies; `pause_seconds` lies between the latter.
+        Old transactions are removed by a thread of their own unless `prune_in_background` is false.
         """
         # Set once.
         self.directory = TableDirectory(coordination, clock, attempts_max=attempts_max, pause_seconds=pause_seconds)
@@ -79,6 +79,7 @@ class MetadataServer:
         self._new_id = new_id
         self._attempts_max = attempts_max
         self._pause_seconds = pause_seconds
+        self._pruner = Pruner(store, in_background=prune_in_background)
         self._lock = threading.Lock()
         self._current: dict[str, _Current] = {}  # guarded by _lock
         self._queues: dict[str, CommitQueue[tuple[Change, ...], TableMetadata]] = {}  # guarded by _lock
@@ -228,7 +229,7 @@ class MetadataServer:
             for request in accepted:
                 request.answer(metadata)
             if self._store.is_snapshot(metadata):
-                self._prune(table_id, metadata.txnid)
+                self._pruner.wish(table_id, metadata.txnid)
             return
         raise Unavailable(f"others changed table {table_id} faster each time: nothing was changed, try again")
 
@@ -281,11 +282,9 @@ class MetadataServer:
             "read the table's metadata before repeating it"
         )
 
-    def _prune(self, table_id: str, txnid: str) -> None:
-        try:
-            self._store.prune(table_id, txnid)
-        except (EblaError, OSError) as error:
-            _log.warning("old METADATA of table %s stays for now: %s", table_id, error)
+    def finish_pruning(self) -> None:
+        """Return when no old transaction is being removed any more, before the files are left to somebody else."""
+        self._pruner.wait()
 
     # --- tables ----------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from ebla.metadata.sharing import shared
 from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
 from ebla.schema import decode_hook, encode_hook
 
-__all__ = ["ChangeRecord", "Record", "SnapshotRecord", "decode", "encode", "leads_to"]
+__all__ = ["ChangeRecord", "Record", "SnapshotRecord", "check_bytes", "decode", "encode", "leads_to"]
 
 MAGIC = b"EBLAMETA"
 FORMAT_VERSION = 3
@@ -127,8 +127,8 @@ def encode(record: Record) -> bytes:
     return b"".join((fields, _CRC.pack(_crc(fields, body)), body))
 
 
-def decode(content: bytes, file: str) -> Record:
-    """Return what `encode` was given; `Corruption` that names `file` if a single bit differs."""
+def check_bytes(content: bytes, file: str) -> tuple[int, int, bytes]:
+    """Return version, kind and body of a file; `Corruption` that names `file` if a single bit differs."""
     if len(content) < _HEADER_BYTES:
         raise Corruption(file, f"{len(content)} bytes are too few for a METADATA file")
     fields, body = content[: _FIELDS.size], content[_HEADER_BYTES:]
@@ -139,6 +139,12 @@ def decode(content: bytes, file: str) -> Record:
         raise Corruption(file, f"the body has {len(body)} bytes and should have {length}", _HEADER_BYTES)
     if _CRC.unpack_from(content, _FIELDS.size) != (_crc(fields, body),):
         raise Corruption(file, "the checksum is wrong")
+    return version, kind, body
+
+
+def decode(content: bytes, file: str) -> Record:
+    """Return what `encode` was given; `Corruption` that names `file` if a single bit differs."""
+    version, kind, body = check_bytes(content, file)
     if version > FORMAT_VERSION:
         raise FormatTooNew(f"{file}: format {version} is newer than this version of Ebla, which knows {FORMAT_VERSION}")
     try:

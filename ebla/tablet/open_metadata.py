@@ -25,15 +25,24 @@ def open_metadata(
     snapshot_every: int = 32,
     *,
     read_only: bool = False,
+    prune_in_background: bool = False,
 ) -> MetadataServer:
     """Return what coordinates METADATA of a store: one server, or several where there are further directories.
 
-    For changes, the caller has the store for itself.
+    For changes, the caller has the store for itself. Who lets old transactions be removed in the background waits for
+    that (`finish_pruning`) before letting the store go.
     """
     identity = identity or read_identity(coordination)
     store = stores_at(coordination, files, identity.cluster, identity.server, snapshot_every)
     if read_only or not isinstance(store, MetadataCopies):
-        return MetadataServer(coordination, store, clock, server_id=identity.server, new_id=new_id)
+        return MetadataServer(
+            coordination,
+            store,
+            clock,
+            server_id=identity.server,
+            new_id=new_id,
+            prune_in_background=prune_in_background,
+        )
     names = copy_names(identity.server, recorded_places(coordination))
     servers = MetadataServers(coordination, store, clock, server_ids=names, new_id=new_id)
     servers.start()

@@ -93,7 +93,14 @@ def open_store(
     if metadata_places is not None and not read_only:
         record_places(coordination, identity.cluster, metadata_places)
     metadata = open_metadata(
-        coordination, files, clock, new_id, identity, settings.metadata_snapshot_every, read_only=read_only
+        coordination,
+        files,
+        clock,
+        new_id,
+        identity,
+        settings.metadata_snapshot_every,
+        read_only=read_only,
+        prune_in_background=settings.background_compaction,
     )
     parts = _Parts(files, coordination, metadata, clock, settings, identity, new_id)
     try:

@@ -300,6 +300,7 @@ class TabletStore:
         try:
             self._stop_writing()
         finally:
+            self.metadata.finish_pruning()
             self.scan_pool.shutdown(cancel_futures=True)
             self._writes.stop()
 
@@ -337,6 +338,7 @@ class TabletStore:
             self._shaper.stop()
             self._compactor.stop()
             self._flusher.stop()
+            self.metadata.finish_pruning()
         self.preloader.stop()
         self.scan_pool.shutdown(cancel_futures=True)
         self._writes.stop()

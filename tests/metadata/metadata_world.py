@@ -75,6 +75,7 @@ class World:
             server_id=name,
             new_id=ids or (lambda: f"{name}-{next(numbers):04d}"),
             attempts_max=attempts_max,
+            prune_in_background=False,  # or steps would come in another order each time
         )
         server.client = coordination  # for tests to give it faults
         return server

@@ -677,5 +677,7 @@ def test_threads_and_servers_on_real_files_lose_nothing(tmp_path: Path) -> None:
     assert sorted(job for job, _ in latest.jobs) == sorted(
         f"j{number}-{turn}" for number in range(6) for turn in range(10)
     )
+    for server in servers:
+        server.finish_pruning()
     for service in (*services, reader):
         service.close()
