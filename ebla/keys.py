@@ -58,8 +58,9 @@ class KeyCodec:
         self._is_fixed = len(self._fixed_parts) == len(self._parts)
         self.is_simple = len(self._parts) == 1 and not self._is_fixed
         """Whether the key is one binary or string column, which is its own row."""
+        self._is_binary = self.is_simple and self.types[0] == pa.binary()
         if self.is_simple:
-            self.encode = self._encode_binary if self.types[0] == pa.binary() else self._encode_string
+            self.encode = self._encode_binary if self._is_binary else self._encode_string
         elif len(self.key) == 1:
             self.encode = self._encode_scalar
         else:
@@ -188,6 +189,11 @@ class KeyCodec:
 
     def encode_many(self, keys: Sequence[object] | pa.Array | pa.ChunkedArray | pa.Table | pa.RecordBatch) -> pa.Array:
         """Return the rows of many keys, in their order: each as `encode` takes it, or Arrow columns of them."""
+        if type(keys) in (list, tuple) and self._is_binary:
+            rows = _rows_of_bytes(keys)
+            if rows is not None:
+                self._check_lengths(rows)
+                return rows
         if isinstance(keys, (str, bytes)) or not (isinstance(keys, Collection) or hasattr(keys, "__arrow_c_stream__")):
             raise InvalidKey(f"keys is a list of keys, not {_shown(keys)}")
         if hasattr(keys, "columns") and hasattr(keys, "__arrow_c_stream__") and not isinstance(keys, pa.Table):
@@ -200,11 +206,6 @@ class KeyCodec:
             if len(self.key) != 1:
                 raise InvalidKey(f"a key of this table is {self._shape()}: give a table with these columns")
             return self.encode_arrays([self._fit(keys, 0)])
-        if self.is_simple and self.types[0] == pa.binary():
-            rows = _rows_of_bytes(keys)
-            if rows is not None:
-                self._check_lengths(rows)
-                return rows
         kinds = set(map(type, keys))
         if len(self.key) == 1 and not any(issubclass(kind, (tuple, list, Mapping)) for kind in kinds):
             columns: list[Sequence[object]] = [keys]
@@ -354,12 +355,13 @@ def _rows_of_bytes(keys: Sequence[Any]) -> pa.Array | None:
         data = b"".join(keys)
     except TypeError:
         return None
-    if set(map(type, keys)) != {bytes} or len(data) > _ARRAY_BYTES_MAX:
+    count = len(keys)
+    if len(data) > _ARRAY_BYTES_MAX or [*map(type, keys)].count(bytes) < count:
         return None
-    lengths = set(map(len, keys))
-    if len(lengths) != 1:
+    width = len(data) // max(1, count)
+    if not width or [*map(len, keys)].count(width) < count:
         return pa.array(keys, pa.binary())
-    offsets = np.arange(len(keys) + 1, dtype=np.int32) * np.int32(lengths.pop())
+    offsets = np.arange(0, width * (count + 1), width, dtype=np.int32)
     return pa.Array.from_buffers(pa.binary(), len(keys), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 

@@ -38,8 +38,11 @@ from ebla.tablet.write_path import Wait, schema_changed
 CHANGE_ATTEMPTS_MAX = 1_000
 SCHEMA_ATTEMPTS_MAX = 100
 FOUND = "_found"
+# From so many keys on, it is worth a look whether they stand one after the other in a file.
+NEIGHBOURS_MIN = 32
 
 _Answer = TypeVar("_Answer")
+_ALL_FOUND = pa.repeat(True, 4096)
 
 
 class Row(dict[str, Any]):
@@ -398,17 +401,24 @@ class Table:
         """
         codec = self._state.codec
         asked = codec.encode_many(keys)
+        txn = self._txn(as_of, False)
+        if len(asked) >= NEIGHBOURS_MIN and self._state.door.is_open:
+            view = self._state.view  # after the txn, so that it has everything up to it
+            point = ReadPoint(txn, view.parts.projection(columns))
+            neighbours = view.parts.reader.read_neighbours(view, asked, point)
+            if neighbours is not None:
+                return pa.Table.from_batches([neighbours]).append_column(FOUND, _all_found(len(asked)))
         rows, back = asked, None
         if not is_strictly_sorted(asked):
             order, repeats = sort_rows(asked)
             rows = asked.take(pa.array(order[~repeats]))
             back = np.empty(len(order), dtype=np.int64)
             back[order] = np.cumsum(~repeats) - 1
-        found = self._read_rows(rows, columns, self._txn(as_of, False))
+        found = self._read_rows(rows, columns, txn)
         if found.num_rows == len(rows):
             if back is not None:
                 found = found.combine_chunks().take(pa.array(back))
-            return found.append_column(FOUND, pa.repeat(True, len(asked)))
+            return found.append_column(FOUND, _all_found(len(asked)))
         # The columns of the key come first, whatever they are called by now.
         there = codec.encode_arrays([_one(found.column(at)) for at in range(len(self.key_names))])
         places = pc.index_in(asked, value_set=there)
@@ -631,6 +641,10 @@ def _several_times(rows: object) -> object:
     if isinstance(rows, pa.RecordBatchReader):
         return rows.read_all()
     return list(rows) if isinstance(rows, Iterator) else rows
+
+
+def _all_found(count: int) -> pa.Array:
+    return _ALL_FOUND.slice(0, count) if count <= len(_ALL_FOUND) else pa.repeat(True, count)
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -27,7 +27,7 @@ from ebla.storage.bloom import bitset_of, key_hash, may_contain
 from ebla.storage.cache import BlockCache
 from ebla.storage.files import Files
 from ebla.storage.fragment_format import FIELD_ID, FOOTER_KEY, FORMAT_VERSION, Footer, Tail
-from ebla.storage.order import Words, common_prefix_length, key_words, lower_bound, upper_bound
+from ebla.storage.order import Words, common_prefix_length, key_words, lower_bound, upper_bound, word_of
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
 from ebla.storage.stretch import Stretches, neighbours_at, places_of
 
@@ -94,6 +94,7 @@ class Fragment:
         self._stretches = Stretches(
             self._cached_as, cache, self.footer.block_rows, block_bytes, self._decode, self._of_block
         )
+        self._skip = common_prefix_length(self.footer.first, self.footer.last)
         self._inner: list[int] | None = None  # found when first asked for
         # Guarded by _lock.
         self._idle: list[pq.ParquetFile] = [reader]
@@ -326,11 +327,25 @@ class Fragment:
             begin = stop
         return runs
 
+    def find_neighbours(self, rows: pa.Array) -> Run | None:
+        """Return the records of rows that are just those from one to another in this file, in order; None if not.
+
+        To find that out is quick where the index of the file is at hand, and is not tried where it is not.
+        """
+        words: Words | None = self._cache.get((self.file, "rows"), is_last=False) if self.footer.unique else None
+        if words is None:
+            return None
+        begin = int(words.searchsorted(np.uint64(word_of(rows[0].as_py(), self._skip))))
+        end = begin + len(rows)
+        if end > len(words) or int(words[end - 1]) != word_of(rows[-1].as_py(), self._skip):
+            return None
+        records = self._stretches.slice(begin, end, None)
+        return Run(records, self._txn) if records.column(ROW).equals(rows) else None
+
     def _find_by_index(self, rows: pa.Array, columns: Sequence[str] | None) -> list[Run]:
         """Find many rows at once in an index of all rows of the file, for files with one record per row."""
-        skip = common_prefix_length(self.footer.first, self.footer.last)
-        words, first = self._row_index(skip, rows)
-        asked = key_words(rows, skip)
+        words, first = self._row_index(self._skip, rows)
+        asked = key_words(rows, self._skip)
         wanted = columns if columns is None or ROW in columns else [ROW, *columns]
         begin = neighbours_at(words, asked)
         if begin is not None:

@@ -117,8 +117,14 @@ class Stretches:
 
     def slice(self, begin: int, end: int, columns: Sequence[str] | None) -> pa.RecordBatch:
         """Return the records at the places from begin to end, with the given columns or all."""
-        found = []
         number = bisect_right(self._end_list, begin)
+        if self._blocks_each > 1 and number < len(self._end_list):
+            stretch = self._cache.get((self._file, "stretch", number // self._blocks_each), is_last=False)
+            if stretch is not None:
+                within = begin - self._first_place(stretch.first_block)
+                if within + end - begin <= stretch.records.num_rows:
+                    return _with(stretch.records, columns).slice(within, end - begin)
+        found = []
         while begin < end:
             first = self._end_list[number] - self._block_rows[number]
             length = min(end, self._end_list[number]) - begin

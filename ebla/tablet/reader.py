@@ -374,6 +374,30 @@ class Reader:
             begin = end
         return batches
 
+    def read_neighbours(self, view: TableView, rows: pa.Array, point: ReadPoint) -> pa.RecordBatch | None:
+        """Return the visible rows if they are asked for just as they stand in one file, one after the other.
+
+        None if they are not, or if that is not quick to find out. `rows` may be in any order.
+        """
+        projection = point.projection
+        if len(projection.groups) > 1 or projection.groups[0].is_cells:
+            return None
+        group = projection.groups[0]
+        first, last = rows[0].as_py(), rows[-1].as_py()
+        tablet = view.metadata.tablet_for(first)
+        if last < first or (tablet.last is not None and last >= tablet.last):
+            return None
+        sources = view.sources(tablet, group.id, KeyRange(first, successor(last)), point.as_of)
+        if len(sources.fragments) != 1 or is_mixed(sources.fragments, group):
+            return None
+        ref = sources.fragments[0]
+        if ref.clip is not None or not _is_clean(sources, rules_for(group, point.as_of, sources, projection.versions)):
+            return None
+        run = self.fragment(ref).find_neighbours(rows)
+        if run is None:
+            return None
+        return pa.RecordBatch.from_arrays(self._clean_columns(run, projection), schema=projection.arrow_schema)
+
     def _rows_of_tablet(
         self, view: TableView, tablet: TabletMetadata, rows: pa.Array, point: ReadPoint
     ) -> Iterable[pa.RecordBatch]:

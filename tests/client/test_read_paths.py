@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import ebla
 from ebla.settings import Settings
+from ebla.storage.fragment_reader import Fragment
 
 ROWS = 400
 SMALL = replace(Settings(), block_cache_bytes=48 * 1024, background_compaction=False)
@@ -137,9 +138,28 @@ def test_many_rows_come_out_of_one_clean_fragment_as_they_are(kind: str, tmp_pat
             [5, 5, *range(50), 5],
             list(range(ROWS - 40, ROWS + 40)),
             list(range(ROWS, ROWS + 50)),
+            # Nearly all neighbours of one another, from the first to the last of as many.
+            [0, 2, 1, *range(3, 60)],
+            [0, 1, 1, *range(3, 60)],
+            [0, ROWS + 1, *range(2, 60)],
             [],
         ):
             both.check(asked)
+
+
+@pytest.mark.parametrize("kind", ["binary", "string", "tuple"])
+def test_neighbours_are_cut_out_of_a_clean_fragment(kind: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ebla.open(tmp_path, settings=SMALL) as database:
+        both = both_on(database, kind, [])
+        both.put(list(range(ROWS)), ["n", "s"], 1)
+        both.table.flush()
+        both.check(list(range(ROWS)))
+        with monkeypatch.context() as patch:
+            patch.delattr(Fragment, "find_many")
+            for begin in (0, 17, ROWS - 150):
+                both.check(sorted(range(ROWS), key=both.key_of)[begin : begin + 150])
+        both.put([60], ["n"], 2)  # over the fragment, in memory
+        both.check(sorted(range(ROWS), key=both.key_of)[:150])
 
 
 @pytest.mark.parametrize(
