@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -33,6 +34,8 @@ __all__ = ["Step", "check_since", "has_touched", "steps", "touched_rows"]
 
 Origin: TypeAlias = FragmentRef | Block
 MEMORY_STRIDE = 1_024
+# A source with fewer records than this part of a step is not looked into: it goes with its first row.
+MARKS_PER_STEP = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,32 +114,40 @@ def steps(
     records_max: int,
     tasks: int = 1,
 ) -> list[Step]:
-    """Cut a range into steps of about `records_max` records to look at, or fewer if there are many tasks to share them.
+    """Cut a range into steps of at most about `records_max` records to look at, as many for each of so many `tasks`.
 
-    The steps cover the range without a gap; there are none if nothing in it can have been touched.
+    The steps are about even; they cover the range without a gap; there are none if nothing in it can have been touched.
     """
     places = list(_places(view, projection, key_range, since, until))
     if not places:
         return []
-    size = max(1, min(records_max, sum(place.records for place in places) // max(1, tasks)))
+    whole = sum(place.records for place in places)
     marks: list[tuple[bytes, int]] = []
     for place in places:
-        marks += _marks(place, reader, size)
+        marks += _marks(place, reader, whole // _count(whole, records_max, tasks) // MARKS_PER_STEP)
     marks.sort()
+    # Of a file that is asked for in part, only that part is left.
+    left = sum(records for _, records in marks)
+    count = _count(left, records_max, tasks)
     found: list[Step] = []
     first, held = key_range.first, 0
     for row, records in marks:
-        if held and held + records > size and row > first:
+        if held and row > first and held + records / 2 > left / max(1, count - len(found)):
             found.append(Step(KeyRange(first, row), held))
-            first, held = row, 0
+            first, held, left = row, 0, left - held
         held += records
     return [*found, Step(KeyRange(first, key_range.last), held)]
 
 
-def _marks(place: _Place, reader: Reader, size: int) -> Iterator[tuple[bytes, int]]:
-    """Yield rows from which on so many records come, up to the next of them."""
+def _count(records: int, records_max: int, tasks: int) -> int:
+    """Return into how many steps records are cut: so many for every task, none with many more than the most."""
+    return tasks * max(1, ceil(records / (tasks * records_max)))
+
+
+def _marks(place: _Place, reader: Reader, stride: int) -> Iterator[tuple[bytes, int]]:
+    """Yield rows from which on so many records come, up to the next of them; of few records, just the first."""
     origin, first, last = place.origin, place.range.first, place.range.last
-    if place.records <= size:
+    if place.records <= stride:
         yield max(first, origin.first), place.records
     elif isinstance(origin, FragmentRef):
         fragment = reader.fragment(origin)

@@ -32,10 +32,11 @@ from ebla.errors import RequestError
 from ebla.pipeline.change_plan import check_since, steps, touched_rows
 from ebla.pipeline.compare import rows_at, rows_since, were_there
 from ebla.pipeline.holding import Holding
-from ebla.pipeline.location import settle_worker, store_of
+from ebla.pipeline.location import store_of
 from ebla.pipeline.sections import ScanArguments, Target, opened, range_asked, rest_of, resumed, target_of
 from ebla.pipeline.session import active_session, session
 from ebla.pipeline.types import spark_schema
+from ebla.pipeline.worker import numbers_of
 from ebla.ranges import KeyRange, successor
 from ebla.tablet.projection import Projection
 from ebla.tablet.scanner import Scanner, ScanRequest
@@ -59,7 +60,8 @@ __all__ = [
 CHANGE = "_change"
 BEFORE = "_before"
 BATCH_ROWS = 16_384
-# One task looks through about so many records, of a table that is given out from its beginning so many.
+# One task looks through at most about so many records, of a table that is given out from its beginning so many; there
+# is a step for every core, but no more than needed, for a task takes time even if it has nothing to do.
 STEP_RECORDS = 65_536
 SCAN_RECORDS = 1_000_000
 
@@ -152,7 +154,7 @@ def plan_changes(
     projection = table.projection(target.columns)
     check_since(table.view, projection, key_range, since)
     records_max = STEP_RECORDS if since else SCAN_RECORDS
-    found = steps(table.view, table.reader, projection, key_range, since, target.as_of, records_max, 2 * cores)
+    found = steps(table.view, table.reader, projection, key_range, since, target.as_of, records_max, cores)
     return [Portion(target, since, before, step.range) for step in found]
 
 
@@ -160,11 +162,9 @@ def plan_changes(
 
 
 def _reader_of(portions: Sequence[Portion]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                yield from read_changes(portions[number])
-        settle_worker()
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number in numbers_of(batches):
+            yield from read_changes(portions[number])
 
     return read
 

@@ -20,7 +20,7 @@ from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import FragmentRef
 from ebla.pipeline.compact_plan import PlannedMerge, Section
 from ebla.pipeline.failures import plain_errors
-from ebla.pipeline.location import settle_worker
+from ebla.pipeline.worker import numbers_of
 from ebla.schema import TableSchema, decode_hook
 from ebla.storage.cache import BlockCache
 from ebla.storage.files import Files, LocalFiles
@@ -70,12 +70,10 @@ class CompactTask:
     def attempt(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Carry out the portions whose numbers Spark brings."""
         with plain_errors():
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    results = self.run(number, LocalFiles(self.root))
-                    packed = [msgspec.msgpack.encode(result) for result in results]
-                    yield pa.record_batch({"result": pa.array(packed, pa.binary())})
-        settle_worker()
+            for number in numbers_of(batches):
+                results = self.run(number, LocalFiles(self.root))
+                packed = [msgspec.msgpack.encode(result) for result in results]
+                yield pa.record_batch({"result": pa.array(packed, pa.binary())})
 
     def run(self, portion: int, files: Files) -> list[SectionResult]:
         """Merge all sections of a portion."""

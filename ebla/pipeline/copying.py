@@ -23,8 +23,8 @@ from pyspark.sql import SparkSession
 
 from ebla.errors import Corruption, MissingFile
 from ebla.pipeline.failures import unwrapping
-from ebla.pipeline.location import settle_worker
 from ebla.pipeline.progress import Report, watched
+from ebla.pipeline.worker import numbers_of
 
 __all__ = ["Copied", "Copy", "copy_files", "leftover_of"]
 
@@ -104,12 +104,10 @@ def _portions(copies: Sequence[Copy]) -> list[list[Copy]]:
 def _copier(
     portions: Sequence[Sequence[Copy]],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                done = [msgspec.msgpack.encode(copy_file(copy)) for copy in portions[number]]
-                yield pa.record_batch([pa.array(done, pa.binary())], names=["copied"])
-        settle_worker()
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number in numbers_of(batches):
+            done = [msgspec.msgpack.encode(copy_file(copy)) for copy in portions[number]]
+            yield pa.record_batch([pa.array(done, pa.binary())], names=["copied"])
 
     return run
 

@@ -30,10 +30,10 @@ from ebla.errors import StoreError, Unavailable, UnknownTable
 from ebla.metadata.directory import TableDirectory
 from ebla.metadata.table_config import TableConfig
 from ebla.pipeline.failures import plain_errors, unwrapping
-from ebla.pipeline.location import settle_worker
 from ebla.pipeline.place import Place
 from ebla.pipeline.progress import JobProgress, Report, watched
 from ebla.pipeline.session import active_session, session
+from ebla.pipeline.worker import numbers_of
 from ebla.storage.files import LocalFiles
 from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.candidates import Candidates
@@ -198,14 +198,12 @@ def _state(config: TableConfig | None) -> str | None:
 def _worker(
     shares: Sequence[Sequence[str]], work: Callable[[str], Iterator[dict[str, Any]]]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with plain_errors():
-            for batch in numbers:
-                for number in batch.column(0).to_pylist():
-                    for thing in shares[number]:
-                        for made in work(thing):
-                            yield pa.record_batch(made)
-        settle_worker()
+            for number in numbers_of(batches):
+                for thing in shares[number]:
+                    for made in work(thing):
+                        yield pa.record_batch(made)
 
     return run
 

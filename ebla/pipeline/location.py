@@ -8,7 +8,6 @@ is closed when nobody reads through it any more.
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
 from collections import OrderedDict
@@ -23,7 +22,7 @@ from ebla.settings import MIB, Settings
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
 
-__all__ = ["TASK_SETTINGS", "forget", "open_at", "reading", "settle_worker", "store_of", "table_by_id"]
+__all__ = ["TASK_SETTINGS", "forget", "open_at", "reading", "store_of", "table_by_id"]
 
 # Every core of a machine may run a task, each with a store of its own.
 TASK_SETTINGS = Settings(block_cache_bytes=16 * MIB, row_cache_bytes=MIB, scan_threads=1, recent_row_slots=1 << 10)
@@ -113,21 +112,6 @@ def open_at(root: str, at_least_txn: int) -> Database:
 def forget(root: str) -> None:
     """Let the next read of this process open the store anew: files that the present open names have gone."""
     _opens.forget(root)
-
-
-_settled: set[int] = set()
-
-
-def settle_worker() -> None:
-    """Spare a Python worker of Spark the look at all of its modules after every task. Call it in tasks alone.
-
-    Spark has the worker collect garbage when a task is done. What was loaded so far stays for good, and to go over it
-    each time would take longer than a small task does.
-    """
-    if os.getpid() not in _settled:
-        _settled.add(os.getpid())
-        gc.collect()
-        gc.freeze()
 
 
 def store_of(database: Database) -> TabletStore:

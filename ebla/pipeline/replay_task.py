@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.pipeline.failures import plain_errors
-from ebla.pipeline.location import settle_worker
+from ebla.pipeline.worker import numbers_of
 from ebla.schema import decode_hook, encode_hook
 from ebla.storage.files import LocalFiles
 from ebla.tablet.bulk import new_file
@@ -47,14 +47,12 @@ class ReplayTask:
     portions: tuple[tuple[str, ...], ...]
     flush_bytes: int
 
-    def attempt(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Sort the portions of these numbers."""
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                with plain_errors():
-                    packed = msgspec.msgpack.encode(self.run(number))
-                yield pa.record_batch({"result": pa.array([packed], pa.binary())})
-        settle_worker()
+    def attempt(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Sort the portions whose numbers Spark brings."""
+        for number in numbers_of(batches):
+            with plain_errors():
+                packed = msgspec.msgpack.encode(self.run(number))
+            yield pa.record_batch({"result": pa.array([packed], pa.binary())})
 
     def run(self, number: int) -> SortedPortion:
         """Sort one portion."""

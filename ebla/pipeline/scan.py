@@ -26,12 +26,12 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from ebla.client.database import Database
 from ebla.pipeline.holding import Holding
-from ebla.pipeline.location import settle_worker
 from ebla.pipeline.masks import unmasked
 from ebla.pipeline.plan import CleanRead, Limits, Section
 from ebla.pipeline.sections import ScanArguments, SectionPlan, Target, plan_scan, read_section
 from ebla.pipeline.session import active_session, session
 from ebla.pipeline.types import spark_schema
+from ebla.pipeline.worker import numbers_of
 from ebla.ranges import KeyRange
 from ebla.storage.records import ROW
 
@@ -182,10 +182,8 @@ def _dirty_part(spark: SparkSession, planned: SectionPlan) -> DataFrame:
 def _reader(
     target: Target, sections: Sequence[Section]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                yield from read_section(target, sections[number])
-        settle_worker()
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number in numbers_of(batches):
+            yield from read_section(target, sections[number])
 
     return read

@@ -21,7 +21,7 @@ import pyarrow as pa
 from ebla.metadata.table_metadata import FragmentRef
 from ebla.pipeline.failures import plain_errors
 from ebla.pipeline.histogram import Mark
-from ebla.pipeline.location import settle_worker
+from ebla.pipeline.worker import numbers_of
 from ebla.ranges import KeyRange
 from ebla.storage.cache import BlockCache
 from ebla.storage.files import LocalFiles
@@ -58,14 +58,12 @@ class StatsTask:
     marks_max: int
     recent_txn: int
 
-    def attempt(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Look at the files of the portions of these numbers."""
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                with plain_errors():
-                    marks = [(shared.group, self.marks(shared)) for shared in self.portions[number]]
-                yield pa.record_batch({"marks": pa.array([msgspec.msgpack.encode(marks)], pa.binary())})
-        settle_worker()
+    def attempt(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Look at the files of the portions whose numbers Spark brings."""
+        for number in numbers_of(batches):
+            with plain_errors():
+                marks = [(shared.group, self.marks(shared)) for shared in self.portions[number]]
+            yield pa.record_batch({"marks": pa.array([msgspec.msgpack.encode(marks)], pa.binary())})
 
     def marks(self, shared: Shared) -> list[Mark]:
         """Return the marks of one file."""

@@ -25,10 +25,10 @@ from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import FragmentRef, TableMetadata
 from ebla.pipeline.failures import unwrapping
 from ebla.pipeline.load_task import pack_schema
-from ebla.pipeline.location import settle_worker
 from ebla.pipeline.place import Place
 from ebla.pipeline.progress import Report, watched
 from ebla.pipeline.session import active_session, session
+from ebla.pipeline.worker import numbers_of
 from ebla.schema import TableSchema, decode_hook
 from ebla.storage.cache import BlockCache
 from ebla.storage.files import LocalFiles
@@ -165,13 +165,11 @@ def _is_still_named(place: Place, finding: Finding) -> bool:
 def _looker(
     root: str, portions: Sequence[Sequence[_Suspect]]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def look(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                found = [finding for suspect in portions[number] for finding in look_at(root, suspect)]
-                packed = pa.array([msgspec.msgpack.encode(finding) for finding in found], pa.binary())
-                yield pa.record_batch([packed], names=["finding"])
-        settle_worker()
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number in numbers_of(batches):
+            found = [finding for suspect in portions[number] for finding in look_at(root, suspect)]
+            packed = pa.array([msgspec.msgpack.encode(finding) for finding in found], pa.binary())
+            yield pa.record_batch([packed], names=["finding"])
 
     return look
 

@@ -16,7 +16,7 @@ from ebla.pipeline import changes
 from ebla.pipeline.change_plan import steps, touched_rows
 from ebla.pipeline.changes import BEFORE, CHANGE, outcome, txn_since
 from ebla.pipeline.types import to_spark
-from ebla.ranges import ALL
+from ebla.ranges import ALL, KeyRange
 from ebla.settings import Settings
 from tests.pipeline.test_scan_random import QUIET, SHAPES, Story
 from tests.support.seeds import seeds
@@ -70,6 +70,25 @@ def test_changes_are_the_difference_of_two_scans(seed: int, tmp_path: Path) -> N
             check(found, story.table, since, until, columns=columns)
             bare = to_spark(outcome(state, projection, rows, since, until, before=False)).to_pylist()
             assert repr(bare) == repr([{name: row[name] for name in row if name != BEFORE} for row in found])
+
+
+@pytest.mark.parametrize("flushes", [1, 5])
+def test_tasks_get_even_shares_of_what_changed(flushes: int, db: ebla.Database) -> None:
+    group = ebla.Group("default", columns={"n": "int64"}, block_bytes=4096)
+    table = db.create_table("t", ebla.Schema(key={"k": "string"}, groups=[group]))
+    for turn in range(flushes):
+        table.put([{"k": f"{n:05}", "n": n} for n in range(turn, 6_000, flushes)])
+        table.flush()
+    state = db._store.table("t")
+    parts = [state.view, state.reader, state.projection(None)]
+    until = db.snapshot().txn
+    for records_max, tasks, count in [(10_000, 2, 2), (10_000, 3, 3), (2_000, 2, 4), (2_000, 1, 3)]:
+        found = steps(*parts, ALL, 1, until, records_max, tasks)
+        shares = [len(touched_rows(*parts, step.range, 1, until)) for step in found]
+        assert len(shares) == count
+        assert max(shares) < 1.4 * 6_000 / count, shares
+    half = KeyRange(b"", b"03000")
+    assert len(steps(*parts, half, 1, until, 10_000, 2)) == 2
 
 
 def test_changes_come_as_a_frame(db: ebla.Database, root: str, spark: SparkSession) -> None:
