@@ -1,17 +1,19 @@
 """What must not take longer where there are more rows: clone, split, join and alter, at ten times the rows.
 
-Timed is the call, on a table that is flushed and compacted, and the best of several counts. The store has the settings
-of a user, but for the background work, which would come between.
+Timed is the call, on a table that is flushed and compacted. Both stores are open at once and take turns, so that they
+meet the same disk, and the best of several counts. They have the settings of a user, but for the background work, which
+would come between.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 from benchmarks import data, store
-from benchmarks.harness import Options, check, say, scratch, timed
+from benchmarks.harness import Options, check, interleave, say, scratch, timed
 from benchmarks.report import Comparison, Report, milliseconds, within_time
 
 TIMES = 10
@@ -24,16 +26,23 @@ def run(options: Options) -> Report:
     """Measure and compare."""
     large = options.rows_or(2_000_000, 200_000)
     taken: dict[int, dict[str, float]] = {}
-    for rows in (large // TIMES, large):
-        say(f"instant: {rows:,} rows")
-        with scratch(options) as root:
-            database, table = store.create(root / "ebla", store.AS_LOADED)
+    with scratch(options) as root, contextlib.ExitStack() as opened:
+        works: dict[int, dict[str, Callable[[], float]]] = {}
+        tables: dict[int, Any] = {}
+        for rows in (large // TIMES, large):
+            say(f"instant: {rows:,} rows")
+            database, tables[rows] = store.create(root / f"{rows}", store.AS_LOADED)
+            opened.callback(database.close)
             for batch in data.stream(rows, batch_rows=10_000):
-                table.put(batch, wait="none")
-            table.compact()
-            taken[rows] = {name: _best(work) for name, work in _works(database, table).items()}
+                tables[rows].put(batch, wait="none")
+            tables[rows].compact()
+            works[rows] = _works(database, tables[rows])
+        for name in works[large]:
+            best = interleave(REPEATS, {f"{name}, {rows:,} rows": works[rows][name] for rows in works})
+            for rows in works:
+                taken.setdefault(rows, {})[name] = best[f"{name}, {rows:,} rows"]
+        for rows, table in tables.items():
             check(sum(batch.num_rows for batch in table.scan(columns=["id"]).to_batches()), rows, "rows")
-            database.close()
     small = large // TIMES
     lines = [
         Comparison(
@@ -46,10 +55,6 @@ def run(options: Options) -> Report:
         for name in taken[large]
     ]
     return Report("instant", "calls whose time does not grow with the rows", lines)
-
-
-def _best(work: Callable[[], float]) -> float:
-    return min(work() for _ in range(REPEATS))
 
 
 def _works(database: Any, table: Any) -> dict[str, Callable[[], float]]:

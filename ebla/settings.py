@@ -54,7 +54,7 @@ class Settings:
     # A compaction or a bulk load begins a new file when one has this size.
     fragment_bytes_max: int = 128 * MIB
 
-    # The newest segment is read by every open, whatever of it is flushed.
+    # The newest segment is read by every open, whatever of it is flushed; unless all was flushed at a clean close.
     log_segment_bytes: int = 16 * MIB
     log_bytes_max: int = 256 * MIB
 

@@ -31,7 +31,7 @@ from ebla.pipeline.replay_task import ReplayTable, ReplayTask, pack_metadata
 from ebla.settings import MIB, Settings
 from ebla.storage.log_format import LogEntry, Reply, SegmentInfo
 from ebla.storage.log_reader import cut_after, list_segments, make_durable
-from ebla.storage.log_writer import LogWriter
+from ebla.storage.log_writer import start_over
 from ebla.tablet.bulk_jobs import begin_job, end_jobs, list_intents
 from ebla.tablet.found_tables import read_tables
 from ebla.tablet.identity import read_identity
@@ -230,21 +230,9 @@ class LogReplay:
         self._owned.check()
         try:
             cut_after(files, segments[-1])
-            writer = LogWriter(
-                files,
-                self._directory,
-                self._server,
-                segments[-1].sequence + 1,
-                Settings().log_segment_bytes,
-                segments,
-            )
-            try:
-                # Even if nobody was told anything: no number of a segment is ever used twice.
-                writer.append(LogEntry(newest, replies=tuple(kept)))
-                writer.sync()
-                writer.delete_segments(newest + 1)
-            finally:
-                writer.close()
+            # Even if nobody was told anything: no number of a segment is ever used twice.
+            entry = LogEntry(newest, replies=tuple(kept))
+            start_over(files, self._directory, self._server, segments, Settings().log_segment_bytes, entry)
         except (OSError, LogFailed) as error:
             raise StoreError(
                 f"all is in fragments now, but the log cannot be let go of: {error}: free space or mend the cause; "

@@ -187,13 +187,14 @@ class LocalFiles:
         return pa.OSFile(self._full(path), "rb")
 
     def truncate(self, path: str, size: int) -> None:
-        """Cut and fsync: the length is what must last."""
+        """Cut, if there is anything to cut, and fsync: the length is what must last."""
         descriptor = os.open(self._full(path), os.O_RDWR)
         try:
             there = os.fstat(descriptor).st_size
             if not 0 <= size <= there:
                 raise ValueError(f"cannot cut {path} down to {size} bytes: it has {there}")
-            os.ftruncate(descriptor, size)
+            if size < there:
+                os.ftruncate(descriptor, size)  # which would make even a file that is durable as it is dirty
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

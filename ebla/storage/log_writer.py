@@ -8,6 +8,8 @@
     segments:  0007 closed   0008 closed   0009 current
                   `- delete_segments(txn): oldest first, only closed ones, only below txn
 
+    start_over, when nothing in the log is needed any more:  a segment 0010 of one entry, then 0007 to 0009 go
+
 Invariants:
 - An entry is durable when the `sync` after its `append` returned. The writer never acknowledges anything itself.
 - When segment n + 1 exists, segment n is complete and synced, to its last byte.
@@ -39,7 +41,7 @@ from ebla.storage.log_format import (
     segment_path,
 )
 
-__all__ = ["LogWriter"]
+__all__ = ["LogWriter", "start_over"]
 
 
 class _Segment:
@@ -86,6 +88,7 @@ class LogWriter:
         # The writing thread's own.
         self._next_sequence = next_sequence
         self._closed = False
+        self._is_whole = True  # every byte of the segments is what was meant to be written
         # Set by the writing thread, read by all.
         self._current: _Segment | None = None
         self._failure: BaseException | None = None
@@ -143,12 +146,23 @@ class LogWriter:
             self.sync()
             # Everything is durable already. The mark only lets damage to the last entry be seen, so a disk that is
             # too full for it does not make this a failed close; a torn mark is cut off by the next recovery.
+            self._is_whole = False
             with contextlib.suppress(OSError):
                 self._write(segment, EntryKind.CLOSED, ())
                 self._sync(segment)
+                self._is_whole = True
         self._closed = True
         if segment is not None:
             segment.file.close()
+
+    def start_over(self, entry: LogEntry) -> None:
+        """After `close`, and with nothing in the log needed any more, leave one that has only this entry.
+
+        Nothing happens after a failure. `LogFailed` or `OSError` if it cannot be done wholly: what is left is as good.
+        """
+        assert self._closed
+        if self._is_whole and not self.failed:
+            start_over(self._files, self._directory, self._server, self.segments(), self._segment_bytes, entry)
 
     def segments(self) -> list[SegmentInfo]:
         """Return what is known of every segment that is still there, oldest first, the current one last."""
@@ -231,6 +245,23 @@ class LogWriter:
         """End the writer; return what to raise."""
         self._failure = error
         return _log_failed(error, self._directory)
+
+
+def start_over(
+    files: Files, directory: str, server: str, segments: Sequence[SegmentInfo], segment_bytes: int, entry: LogEntry
+) -> None:
+    """Begin a segment that has `entry` alone and remove all before it, which are whole, and of which nothing is needed.
+
+    There must be an entry, whose txn is not below theirs: numbers of segments go on from the last one that is there,
+    and none is ever used twice.
+    """
+    writer = LogWriter(files, directory, server, segments[-1].sequence + 1, segment_bytes, segments)
+    try:
+        writer.append(entry)
+        writer.sync()
+        writer.delete_segments(entry.txn_max + 1)
+    finally:
+        writer.close()
 
 
 def _size_of_segment(files: Files, path: str) -> int | None:

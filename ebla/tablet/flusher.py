@@ -2,7 +2,7 @@
 
     flush     what is committed of a table group -> a new fragment -> METADATA -> memory and log let go
     fold      many small blocks in memory -> few, when a reader had to look into all of them
-    release   log segments of which every record is in a fragment that METADATA names
+    release   log segments of which every record is in a fragment that METADATA names; at close, all of the log
 
 One flush at a time. Writes go on meanwhile: what a flush takes is fixed when it begins. If it fails, the records stay
 where they were, in memory and in the log, and it is tried again.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
@@ -24,14 +24,19 @@ from ebla.metadata.transaction import MetadataServer
 from ebla.settings import Settings
 from ebla.storage.files import Files
 from ebla.storage.fragment_format import FragmentInfo
+from ebla.storage.log_format import LogEntry, Reply
 from ebla.storage.log_writer import LogWriter
 from ebla.storage.memory import choose_fold, combine
 from ebla.tablet.nursery import Nursery
 from ebla.tablet.open_tables import OpenTables
+from ebla.tablet.replies import REPLY_BYTES
 from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.serialize import Candidate, FlushWork, choose, flush_change, write_fragment
 from ebla.tablet.table_state import TableState
 from ebla.tablet.worker import Worker
+
+# At close, a log of less than this share of a segment is left as it is: it is read in no time.
+REST_SHARE = 1024
 
 _log = logging.getLogger(__name__)
 
@@ -238,6 +243,24 @@ class Flusher:
             self._writer.delete_segments(needed)
         except (OSError, EblaError) as error:
             _log.warning("log segments could not be removed, trying again after the next flush: %s", error)
+
+    def start_log_over(self, replies: Sequence[Reply]) -> None:
+        """After the log was closed: if nothing in it is needed but what clients were told, leave only that.
+
+        So the next open has next to nothing to read. A log that is small as it is stays.
+        """
+        assert self._writer is not None
+        with self._tables.lock:
+            is_needed = self._tables.oldest_txn() is not None
+        segments = self._writer.segments()
+        newest = max((segment.txn_max for segment in segments), default=0)
+        size = sum(segment.bytes for segment in segments) - REPLY_BYTES * len(replies)
+        if is_needed or not newest or size * REST_SHARE < self._settings.log_segment_bytes:
+            return
+        try:
+            self._writer.start_over(LogEntry(newest, replies=tuple(replies)))
+        except (OSError, EblaError) as error:
+            _log.warning("the log was not shortened, and the next open reads all of it: %s", error)
 
     # --- fold ---
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ebla.storage.log_format import Reply
 
 REPLIES_MAX = 10_000
+REPLY_BYTES = 64  # about so many in the log
 
 
 class Replies:
@@ -47,6 +48,10 @@ class Replies:
             for client, (sequence, answered) in self._replies.items()
             if self._logged_again.get(client, answered) < txn
         ]
+
+    def all(self) -> list[Reply]:
+        """Return all replies."""
+        return [Reply(client, sequence, txn) for client, (sequence, txn) in self._replies.items()]
 
     def logged_again(self, replies: list[Reply], txn: int) -> None:
         """Note that the log has these replies once more, at `txn`."""

@@ -320,6 +320,7 @@ class TabletStore:
         if not failed:
             self._writes.finish_saves()
             self._flusher.flush_down_to(self.settings.close_flush_bytes)
+            self._writes.start_log_over()
             with contextlib.suppress(EblaError):  # a bound that stays too high only lets the next txns begin later
                 self.txn_clock.release()
 

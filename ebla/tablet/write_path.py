@@ -10,6 +10,7 @@ a client by request id is kept in the log as long as it may ask again.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeAlias
@@ -17,7 +18,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from ebla.clock import Clock, TxnClock
-from ebla.errors import Closed, Conflict, OutcomeUnknown, ReadOnly, SchemaChanged, StoreError, UnknownTable
+from ebla.errors import Closed, Conflict, EblaError, OutcomeUnknown, ReadOnly, SchemaChanged, StoreError, UnknownTable
 from ebla.metadata.changes import TabletAt, TakeLog
 from ebla.metadata.table_metadata import TabletMetadata
 from ebla.metadata.transaction import MetadataServer
@@ -33,7 +34,7 @@ from ebla.tablet.gate import Gate
 from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.pauses import Pauses
 from ebla.tablet.recent_rows import RecentRows
-from ebla.tablet.replies import Replies
+from ebla.tablet.replies import REPLY_BYTES, Replies
 from ebla.tablet.row_admission import RowMutation
 from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.table_state import TableState
@@ -45,7 +46,6 @@ Wait: TypeAlias = Literal["durable", "logged", "none"]
 
 # Look-ups of rows that may have changed are not repeated for ever when others keep changing them.
 CONFLICT_CHECKS_MAX = 100
-REPLY_BYTES = 64
 # METADATA that a commit depends on is tried again so often before the commit is given up.
 SAVE_ATTEMPTS_MAX = 10
 SAVE_PAUSE_SECONDS = 0.05
@@ -100,6 +100,7 @@ class WritePath:
         self._saves = ThreadPoolExecutor(1, thread_name_prefix="ebla-metadata")
         # Set by `start`; None where nothing is written.
         self.log: CommitLog | None = None
+        self._fence: Callable[[], None] | None = None
         # Guarded by the commit lock.
         self.replies = Replies()
         self.ingested_bytes = 0
@@ -110,11 +111,21 @@ class WritePath:
 
     def start(self, writer: LogWriter, fence: Callable[[], None] | None) -> None:
         """Begin to accept writes."""
+        self._fence = fence
         self.log = CommitLog(writer, self._sequencer, self._slices_of, self._on_durable, fence)
 
     def finish_saves(self) -> None:
         """Wait until METADATA that commits depend on is saved."""
         self._saves.submit(lambda: None).result()
+
+    def start_log_over(self) -> None:
+        """After the log was closed: leave a short one if all of it but what clients were told is in fragments."""
+        with contextlib.suppress(EblaError):  # somebody else may own the store by now
+            if self._fence is not None:
+                self._fence()
+            with self._lock:
+                replies = self.replies.all()
+            self._flusher.start_log_over(replies)
 
     def stop(self) -> None:
         """Let go of the thread; the log is closed before."""

@@ -399,7 +399,7 @@ def test_a_disk_that_is_full_at_the_end_loses_nothing(tmp_path: Path, monkeypatc
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("ebla.pipeline.replay_job.LogWriter.append", full)
+        patch.setattr("ebla.storage.log_writer.LogWriter.append", full)
         with pytest.raises(StoreError, match="all is in fragments now"):
             replay_here(root, 2)
     with ebla.open(root, settings=UNFLUSHED) as db:

@@ -327,3 +327,41 @@ def test_closing_lets_go_of_the_log_that_it_flushed(tmp_path: Path) -> None:
             table.put([{"row": b"%d" % number, "v": "x" * 2_000}])
         assert db.stats()["log_segments"] > 5
     assert len(list(tmp_path.glob("log/*/*.log"))) <= 2
+
+
+def test_a_close_that_leaves_nothing_to_replay_leaves_a_short_log_that_goes_on(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=ROLLING) as db:
+        table = db.create_table("t", SCHEMA, ["m"])
+        for n in range(40):
+            table.put([{"k": f"a{n:02d}", "n": n, "text": "x" * 200}])
+        told = apply(db, {"k": "c", "n": 7}, ("ada", 7))
+        table.flush()
+        before = segments(tmp_path)
+    assert sum(path.stat().st_size for path in before if path.exists()) == 0
+    (rest,) = segments(tmp_path)
+    assert rest.name > before[-1].name
+    assert rest.stat().st_size < 1 * KIB
+    with ebla.open(tmp_path, read_only=True) as db:
+        assert len(rows(db)) == 41
+        assert db.snapshot().txn >= told
+    with ebla.open(tmp_path, settings=ROLLING) as db:
+        assert apply(db, {"k": "c", "n": 8}, ("ada", 7)) == told
+        db.table("t").put([{"k": "b", "n": 1}])
+        assert len(rows(db)) == 42
+        db._crash()
+    assert segments(tmp_path)[-1].name > rest.name
+    with ebla.open(tmp_path, settings=ROLLING) as db:
+        assert len(rows(db)) == 42
+
+
+def test_a_close_that_leaves_something_to_replay_keeps_the_log(tmp_path: Path) -> None:
+    with ebla.open(tmp_path) as db:
+        table = db.create_table("t", SCHEMA, ["m"])
+        table.put([{"k": "a", "n": 1, "text": "x" * 50_000}])
+        table.flush()
+        table.put([{"k": "b", "n": 2}])
+        before = [(path.name, path.stat().st_size) for path in segments(tmp_path)]
+    (kept,) = segments(tmp_path)
+    assert (kept.name, kept.stat().st_size > before[0][1]) == (before[0][0], True)
+    with ebla.open(tmp_path) as db:
+        assert [row["k"] for row in rows(db)] == ["a", "b"]
