@@ -17,7 +17,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -223,8 +222,8 @@ class Block:
         if end < len(view) and view[end] == word:
             end = bisect_right(view, word)
             tied = range(begin, end)
-            end = begin + bisect_right(tied, row, key=self._row_at)
-            begin += bisect_left(tied, row, key=self._row_at)
+            end = begin + bisect_right(tied, row, key=self.row_at)
+            begin += bisect_left(tied, row, key=self.row_at)
         elif self.rows[begin].as_py() != row:
             end = begin
         return begin, end
@@ -256,7 +255,7 @@ class Block:
         if view[begin] != word:
             return begin
         end = bisect_right(view, word, begin)
-        return begin + bisect_left(range(begin, end), row, key=self._row_at)
+        return begin + bisect_left(range(begin, end), row, key=self.row_at)
 
     @property
     def tops(self) -> Indices:
@@ -271,8 +270,10 @@ class Block:
             tops = self._tops = np.flatnonzero(is_top)
         return tops
 
-    def _row_at(self, place: int) -> Any:
-        return self.rows[place].as_py()
+    def row_at(self, place: int) -> bytes:
+        """Return the row of the record at a place."""
+        row: bytes = self.rows[place].as_py()
+        return row
 
     def slice_range(self, first: bytes, last: bytes | None) -> Run | None:
         """Return the records with rows in [first, last), or None if there are none."""
@@ -282,6 +283,22 @@ class Block:
             return None
         whole = begin == 0 and end == len(self)
         return Run(self.records if whole else self.records.slice(begin, end - begin), self.txn)
+
+    def count_range(self, first: bytes, last: bytes | None) -> int:
+        """Return how many records have rows in [first, last)."""
+        return max(0, (len(self) if last is None else self.lower_bound(last)) - self.lower_bound(first))
+
+    def slice_newer(self, first: bytes, last: bytes | None, after: int, as_of: int) -> Run | None:
+        """Return the records with rows in [first, last) and txns from behind `after` to `as_of`, or None."""
+        if self.txn_min > after and self.txn_max <= as_of:
+            return self.slice_range(first, last)
+        begin = self.lower_bound(first)
+        end = len(self) if last is None else self.lower_bound(last)
+        if begin >= end or self.txn is not None:
+            return None
+        txns = self.columns[TXN].to_numpy(zero_copy_only=False)[begin:end]
+        found = np.flatnonzero((txns > after) & (txns <= as_of))
+        return Run(self.records.take(pa.array(found + begin))) if len(found) else None
 
     def slice_tops(self, first: bytes, last: bytes | None, share_max: float) -> Run | None:
         """Return of the records with rows in [first, last) the first of each row, and all erasures.

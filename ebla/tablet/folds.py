@@ -1,103 +1,156 @@
-"""Folds: what several files have in one stretch of rows, merged once and kept for the short scans that come again.
+"""Folds: what a stretch of rows was at one txn, merged once and kept for the short scans that come again.
 
     file 1    |----------b1----------|----------b2----------|        the one with the most rows there gives the bounds
     file 2    |-------------------|-------------------------|
-    file 3        |---------------------|
+    memory      .   .      .            .     . .                    up to the txn of the fold
     fold                             |##########b2##########|        all columns of a group, the newest record of a row
+    newer                                 .                          what has come since: laid over it by every scan
 
 A scan of fifty rows over four files costs four times what it costs over one, and nearly none of that is for its rows.
-So where scans begin a second time, all of the stretch is merged as a compaction would do it, and cached like a block,
-in place of the block that gave the bounds. What is in memory lies over it. A fold serves readers who may see every
-record of its files and want no older ones. It is made only where the cache has room: nothing is pushed out for it.
+So where scans begin a second time, all of the stretch is merged, and cached like a block, in place of the block that
+gave the bounds. A fold is made of files and of memory, and only of commits that nothing can undo or slip in between. So
+it stays true whatever becomes of the files: what a reader at its txn or later sees is the fold and what is newer.
+
+When newer records had to be laid over it a number of times, or have been flushed, the fold is moved on to the present
+by a merge with them. It is made only where the cache has room: nothing is pushed out for it.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+
+import pyarrow as pa
 
 from ebla.metadata.table_metadata import FragmentRef, TabletMetadata
 from ebla.ranges import KeyRange, successor
 from ebla.schema import GroupSchema
 from ebla.storage.cache import BlockCache, Key
 from ebla.storage.fragment_reader import Fragment
+from ebla.storage.merge import Erasure
 from ebla.storage.records import Block
-from ebla.tablet.view import Sources, TableView
+from ebla.tablet.projection import Projection
+from ebla.tablet.view import Sources, TableView, check_history
 
-__all__ = ["Fold", "Folds"]
+__all__ = ["Fold", "Folds", "Found"]
 
 ASKED_KEPT = 4_096
 # A stretch of more records is not worth the time of the scan that would make the fold of it.
 RECORDS_MAX = 16_384
+# A fold is moved on after newer records were laid over it so many times, which costs about as much as the move.
+LAID_OVER_MAX = 8
+
+_numbers = itertools.count()
+
+
+class Fold:
+    """All rows of a stretch as they were at `txn`, one whole record each."""
+
+    __slots__ = ("_answer", "block", "laid_over", "rows", "txn")
+
+    def __init__(self, rows: KeyRange, block: Block, txn: int) -> None:
+        # Set once.
+        self.rows = rows
+        self.block = block
+        self.txn = txn
+        # How often newer records were laid over it, about: threads may count at once.
+        self.laid_over = 0
+        self._answer: tuple[Projection, pa.RecordBatch] | None = None
+
+    def answer(self, projection: Projection, make: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
+        """Return the rows as the answer to a read. The last one is kept: it shares all its memory with the block."""
+        known = self._answer
+        if known is None or known[0] is not projection:
+            known = self._answer = projection, make()
+        return known[1]
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
-    """The rows that it is for, all of which are in `block`, and what lies over it in memory."""
+class Found:
+    """A fold, and the blocks in memory that may have newer records for a reader at `as_of`."""
 
-    rows: KeyRange
-    block: Block
-    sources: Sources
+    fold: Fold
+    newer: Sequence[Block]
     as_of: int
-
-    def serves(self, rows: KeyRange, as_of: int) -> bool:
-        """Tell whether a reader of some rows gets all from here. The view has to be the one it was found in."""
-        return as_of == self.as_of and self.rows.covers(rows)
 
 
 class Folds:
     """Finds folds in the block cache, and makes those that are asked for again. Safe to use from several threads.
 
-    `merge` returns what the fragments of some sources have in a range, as one block: all columns, one record per row.
+    `merge` returns what a fold, if there is one, and some sources have in a range at a txn, as one block: all columns,
+    one record per row.
     """
 
     def __init__(
         self,
         cache: BlockCache,
         opened: Callable[[FragmentRef], Fragment],
-        merge: Callable[[GroupSchema, Sources, KeyRange, int], Block | None],
+        merge: Callable[[GroupSchema, Fold | None, Sources, KeyRange, int], Block | None],
     ) -> None:
         # Set once.
         self._cache = cache
         self._opened = opened
         self._merge = merge
+        # Tells the folds of one table under one schema from all others: what they hold is not in their files alone.
+        self._number = next(_numbers)
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._asked: OrderedDict[Key, None] = OrderedDict()
 
-    def at(self, view: TableView, tablet: TabletMetadata, group: GroupSchema, row: bytes, as_of: int) -> Fold | None:
-        """Return the fold that has `row`, or None: it would be of no use, or nobody asked for it before."""
-        there = [ref for ref in tablet.group(group.id).fragments if ref.first <= row <= ref.last]
-        if len(there) < 2:
+    def at(
+        self, view: TableView, tablet: TabletMetadata, group: GroupSchema, row: bytes, as_of: int, *, is_settled: bool
+    ) -> Found | None:
+        """Return the fold that has `row`, or None: it would be of no use, or nobody asked for it before.
+
+        `is_settled` says that everything up to `as_of` is committed and in the view: then a fold may be made at it.
+        """
+        state = tablet.group(group.id)
+        base: FragmentRef | None = None
+        for ref in state.fragments:
+            if ref.first <= row <= ref.last and (base is None or ref.rows > base.rows):
+                base = ref
+        if base is None:
             return None
-        base = max(there, key=attrgetter("rows"))
+        check_history(state, as_of)
         starts = self._opened(base).first_rows
         number = bisect_right(starts, row) - 1
         end = starts[number + 1] if number + 1 < len(starts) else successor(base.last)
         rows = KeyRange(starts[number], end).intersect(tablet.range)
         if rows is None or not rows.contains(row):
             return None
-        sources = view.sources(tablet, group.id, rows, as_of)
-        newest = max((ref.txn_max for ref in sources.fragments), default=0)
-        if sources.erasures or newest > as_of or any(block.txn_min <= newest for block in sources.blocks):
+        key = (base.file, "fold", self._number, tablet.id, group.id, number)
+        fold: Fold | None = self._cache.get(key, is_last=False)
+        if fold is not None and fold.rows != rows:
+            fold = None  # the tablet had other bounds
+        if fold is None:
+            if not is_settled or not self._is_asked_again(key):
+                return None
+            sources = view.sources(tablet, group.id, rows, as_of)
+            if len(sources) < 2:
+                return None
+        elif fold.txn > as_of:
+            return None  # for a reader of the past
+        else:
+            sources = _newer(view, tablet, group.id, rows, fold.txn, as_of)
+            if not sources.fragments and not sources.erasures and (fold.laid_over < LAID_OVER_MAX or not is_settled):
+                return Found(fold, sources.blocks, as_of)
+            if not is_settled:
+                return None
+        if self._is_too_much(base.file, sources, rows, fold):
             return None
-        files = tuple([ref.file for ref in sources.fragments])
-        # After an alteration, the same files may count for several groups, each with other columns.
-        key = (base.file, "fold", tablet.id, group.id, view.schema.version, number, files)
-        block = self._cache.get(key, is_last=False)
+        block = self._merge(group, fold, sources, rows, as_of)
         if block is None:
-            if not self._is_asked_again(key) or self._is_too_much(base.file, sources, rows):
-                return None
-            block = self._merge(group, sources, rows, newest)
-            if block is None:
-                return None
-            self._cache.put(key, block, block.bytes)
+            self._cache.drop([key])
+            return None
+        if fold is None:
             self._cache.drop([(base.file, number)])
-        return Fold(rows, block, sources, as_of)
+        fold = Fold(rows, block, as_of)
+        self._cache.put(key, fold, block.bytes)
+        return Found(fold, (), as_of)
 
     def _is_asked_again(self, key: Key) -> bool:
         with self._lock:
@@ -109,8 +162,13 @@ class Folds:
                 self._asked.popitem(last=False)
             return False
 
-    def _is_too_much(self, file: str, sources: Sources, rows: KeyRange) -> bool:
-        records = size_bytes = 0
+    def _is_too_much(self, file: str, sources: Sources, rows: KeyRange, fold: Fold | None) -> bool:
+        records = 0 if fold is None else len(fold.block)
+        size_bytes = 0
+        for block in sources.blocks:
+            there = block.count_range(rows.first, rows.last)
+            records += there
+            size_bytes += there * (block.bytes // len(block))
         for ref in sources.fragments:
             fragment = self._opened(ref)
             begin, end = fragment.blocks_of(rows.first, rows.last)
@@ -118,3 +176,26 @@ class Folds:
             records += there
             size_bytes += there * fragment.record_bytes
         return records > RECORDS_MAX or not self._cache.has_room(file, size_bytes)
+
+
+def _newer(view: TableView, tablet: TabletMetadata, group: int, rows: KeyRange, after: int, as_of: int) -> Sources:
+    """Return everything that may hold something newer than `after` for a reader of some rows at `as_of`."""
+    memory = view.memory_of(group)
+    state = tablet.group(group)
+    first, last = rows.first, rows.last
+    blocks = [
+        block
+        for block in memory.blocks
+        if block.txn_max > after
+        and block.txn_min <= as_of
+        and block.last >= first
+        and (last is None or block.first < last)
+    ]
+    fragments = [
+        ref for ref in state.fragments if ref.txn_max > after and ref.txn_min <= as_of and ref.may_have_rows_in(rows)
+    ]
+    erasures: list[Erasure] = []
+    if memory.erasures or state.erasures:
+        known: list[Erasure] = [*memory.erasures, *state.erasures]
+        erasures = [e for e in known if after < e.txn <= as_of and rows.overlaps(KeyRange(e.first, e.last))]
+    return Sources(tuple(blocks), tuple(fragments), tuple(erasures))

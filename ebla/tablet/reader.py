@@ -27,7 +27,7 @@ from ebla.storage.merge import MergedCells, MergedColumns, Rules, merge_cells, m
 from ebla.storage.order import is_strictly_sorted, lower_bound, upper_bound
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
 from ebla.storage.topping import firsts_of_rows
-from ebla.tablet.folds import Fold, Folds
+from ebla.tablet.folds import Fold, Folds, Found
 from ebla.tablet.projection import Projection, join_rows
 from ebla.tablet.row_records import RowRecord, newest_first, resolve, visible_records
 from ebla.tablet.scopes import WHOLE, Scoped, covers, is_mixed, merge_scoped, restricted, scope_of
@@ -40,6 +40,10 @@ JOINED_RECORDS_MAX = 1_024
 # Versions that have been replaced are left out before a merge where they are many; else the merge does it quicker.
 THIN_RECORDS_MIN = 256
 THIN_SHARE_MAX = 0.7
+# A fold may share the memory of what it is made from, if that is not much more than its own.
+SHARED_FACTOR_MAX = 1.5
+# More newer records than this are not laid over a fold for a short scan.
+LAID_RECORDS_MAX = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,44 +118,80 @@ class Reader:
         batch = self.assemble(projection, merged)
         return None if batch is None else pa.Table.from_batches([batch])
 
-    def fold(self, view: TableView, tablet: TabletMetadata, row: bytes, point: ReadPoint) -> Fold | None:
-        """Return what short scans from `row` on are served from, if there is such a thing."""
+    def fold(
+        self, view: TableView, tablet: TabletMetadata, row: bytes, point: ReadPoint, *, is_settled: bool
+    ) -> Found | None:
+        """Return what short scans from `row` on are served from, if there is such a thing; see `Folds.at`."""
         projection = point.projection
         group = projection.groups[0]
         if len(projection.groups) > 1 or projection.versions > 1 or group.is_cells:
             return None
         if group.max_age_microseconds is not None or is_mixed(tablet.group(group.id).fragments, group):
             return None
-        return self._folds.at(view, tablet, group, row, point.as_of)
+        return self._folds.at(view, tablet, group, row, point.as_of, is_settled=is_settled)
 
-    def read_folded(self, fold: Fold, share: KeyRange, point: ReadPoint) -> pa.Table | None:
-        """Return the visible rows in `share`, which the fold serves, or None if there are none."""
-        projection = point.projection
-        group = projection.groups[0]
-        rules = rules_for(group, point.as_of, fold.sources, 1)
-        runs = self._runs(Sources(fold.sources.blocks, (), ()), share, (), newest_at=point.as_of)
-        base = fold.block.slice_range(share.first, share.last)
-        if base is not None and not runs:
-            if point.limit is not None and len(base) > point.limit:
-                base = Run(base.records.slice(0, point.limit), base.txn)
-            return pa.Table.from_arrays(self._clean_columns(base, projection), schema=projection.arrow_schema)
-        if base is not None:
-            runs.append(base)
-        merged = merge_columns(runs, projection.types[group.id], rules, limit=point.limit)
-        batch = self.assemble(projection, {group.id: merged})
-        return None if batch is None else pa.Table.from_batches([batch])
+    def read_folded(self, found: Found, share: KeyRange, point: ReadPoint) -> Served | None:
+        """Return the first rows in `share`, which begins in the fold; None if that takes the long way.
 
-    def _merged_block(self, group: GroupSchema, sources: Sources, rows: KeyRange, newest: int) -> Block | None:
+        At most as many as are enough are read, and none behind the end of the fold.
+        """
+        fold, projection, limit = found.fold, point.projection, point.limit
+        block, last = fold.block, fold.rows.last
+        begin, stop = block.lower_bound(share.first), len(block)
+        if share.last is not None and (last is None or share.last < last):
+            last = share.last
+            stop = block.lower_bound(last)
+        end = stop if limit is None else min(stop, begin + limit)
+        if end < stop:
+            last = block.row_at(end)
+        sliced = [block.slice_newer(share.first, last, fold.txn, found.as_of) for block in found.newer]
+        runs = [run for run in sliced if run is not None]
+        if not runs:
+            return Served(self._folded_rows(fold, begin, end, projection) if begin < end else None, last)
+        fold.laid_over += 1
+        if sum(map(len, runs)) > LAID_RECORDS_MAX:
+            return None
+        if begin < end:
+            runs.append(Run(block.records.slice(begin, end - begin), fold.txn))
+        group = projection.groups[0].id
+        merged = merge_columns(runs, projection.types[group], Rules(found.as_of), limit=limit)
+        batch = self.assemble(projection, {group: merged})
+        return Served(None if batch is None else pa.Table.from_batches([batch]), last)
+
+    def _folded_rows(self, fold: Fold, begin: int, end: int, projection: Projection) -> pa.Table:
+        records = fold.block.records
+        schema = projection.arrow_schema
+        if projection.key_fields:
+            # What the key is decoded to has memory of its own, so it is not kept.
+            run = Run(records.slice(begin, end - begin), fold.txn)
+            return pa.Table.from_arrays(self._clean_columns(run, projection), schema=schema)
+        answer = fold.answer(
+            projection,
+            lambda: pa.RecordBatch.from_arrays(self._clean_columns(Run(records, fold.txn), projection), schema=schema),
+        )
+        return pa.Table.from_batches([answer.slice(begin, end - begin)])
+
+    def _merged_block(
+        self, group: GroupSchema, fold: Fold | None, sources: Sources, rows: KeyRange, as_of: int
+    ) -> Block | None:
         types = {column.id: column.type for column in group.columns}
-        files = Sources((), sources.fragments, ())
-        rules = Rules(newest)
-        runs = self._runs(files, rows, map(str, types), stacked=_is_stacked(files, rules), newest_at=newest)
-        merged = merge_columns(runs, types, rules)
+        rules = Rules(as_of, sources.erasures)
+        stacked = fold is None and _is_stacked(sources, rules)
+        runs = self._runs(sources, rows, map(str, types), stacked=stacked, newest_at=as_of)
+        if fold is not None:
+            # What is not newer is in the fold.
+            runs = [_newer_records(run, fold.txn) for run in runs]
+            runs.append(Run(fold.block.records, fold.txn))
+        merged = merge_columns([run for run in runs if len(run)], types, rules)
         if not len(merged.rows):
             return None
         arrays = [merged.rows, *merged.columns.values()]
         records = pa.RecordBatch.from_arrays(arrays, names=[ROW, *map(str, types)])
-        return Block(records, txn=newest, unique=True)
+        if records.get_total_buffer_size() > SHARED_FACTOR_MAX * records.nbytes:
+            records = records.take(
+                pa.array(np.arange(len(merged.rows)))
+            )  # else it would keep all of what it is cut from
+        return Block(records, txn=as_of, unique=True)
 
     def assemble(
         self, projection: Projection, merged: Mapping[int, MergedColumns | MergedCells]
@@ -481,6 +521,14 @@ def _tail(ref: FragmentRef) -> Tail | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """What a fold has given, None for no rows, and the row up to which that is everything; None: past every row."""
+
+    rows: pa.Table | None
+    end: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
 class RowRuns:
     """The records of one row in one group, and the sources they came from."""
 
@@ -557,6 +605,14 @@ def _slice(block: Block, share: KeyRange, *, newest: bool) -> Run | None:
     if newest and not block.unique:
         return block.slice_tops(share.first, share.last, THIN_SHARE_MAX)
     return block.slice_range(share.first, share.last)
+
+
+def _newer_records(run: Run, after: int) -> Run:
+    """Return the records of a run with a txn behind `after`."""
+    if run.txn is not None:
+        return run if run.txn > after else Run(run.records.slice(0, 0), run.txn)
+    mask = run.txns() > after
+    return run if mask.all() else Run(run.records.filter(pa.array(mask)))
 
 
 def _thinned(run: Run) -> Run:

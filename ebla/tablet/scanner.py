@@ -26,9 +26,8 @@ from ebla.metadata.table_metadata import TabletMetadata
 from ebla.ranges import ALL, KeyRange
 from ebla.storage.memory import FOLD_BLOCKS_MIN
 from ebla.storage.records import Block
-from ebla.tablet.folds import Fold
 from ebla.tablet.projection import Projection
-from ebla.tablet.reader import Reader, ReadPoint
+from ebla.tablet.reader import Reader, ReadPoint, Served
 from ebla.tablet.scan_progress import ScanProgress, Window, after
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
@@ -69,14 +68,12 @@ class Scanner:
         self._store = store
         self._table = table
         self._request = request
-        self._wanted = request.projection.arrow_schema.names
         self._projection = request.projection
         if request.where is not None:
             self._projection = with_columns_of(request.where, request.projection)
         # Rows behind these are thrown away, whichever window they are in. From the other end, it is those before them.
         self._enough = None if request.where is not None or request.reverse else request.limit
-        # What the last window was planned by, if it was a short one, and the view that it goes with.
-        self._fold: tuple[TableView, Fold] | None = None
+        self._is_short = self._enough is not None and self._enough <= SHORT_ROWS_MAX
 
     def tables(self, *, whole: bool = False) -> Iterator[pa.Table]:
         """Yield the rows in order, as Arrow tables of a window each; none is empty.
@@ -96,7 +93,22 @@ class Scanner:
         left = self._request.limit
         if left is not None and left <= 0:
             return
-        for found in self._progress(whole and left is None):
+        rest: KeyRange | None = self._request.key_range
+        # A short scan goes from fold to fold as long as there are some, without what it takes to read ahead.
+        while self._is_short and left is not None and rest is not None and not rest.is_empty:
+            served = self._read_folded(rest, left)
+            if served is None:
+                break
+            rest = None if served.end is None or served.end == rest.last else KeyRange(served.end, rest.last)
+            if served.rows is not None:
+                table = served.rows if served.rows.num_rows <= left else served.rows.slice(0, left)
+                left -= table.num_rows
+                yield table
+                if left == 0:
+                    return
+        if rest is None:
+            return
+        for found in self._progress(rest, left, whole=whole and left is None):
             table = self._filtered(found)
             if table is None:
                 continue
@@ -111,20 +123,20 @@ class Scanner:
         if table is None:
             return None
         if self._request.where is not None:
-            table = table.filter(self._request.where).select(self._wanted)
+            table = table.filter(self._request.where).select(self._request.projection.arrow_schema.names)
         if not table.num_rows:
             return None
         if self._request.reverse:
             return table.take(pa.array(np.arange(table.num_rows - 1, -1, -1)))
         return table
 
-    def _progress(self, whole: bool) -> ScanProgress[pa.Table | None]:
+    def _progress(self, rows: KeyRange, left: int | None, *, whole: bool) -> ScanProgress[pa.Table | None]:
         """Begin to read the windows in order, the long ones on other threads before they are asked for."""
         return ScanProgress(
             self._table.id,
-            self._request.key_range,
+            rows,
             reverse=self._request.reverse,
-            plan=self._planner(whole),
+            plan=self._planner(left if self._is_short else None, whole=whole),
             read=self._read,
             submit=self._store.scan_pool.submit,
             ahead_max=self._store.settings.scan_threads,
@@ -145,14 +157,28 @@ class Scanner:
         view = self._view()
         point = ReadPoint(self._txn(), self._projection, self._enough)
         reader = view.parts.reader
-        if self._fold is not None and self._fold[0] is view and self._fold[1].serves(window, point.as_of):
-            return reader.read_folded(self._fold[1], window, point)
         with self._replaced(view):
             parts = [reader.read(view, tablet, share, point) for tablet, share in view.tablets_in(window)]
         found = [part for part in parts if part is not None]
         if len(found) > 1:
             return pa.concat_tables(found)
         return found[0] if found else None
+
+    def _read_folded(self, rest: KeyRange, limit: int) -> Served | None:
+        """Read the first rows of a range from the fold that it begins in, if there is one."""
+        self._store.admit_row(self._table, rest.first)
+        as_of = self._txn()  # before the view, which so has all of it
+        view = self._view()
+        tablet = view.metadata.tablet_for(rest.first)
+        point = ReadPoint(as_of, self._projection, limit)
+        reader = view.parts.reader
+        with self._replaced(view):
+            found = reader.fold(view, tablet, rest.first, point, is_settled=not self._request.uncommitted)
+        if found is None:
+            return None
+        if len(found.newer) >= FOLD_BLOCKS_MIN:
+            self._store.wish_fold(self._table, self._projection.groups[0].id)
+        return reader.read_folded(found, rest, point)
 
     def _view(self) -> TableView:
         """Return the newest view under the schema that the scan began with.
@@ -179,16 +205,14 @@ class Scanner:
                 raise
             raise self._changed() from error
 
-    def _planner(self, whole: bool) -> Callable[[KeyRange], tuple[list[Window], KeyRange | None]]:
+    def _planner(self, short: int | None, *, whole: bool) -> Callable[[KeyRange], tuple[list[Window], KeyRange | None]]:
         """Return what cuts the next tablet of a range into windows, in the direction of the scan.
 
         It takes the newest view and keeps nothing of it: what is replaced while the scan goes on is not held on to.
+        `short` is how many rows are wanted, if they are few.
         """
         reverse = self._request.reverse
         size = self._first_window()
-        limit = self._request.limit
-        is_short = limit is not None and limit <= SHORT_ROWS_MAX and self._request.where is None and not reverse
-        short = limit if is_short else None
 
         def plan(rest: KeyRange) -> tuple[list[Window], KeyRange | None]:
             nonlocal size, short
@@ -225,21 +249,13 @@ class Scanner:
         """
         reader = view.parts.reader
         ends = [share.last] if share.last is not None else []
-        fold = reader.fold(view, tablet, share.first, ReadPoint(self._txn(), self._projection))
-        self._fold = None if fold is None else (view, fold)
         blocks: list[Block] = []
-        if fold is not None:
-            self._wish_fold(self._projection.groups[0].id, fold.sources)
-            if fold.rows.last is not None:
-                ends.append(fold.rows.last)
-            blocks = [fold.block, *fold.sources.blocks]
-        else:
-            for one in self._sources(view, tablet, share):
-                blocks += one.blocks
-                for ref in one.fragments:
-                    end = reader.fragment(ref).row_after(share.first, rows)
-                    if end is not None:
-                        ends.append(end)
+        for one in self._sources(view, tablet, share):
+            blocks += one.blocks
+            for ref in one.fragments:
+                end = reader.fragment(ref).row_after(share.first, rows)
+                if end is not None:
+                    ends.append(end)
         for block in blocks:
             at = block.lower_bound(share.first) + rows
             if at < len(block):

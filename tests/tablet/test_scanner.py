@@ -124,7 +124,7 @@ def keys(rows: list[dict[str, Any]]) -> list[str]:
 
 class TestWindows:
     def windows(self, world: World, key_range: KeyRange, *, reverse: bool = False) -> list[KeyRange]:
-        plan = world.scanner(key_range=key_range, reverse=reverse)._planner(False)
+        plan = world.scanner(key_range=key_range, reverse=reverse)._planner(None, whole=False)
         found, rest = [], key_range
         while rest is not None:
             of_tablet, rest = plan(rest)
