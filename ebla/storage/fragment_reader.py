@@ -236,6 +236,10 @@ class Fragment:
         """Return a block with all its columns, decoded, from the cache or the file."""
         return self._stretches.block(number)
 
+    def cached_block(self, number: int) -> Block | None:
+        """Return a block if it is cached; if not, that is no miss."""
+        return self._stretches.block(number) if self._stretches.holds(number) else None
+
     @property
     def is_cached(self) -> bool:
         """Whether the file is one whose blocks are kept in memory, and all of them are there."""

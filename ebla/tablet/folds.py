@@ -42,21 +42,22 @@ ASKED_KEPT = 4_096
 # A stretch of more records is not worth the time of the scan that would make the fold of it.
 RECORDS_MAX = 16_384
 # A fold is moved on after newer records were laid over it so many times, which costs about as much as the move.
-LAID_OVER_MAX = 8
+LAID_OVER_MAX = 4
 
 _numbers = itertools.count()
 
 
 class Fold:
-    """All rows of a stretch as they were at `txn`, one whole record each."""
+    """All rows of a stretch as they were at `txn`, one record each. `is_kept` says that it stays in the cache."""
 
-    __slots__ = ("_answer", "block", "laid_over", "rows", "txn")
+    __slots__ = ("_answer", "block", "is_kept", "laid_over", "rows", "txn")
 
-    def __init__(self, rows: KeyRange, block: Block, txn: int) -> None:
+    def __init__(self, rows: KeyRange, block: Block, txn: int, *, is_kept: bool = True) -> None:
         # Set once.
         self.rows = rows
         self.block = block
         self.txn = txn
+        self.is_kept = is_kept
         # How often newer records were laid over it, about: threads may count at once.
         self.laid_over = 0
         self._answer: tuple[Projection, pa.RecordBatch] | None = None
@@ -127,10 +128,10 @@ class Folds:
         if fold is not None and fold.rows != rows:
             fold = None  # the tablet had other bounds
         if fold is None:
-            if not is_settled or not self._is_asked_again(key):
-                return None
             sources = view.sources(tablet, group.id, rows, as_of)
-            if len(sources) < 2:
+            if len(sources) == 1:
+                return self._block_as_fold(base, number, rows, sources, as_of)
+            if not is_settled or not self._is_asked_again(key):
                 return None
         elif fold.txn > as_of:
             return None  # for a reader of the past
@@ -151,6 +152,15 @@ class Folds:
         fold = Fold(rows, block, as_of)
         self._cache.put(key, fold, block.bytes)
         return Found(fold, (), as_of)
+
+    def _block_as_fold(
+        self, base: FragmentRef, number: int, rows: KeyRange, sources: Sources, as_of: int
+    ) -> Found | None:
+        """Return a cached block that is alone in its stretch as a fold, if it has one record per row, and all count."""
+        if sources.erasures or base.has_erasures or not base.unique or base.txn_max > as_of or base.clip is not None:
+            return None
+        block = self._opened(base).cached_block(number)
+        return None if block is None else Found(Fold(rows, block, base.txn_max, is_kept=False), (), as_of)
 
     def _is_asked_again(self, key: Key) -> bool:
         with self._lock:

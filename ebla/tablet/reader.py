@@ -161,8 +161,8 @@ class Reader:
     def _folded_rows(self, fold: Fold, begin: int, end: int, projection: Projection) -> pa.Table:
         records = fold.block.records
         schema = projection.arrow_schema
-        if projection.key_fields:
-            # What the key is decoded to has memory of its own, so it is not kept.
+        if projection.key_fields or not fold.is_kept:
+            # What the key is decoded to has memory of its own, so the answer is not kept.
             run = Run(records.slice(begin, end - begin), fold.txn)
             return pa.Table.from_arrays(self._clean_columns(run, projection), schema=schema)
         answer = fold.answer(

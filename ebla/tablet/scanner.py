@@ -86,8 +86,11 @@ class Scanner:
         if as_of is None:
             yield from self._tables(whole)
         else:
-            with self._store.pins.held(as_of):
+            self._store.pins.hold(as_of)
+            try:
                 yield from self._tables(whole)
+            finally:
+                self._store.pins.let_go(as_of)
 
     def _tables(self, whole: bool) -> Iterator[pa.Table]:
         left = self._request.limit

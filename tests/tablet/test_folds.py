@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ebla
+from ebla.tablet.folds import LAID_OVER_MAX, Fold
 
 SCHEMA = ebla.Schema(
     key={"k": "string"}, groups=[ebla.Group("g", columns={"a": "int64", "b": "string"}, block_bytes=4_096)]
@@ -32,9 +35,13 @@ def filled(db: ebla.Database, files: int = 4) -> ebla.Table:
     return table
 
 
-def folds_of(db: ebla.Database) -> int:
+def kept(db: ebla.Database) -> dict[Any, Fold]:
     cache = db._store.cache
-    return sum(1 for key in cache._priority if key[1:2] == ("fold",))
+    return {key: cache.peek(key) for key in list(cache._priority) if key[1:2] == ("fold",)}
+
+
+def folds_of(db: ebla.Database) -> int:
+    return len(kept(db))
 
 
 def agree(table: ebla.Table, dice: random.Random, **asked: Any) -> None:
@@ -125,3 +132,127 @@ def test_nothing_is_pushed_out_of_a_full_cache(tmp_path: Path) -> None:
         table, dice = filled(db), random.Random(9)
         agree(table, dice)
         assert folds_of(db) <= 2
+
+
+def test_newer_records_are_laid_over_a_fold_until_it_is_moved_on(db: ebla.Database) -> None:
+    table = filled(db)
+    for _ in range(2):
+        list(table.scan("01000", limit=10))
+    (made,) = kept(db).values()
+    table.put({"k": "01003", "a": -1})
+    table.put({"k": "01003+", "a": -2})
+    expected = ["01000", "01001", "01002", "01003", "01003+", "01004"]
+    for _ in range(LAID_OVER_MAX):
+        assert [row["k"] for row in table.scan("01000", limit=6)] == expected
+        assert list(kept(db).values()) == [made]
+    assert [row["k"] for row in table.scan("01000", limit=6)] == expected
+    (moved,) = kept(db).values()
+    assert moved.txn > made.txn
+    assert {"k": "01003", "a": -1, "b": "x" * 40} in table.scan("01000", limit=6)
+
+
+def test_a_flush_moves_a_fold_on_and_does_not_end_it(db: ebla.Database) -> None:
+    table = filled(db)
+    for _ in range(2):
+        list(table.scan("01000", limit=10))
+    ((key, made),) = kept(db).items()
+    table.put([{"k": f"{n:05d}", "b": "new"} for n in range(900, 1_100)])
+    table.flush()
+    assert [row["b"] for row in table.scan("01000", limit=10)] == ["new"] * 10
+    assert kept(db)[key].txn > made.txn
+
+
+def test_what_is_not_committed_is_in_no_fold(db: ebla.Database) -> None:
+    table = filled(db)
+    for _ in range(4):
+        table.put({"k": "01003", "a": -1}, wait="none")
+        assert table.scan("01003", limit=1, read_uncommitted=True).to_arrow().to_pylist()[0]["a"] == -1
+    assert folds_of(db) == 0
+
+
+def test_a_fold_does_not_keep_more_than_its_own_in_memory(db: ebla.Database) -> None:
+    table = filled(db, files=1)
+    table.get_many([f"{n:05d}" for n in range(3_000)])  # decodes blocks many at a time
+    table.put({"k": "01003", "a": -1})
+    for _ in range(2):
+        list(table.scan("01000", limit=10))
+    (fold,) = kept(db).values()
+    assert fold.block.records.get_total_buffer_size() < 3 * fold.block.records.nbytes
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_short_scans_agree_with_long_ones_whatever_happens(db: ebla.Database, seed: int) -> None:
+    dice, rows = random.Random(seed), 600
+    schema = replace(SCHEMA, groups=[replace(SCHEMA.groups[0], block_bytes=1_024)])
+    table = db.create_table("t", schema)
+
+    def some() -> str:
+        return f"{dice.randrange(rows):05d}" + dice.choice(("", "", "+"))
+
+    def whole() -> list[dict[str, Any]]:
+        return [{"k": some(), "a": dice.randrange(99), "b": "y" * dice.randrange(60)} for _ in range(80)]
+
+    steps = [
+        lambda: table.put(whole()),
+        lambda: table.put([{"k": some(), "a": dice.randrange(99)} for _ in range(20)]),
+        lambda: table.put({"k": some(), "b": "one"}),
+        lambda: table.put({"k": some(), "b": "later"}, wait="none"),
+        lambda: table.erase_many([some() for _ in range(8)]),
+        lambda: table.erase_range(*sorted((some(), some()))) if dice.random() < 0.3 else None,
+        table.flush,
+        lambda: table.compact() if dice.random() < 0.3 else None,
+        lambda: table.split(splits.pop()) if splits else None,
+    ]
+    splits = ["00200", "00400"]
+    moves = 0
+    for _ in range(6):
+        table.put(whole())
+        table.flush()
+    with db.snapshot() as past:
+        for _ in range(25):
+            before = kept(db)
+            dice.choice(steps)()
+            for asked in ({"read_uncommitted": True}, {}, {"as_of": past.txn}, {"latest": True}):
+                if not asked:
+                    db.sync()  # from here on, nothing changes between two scans
+                every = list(table.scan(**asked))
+                for _ in range(3):
+                    start, count = some(), dice.choice((1, 5, 40, 200))
+                    expected = list(islice((row for row in every if row["k"] >= start), count))
+                    for _ in range(2):
+                        assert list(table.scan(start, limit=count, **asked)) == expected
+            after = kept(db)
+            moves += sum(after[key] is not before[key] for key in before.keys() & after.keys())
+    assert moves > 10
+
+
+def test_readers_beside_a_writer_see_their_snapshot_in_folds(db: ebla.Database) -> None:
+    table = filled(db)
+    wrong: list[Any] = []
+    done = threading.Event()
+
+    def read(seed: int) -> None:
+        dice = random.Random(seed)
+        while not done.is_set():
+            start = f"{dice.randrange(1_000, 1_300):05d}"
+            short = table.scan(start, limit=20)
+            if list(short) != list(islice(table.scan(start, as_of=short.txn), 20)):
+                wrong.append((start, short.txn))
+
+    readers = [threading.Thread(target=read, args=(seed,)) for seed in range(2)]
+    for reader in readers:
+        reader.start()
+    dice = random.Random(9)
+    for n in range(250):
+        at = dice.randrange(1_000, 1_300)
+        if n % 5 == 0:
+            table.erase(f"{at:05d}")
+        else:
+            table.put({"k": f"{at:05d}" + dice.choice(("", "+")), "a": n}, wait=dice.choice(("none", "durable")))
+        if n % 100 == 99:
+            table.flush()
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert not wrong
+    assert folds_of(db)
