@@ -8,8 +8,9 @@
 
 A scan of fifty rows over four files costs four times what it costs over one, and nearly none of that is for its rows.
 So where scans begin a second time, all of the stretch is merged, and cached like a block, in place of the block that
-gave the bounds. A fold is made of files and of memory, and only of commits that nothing can undo or slip in between. So
-it stays true whatever becomes of the files: what a reader at its txn or later sees is the fold and what is newer.
+gave the bounds if room is scarce. A fold is made of files and of memory, and only of commits that nothing can undo or
+slip in between. So it stays true whatever becomes of the files: what a reader at its txn or later sees is the fold and
+what is newer.
 
 When newer records had to be laid over it a number of times, or have been flushed, the fold is moved on to the present
 by a merge with them. It is made only where the cache has room: nothing is pushed out for it.
@@ -147,8 +148,8 @@ class Folds:
         if block is None:
             self._cache.drop([key])
             return None
-        if fold is None:
-            self._cache.drop([(base.file, number)])
+        if fold is None and not self._cache.has_room(base.file, self._cache.bytes_max // 2):
+            self._cache.drop([(base.file, number)])  # unless there is plenty of room, as gets may want it
         fold = Fold(rows, block, as_of)
         self._cache.put(key, fold, block.bytes)
         return Found(fold, (), as_of)
