@@ -17,7 +17,7 @@ from benchmarks.harness import Options, check, interleave, say, scratch, timed
 from benchmarks.report import Comparison, Report, milliseconds, within_time
 
 TIMES = 10
-REPEATS = 7
+REPEATS = 15
 # Within noise: a call takes a few milliseconds, most of them syncs.
 FACTOR = 1.5
 

@@ -30,7 +30,9 @@ class RecentRows:
         assert slots & (slots - 1) == 0, "the number of slots is a power of two"
         self._mask = np.uint64(slots - 1)
         self._mask_number = slots - 1
-        self._txns: npt.NDArray[np.int64] = np.full(slots, floor_txn, dtype=np.int64)
+        # No slot is older than the floor. Those that are still zero take no memory: opening touches none of them.
+        self._floor = floor_txn
+        self._txns: npt.NDArray[np.int64] = np.zeros(slots, dtype=np.int64)
         self._watched: npt.NDArray[np.bool_] = np.zeros(slots, dtype=np.bool_)
 
     def slots_of(self, rows: pa.Array, salt: int) -> Indices:
@@ -47,6 +49,8 @@ class RecentRows:
 
     def changed_after(self, slots: Indices, txn: int) -> npt.NDArray[np.bool_]:
         """Tell which rows may have changed after `txn`; those that are False certainly did not."""
+        if self._floor > txn:
+            return np.ones(len(slots), dtype=np.bool_)
         changed: npt.NDArray[np.bool_] = self._txns[slots] > txn
         return changed
 
@@ -62,7 +66,7 @@ class RecentRows:
 
     def change_all(self, txn: int) -> None:
         """Note that any row may have changed at `txn`."""
-        self._txns[:] = txn
+        self._floor = max(self._floor, txn)
 
     def slot_of(self, row: bytes, salt: int) -> int:
         """Return the slot of one row."""
@@ -70,7 +74,7 @@ class RecentRows:
 
     def newest(self, slot: int) -> int:
         """Return the newest txn of any row in a slot."""
-        return int(self._txns[slot])
+        return max(int(self._txns[slot]), self._floor)
 
     def watch(self, slot: int) -> None:
         """Ask for changes in a slot to be pointed out by `change`."""
