@@ -46,7 +46,7 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("memory", "peak, after random gets", ""): _MEMORY,
     ("replay", "open after a close, 10,000,000 rows", "Ebla, 100,000 rows"): (
         "nothing of the log is read any more; METADATA is, one small file for each change since its last snapshot, of "
-        "which the smaller store has fewer: about 0.04 ms each, and never more than 32"
+        "which the smaller store has fewer: about 0.03 ms each, and never more than 32"
     ),
     ("metadata", "SQLite: one after the other", "its raw calls"): (
         "what is left beside the same calls is about 0.1 ms of Python, which runs cold after each sync; old files are "

@@ -165,6 +165,10 @@ class MetadataStore:
                 metadata = known
                 break
         assert metadata is not None  # a history ends with a snapshot or an error
+        if len(changes) > 1:
+            at_once = _all_at_once(metadata, changes)
+            if at_once is not None:
+                return at_once
         for record in reversed(changes):
             try:
                 metadata = self._outcome(record, apply(metadata, record.changes, record.txnid))
@@ -309,6 +313,23 @@ class MetadataStore:
                 continue
             self._headers.pop(info.path, None)
         return removed
+
+
+def _all_at_once(base: TableMetadata, changes: Sequence[ChangeRecord]) -> TableMetadata | None:
+    """Return the outcome of changes, newest first, if it is the one that was saved; None if each has to be looked at.
+
+    What comes out in the end has the checksum of what was checked when the changes were made: so it is the same value,
+    and what lay between need not be checked again.
+    """
+    metadata = base.unchecked()
+    try:
+        for record in reversed(changes):
+            metadata = apply(metadata, record.changes, record.txnid)
+    except (EblaError, LookupError):
+        return None
+    metadata = metadata.rechecked(base)
+    newest = changes[0]
+    return metadata if newest.checksum is not None and leads_to(newest, metadata) else None
 
 
 def _header_of(record: Record) -> _Header:

@@ -203,6 +203,15 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
     def with_tablets(self, changed: Iterable[TabletMetadata]) -> TableMetadata:
         """Return the table with some tablets replaced by others of the same ids and ranges, which are checked."""
         tablets = [*self.tablets]
+        touched: set[int] | None = self.__dict__.get("_touched")
+        if touched is not None:
+            for tablet in changed:
+                position = self._positions[tablet.id]
+                tablets[position] = tablet
+                touched.add(position)
+            table = msgspec.structs.replace(self, tablets=tuple(tablets))
+            table.__dict__.update(self.__dict__)
+            return table
         tablets_hash = self._tablets_hash
         for tablet in changed:
             position = self._positions[tablet.id]
@@ -216,6 +225,30 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
         table.__dict__.update(
             {**self.__dict__, "_schema_hash": self._schema_hash, "_tablets_hash": tablets_hash & _CHECKSUM_MASK}
         )
+        return table
+
+    def unchecked(self) -> TableMetadata:
+        """Return the same table for changes that were all made before, and checked then; `rechecked` ends the series.
+
+        Tablets are not checked meanwhile, and their hashes not kept.
+        """
+        table = msgspec.structs.replace(self)
+        kept = {name: value for name, value in self.__dict__.items() if name != "_tablets_hash"}
+        table.__dict__.update(kept, _touched=set())
+        return table
+
+    def rechecked(self, base: TableMetadata) -> TableMetadata:
+        """Return the table as it is after a series of changes to `base`, with the hashes of what they touched.
+
+        Whoever calls this compares the checksum with the one that was saved: if it is the same, so is the table.
+        """
+        known = dict(self.__dict__)
+        touched = known.pop("_touched", None)
+        if touched is not None:  # else a change has replaced tablets by others, and began anew
+            changed = sum(_hash(self.tablets[at]) - _hash(base.tablets[at]) for at in touched)
+            known["_tablets_hash"] = (base._tablets_hash + changed) & _CHECKSUM_MASK
+        table = msgspec.structs.replace(self)
+        table.__dict__.update(known)
         return table
 
     def with_recut(self, gone: Sequence[str], new: Sequence[TabletMetadata]) -> TableMetadata:

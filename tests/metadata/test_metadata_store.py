@@ -9,11 +9,12 @@ from pathlib import Path
 import google_crc32c
 import msgspec
 import pytest
-from metadata_world import PROFILE, TABLE, files_of, flush, table
+from metadata_world import PROFILE, TABLE, files_of, flush, fragment, table
 
 from ebla.errors import Corruption, FormatTooNew, MissingFile, StoreError
 from ebla.metadata import transaction_file
-from ebla.metadata.changes import Change, RecordJob, apply
+from ebla.metadata.changes import Change, Flush, FlushedTablet, NewFragment, RecordJob, TabletAt, apply
+from ebla.metadata.recutting import BeginSplit, FinishSplit
 from ebla.metadata.store import MetadataNotSaved, MetadataStore
 from ebla.metadata.table_metadata import GroupState, InvalidMetadata, TableMetadata
 from ebla.metadata.transaction_file import FORMAT_VERSION, ChangeRecord, SnapshotRecord, decode, encode
@@ -64,6 +65,36 @@ def test_every_transaction_can_be_loaded(tmp_path: Path) -> None:
             loaded = fresh.load(TABLE, value.txnid)
             assert loaded == value
             assert loaded.checksum == value.checksum
+
+
+def test_many_changes_are_loaded_at_once_with_the_outcome_of_one_by_one() -> None:
+    history = History(snapshot_every=64).grow(4)
+    at = TabletAt("b", 1)
+    for number, change in enumerate((BeginSplit(at, b"k", ("b1", "b2")), FinishSplit(at, 9, 9), RecordJob("j", 1))):
+        history.values.append(history.fork(history.values[-1], f"y{number}", [change]))
+        loaded = MetadataStore(history.files).load(TABLE, f"y{number}")
+        assert loaded == history.values[-1]
+    history.values.append(history.fork(history.values[-1], "last", [flush("f9", {"b2": 12})]))
+    loaded = MetadataStore(history.files).load(TABLE, "last")
+    assert loaded == history.values[-1]
+    assert loaded.checksum == history.values[-1].checksum == msgspec.structs.replace(loaded).checksum
+    # What is loaded is checked again when it is changed.
+    with pytest.raises(InvalidMetadata, match="no row of the tablet"):
+        apply(
+            loaded,
+            [Flush(PROFILE, (NewFragment(fragment("g", b"a", b"b"), ("b2",)),), (FlushedTablet("b2", 1, 13),))],
+            "z",
+        )
+
+
+def test_changes_that_lead_elsewhere_than_was_saved_are_damage() -> None:
+    history = History(snapshot_every=64).grow(4)
+    record = history.store.record(TABLE, "x4")
+    assert isinstance(record, ChangeRecord)
+    other = msgspec.structs.replace(record, changes=(flush("other", {"a": 4}),))
+    history.files.put(path("x4"), encode(other))
+    with pytest.raises(Corruption, match=r"x4\.meta.*another checksum"):
+        MetadataStore(history.files).load(TABLE, "x5")
 
 
 def test_a_snapshot_comes_every_so_often() -> None:
