@@ -24,8 +24,11 @@ from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP,
 BLOCK_ROWS_MAX = 1 << 20
 BLOOM_FALSE_POSITIVES = 0.01
 SAMPLE_ROWS = 2_000
-# Parquet writes page by page; the file gets so many bytes at once.
+# Parquet writes page by page; the file gets so many bytes at once. In between, no call comes back to Python, where it
+# would have to wait for the interpreter, and those who use it for this one.
 WRITE_BYTES = 1024 * 1024
+# So many blocks are handed to Parquet at once, for the same reason.
+BLOCKS_AT_ONCE = 16
 
 
 class FragmentWriter:
@@ -48,7 +51,8 @@ class FragmentWriter:
         self.topped = False
         self._columns = layout.columns()
         self._schema = pa.schema([f for _, f in self._columns])
-        self._sink = _GatheringSink(files.create(path))
+        self._sink = _Sink(files.create(path))
+        self._stream = pa.BufferedOutputStream(pa.PythonFile(self._sink, mode="w"), WRITE_BYTES)
         self._writer: pq.ParquetWriter | None = None
         self._block_rows = 0
         self._pending: pa.Table | None = None
@@ -70,7 +74,7 @@ class FragmentWriter:
     @property
     def bytes_written(self) -> int:
         """The size of the file so far; what is not enough for a block is not in it yet."""
-        return self._sink.tell()
+        return int(self._stream.tell())
 
     def write(self, records: pa.RecordBatch | pa.Table) -> None:
         """Add records that sort after all that were written before.
@@ -85,8 +89,9 @@ class FragmentWriter:
         if self._pending is not None:
             table = pa.concat_tables([self._pending, table])
         whole = table.num_rows // self._block_rows * self._block_rows
-        for begin in range(0, whole, self._block_rows):
-            self._write_block(table.slice(begin, self._block_rows))
+        step = self._block_rows * BLOCKS_AT_ONCE
+        for begin in range(0, whole, step):
+            self._write_blocks(table.slice(begin, min(step, whole - begin)))
         self._pending = table.slice(whole) if whole < table.num_rows else None
 
     def finish(self, txn: int | None = None, defer: Callable[[Callable[[], None]], None] | None = None) -> FragmentInfo:
@@ -96,7 +101,7 @@ class FragmentWriter:
         later and by any thread: until then nobody may name the file.
         """
         if self._pending is not None:
-            self._write_block(self._pending)
+            self._write_blocks(self._pending)
             self._pending = None
         assert self._writer is not None, "a fragment holds at least one record"
         txn_min = self._txn_min if txn is None else txn
@@ -105,8 +110,8 @@ class FragmentWriter:
         assert txn_max is not None
         self._writer.add_key_value_metadata({FOOTER_KEY: msgspec.json.encode(self._footer()).decode()})
         self._writer.close()
+        self._stream.flush()
         size = self._sink.tell()
-        self._sink.drain()
         if defer is None:
             self._settle()
         tail = self._tail(size)
@@ -182,7 +187,7 @@ class FragmentWriter:
         row_at = self._schema.get_field_index(self._layout.row_name)
         delta = {name: "DELTA_BINARY_PACKED" for name in (TXN, TIMESTAMP) if name in self._schema.names}
         self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._sink, mode="w"),
+            self._stream,
             self._schema,
             compression=group.compression,
             use_dictionary=self._dictionary_columns(sample),
@@ -219,20 +224,22 @@ class FragmentWriter:
                 chosen.append(field.name)
         return chosen
 
-    def _write_block(self, block: pa.Table) -> None:
+    def _write_blocks(self, blocks: pa.Table) -> None:
+        """Write blocks that are full, but for the last."""
         assert self._writer is not None
-        rows = block.column(ROW).combine_chunks()
-        self._first.append(rows[0].as_py())
-        self._rows.append(len(rows))
+        rows = blocks.column(ROW).combine_chunks()
+        begins = range(0, len(rows), self._block_rows)
+        self._first += [rows[begin].as_py() for begin in begins]
+        self._rows += [min(self._block_rows, len(rows) - begin) for begin in begins]
         self._last = rows[-1].as_py()
         if self._layout.has_txn:
-            span = pc.min_max(block.column(TXN))
+            span = pc.min_max(blocks.column(TXN))
             low, high = span["min"].as_py(), span["max"].as_py()
             self._txn_min = low if self._txn_min is None else min(low, self._txn_min)
             self._txn_max = high if self._txn_max is None else max(high, self._txn_max)
         if self._layout.group.is_cells:
-            self._families.update(f for f in pc.unique(block.column(FAMILY)).to_pylist() if f is not None)
-        has_keys = self._layout.schema.has_simple_key or "key:0" in block.schema.names
+            self._families.update(f for f in pc.unique(blocks.column(FAMILY)).to_pylist() if f is not None)
+        has_keys = self._layout.schema.has_simple_key or "key:0" in blocks.schema.names
         keys = [] if has_keys else self._codec.decode_arrays(rows)
         arrays = []
         for internal, field in self._columns:
@@ -241,48 +248,33 @@ class FragmentWriter:
             elif internal.startswith("key:") and not has_keys:
                 arrays.append(keys[int(internal[4:])])
             else:
-                arrays.append(block.column(internal))
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema), row_group_size=len(rows))
+                arrays.append(blocks.column(internal))
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema), row_group_size=self._block_rows)
 
 
-class _GatheringSink:
-    """A new file for `pa.PythonFile` that is written in few large pieces instead of many small ones."""
+class _Sink:
+    """A new file as `pa.PythonFile` wants it."""
 
     def __init__(self, file: WritableFile) -> None:
         self._file = file
-        self._parts: list[bytes] = []
-        self._bytes = 0
 
     @property
     def closed(self) -> bool:
         return self._file.closed
 
     def write(self, data: bytes) -> int:
-        self._parts.append(data)
-        self._bytes += len(data)
-        if self._bytes >= WRITE_BYTES:
-            self._write()
-        return len(data)
+        # What is left in the buffer of an abandoned file comes when the buffer is collected, and is of no use.
+        return len(data) if self._file.closed else self._file.write(data)
 
     def flush(self) -> None:
         """Do nothing, as the file itself does: only `make_durable` matters."""
 
     def tell(self) -> int:
-        return self._file.tell() + self._bytes
-
-    def drain(self) -> None:
-        """Write what is gathered; it is not durable by that."""
-        self._write()
+        return self._file.tell()
 
     def make_durable(self) -> None:
-        self._write()
         self._file.sync()
 
     def close(self) -> None:
         """Close the file; what was not made durable is lost."""
         self._file.close()
-
-    def _write(self) -> None:
-        parts, self._parts, self._bytes = self._parts, [], 0
-        if parts:
-            self._file.write_parts(parts)
