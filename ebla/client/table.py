@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ebla.batch import PutBatch
 from ebla.client.moments import AsOf, txn_of
 from ebla.client.replacing import last_of_each_key
 from ebla.client.rows import to_cells_batch, to_put_batch
 from ebla.client.scan import Position, Scan, beyond_python
 from ebla.client.sums import appended, count_of, incremented
 from ebla.clock import microseconds_of
-from ebla.errors import CannotJoin, Closed, Conflict, ReadOnly, RequestError, SchemaChanged, UnknownTable
+from ebla.errors import CannotJoin, Closed, Conflict, EblaError, ReadOnly, RequestError, SchemaChanged, UnknownTable
 from ebla.ranges import ALL, KeyRange, successor
 from ebla.schema import TableSchema, Target
 from ebla.storage.order import is_strictly_sorted, sort_rows
@@ -40,6 +41,9 @@ SCHEMA_ATTEMPTS_MAX = 100
 FOUND = "_found"
 # From so many keys on, it is worth a look whether they stand one after the other in a file.
 NEIGHBOURS_MIN = 32
+# Puts of so many rows, and bytes in all, are done together with others. What is larger costs little for a call.
+TOGETHER_ROWS_MAX = 4_096
+TOGETHER_BYTES_MAX = 8 << 20
 
 _Answer = TypeVar("_Answer")
 _ALL_FOUND = pa.repeat(True, 4096)
@@ -98,7 +102,8 @@ class Table:
         Arrow IPC stream. A column that is missing stays as it was; a null sets null. With `replace`, what is missing
         is erased. `if_absent` and `if_unchanged_since` raise `Conflict`, and write nothing, if a row exists or was
         changed after that txn. `wait` says what to wait for: ``durable`` (no crash can undo it), ``logged`` (it is in
-        the log) or ``none``.
+        the log) or ``none``. Arrow batches of different rows that several threads put at the same time may become one
+        commit, with one txn.
         """
         self._check_writable(wait)
         if not isinstance(rows, (dict, list)):
@@ -109,10 +114,35 @@ class Table:
             return self._anew(lambda: self._put(rows, replace, if_absent, if_unchanged_since, wait))
 
     def _put(self, rows: object, replace: bool, if_absent: bool, since: int | None, wait: Wait) -> int:
+        is_plain = not (replace or if_absent) and since is None and wait != "none"
+        if is_plain and isinstance(rows, pa.RecordBatch) and 0 < rows.num_rows <= TOGETHER_ROWS_MAX:
+            txn = self._state.turns.take(rows, self._commit, self._commit_together)
+            self._store.wait(txn, wait)
+            return txn
         mutation = self._admit(rows, replace)
         if not if_absent:
             return self._apply(mutation, since, wait)
         return self._retried(lambda: self._put_absent(mutation, since, wait))
+
+    def _commit(self, rows: pa.RecordBatch) -> int:
+        return self._store.commit(self._state, self._admit(rows))
+
+    def _commit_together(self, several: Sequence[pa.RecordBatch]) -> int | None:
+        """Commit puts as one; None if one of them is wrong, or two of them, or of their rows, do not go together."""
+        parts = self._state.view.parts
+        if sum(rows.nbytes for rows in several) > TOGETHER_BYTES_MAX:
+            return None
+        try:
+            puts = [to_put_batch(rows, parts.schema, **self._limits) for rows in several]
+            halves = [put.columns for put in puts if put.columns is not None and put.cells is None]
+            if len(halves) < len(puts):
+                return None
+            whole = pa.concat_batches(halves)
+            mutation = parts.admission.put(PutBatch(whole))
+        except (EblaError, pa.ArrowException):
+            return None
+        # A row that two of them have is put twice, at two txns, for its history has both.
+        return None if len(mutation.rows) < whole.num_rows else self._store.commit(self._state, mutation)
 
     def _admit(self, rows: object, replace: bool = False) -> Mutation | RowMutation:
         parts = self._state.view.parts

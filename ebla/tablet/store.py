@@ -130,6 +130,8 @@ class TabletStore:
             admit_row=self._admit_row,
         )
         self.apply = self._writes.apply
+        self.commit = self._writes.commit
+        self.wait = self._writes.wait
         self.check_unchanged = self._writes.check_unchanged
         self._recutter = Recutter(
             self._tables,

@@ -35,6 +35,7 @@ from ebla.tablet.recent_rows import RecentRows
 from ebla.tablet.row_admission import RowAdmission, RowMutation
 from ebla.tablet.row_cache import RowCache
 from ebla.tablet.schema_parts import SchemaParts
+from ebla.tablet.turns import Turns
 from ebla.tablet.view import TableView
 
 _log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class TableState:
         self.name = name
         self.damage = damage  # what is wrong with METADATA: nothing is changed then, and only whole tablets are read
         self.door = Door()
+        self.turns = Turns()
         self.salt = zlib.crc32(self.id.encode()) * 0x9E3779B1
         self._parts_of = partial(SchemaParts, fragments=fragments, recent=recent, settings=settings)
         # Told of every change of METADATA, under the commit lock; set before the table is served.

@@ -142,7 +142,31 @@ class WritePath:
         wait: Wait = "durable",
         request: tuple[str, int] | None = None,
     ) -> int:
-        """Commit a mutation and return its txn.
+        """Commit a mutation, wait as it is asked for, and return its txn; see `commit`."""
+        txn = self.commit(table, mutation, unchanged_since=unchanged_since, attended=wait != "none", request=request)
+        if not mutation.is_empty:
+            self.wait(txn, wait)
+        return txn
+
+    def wait(self, txn: int, wait: Wait) -> None:
+        """Return once a commit is where `wait` says."""
+        if wait == "none":
+            return
+        assert self.log is not None, "what was committed is in a log"
+        self.log.wait(txn)
+        if wait == "durable":
+            self._sequencer.wait_stable(txn)
+
+    def commit(
+        self,
+        table: TableState,
+        mutation: Mutation | RowMutation,
+        *,
+        unchanged_since: int | None = None,
+        attended: bool = True,
+        request: tuple[str, int] | None = None,
+    ) -> int:
+        """Make a mutation part of memory, queue it for the log, and return its txn. Who says `attended` will `wait`.
 
         With `unchanged_since`, raises `Conflict` if a row it touches has changed after that txn. `request` is a
         client's id and a sequence number: a repeated request is answered with the txn of the first.
@@ -177,20 +201,11 @@ class WritePath:
                 if mutation.schema_version not in (0, table.view.parts.version):
                     raise schema_changed(table.name)
                 if request is not None and (known := self.replies.find(request)) is not None:
-                    txn = known
-                    break
+                    return known
                 if checked_at is not None and self._changed_since(table, slots, checked_at):
                     continue
-                txn = self._commit(log, table, mutation, slots, wait, request)
-                break
-        else:
-            raise Conflict(f"rows of {table.name!r} keep changing: try again with fewer rows or fewer writers")
-        if wait == "none":
-            return txn
-        log.wait(txn)
-        if wait == "durable":
-            self._sequencer.wait_stable(txn)
-        return txn
+                return self._commit(log, table, mutation, slots, attended, request)
+        raise Conflict(f"rows of {table.name!r} keep changing: try again with fewer rows or fewer writers")
 
     def writable_log(self) -> CommitLog:
         """Return the log if it takes commits; else raise what keeps it from that."""
@@ -208,14 +223,14 @@ class WritePath:
         table: TableState,
         mutation: Mutation | RowMutation,
         slots: Indices,
-        wait: Wait,
+        attended: bool,
         request: tuple[str, int] | None,
     ) -> int:
         """Allocate a txn, make the records part of memory and queue them for the log. The commit lock is held."""
         txn = self._txn_clock.next()
         self._sequencer.allocate(txn)
         try:
-            self._stage(log, table, mutation, txn, slots, wait, request)
+            self._stage(log, table, mutation, txn, slots, attended, request)
         except BaseException as error:
             # An interrupt may leave records in memory that are not in the queue. A later commit would make them
             # visible without their ever being in the log, so there must be no later commit.
@@ -230,7 +245,7 @@ class WritePath:
         mutation: Mutation | RowMutation,
         txn: int,
         slots: Indices,
-        wait: Wait,
+        attended: bool,
         request: tuple[str, int] | None,
     ) -> None:
         reply = None if request is None else self.replies.remember(request, txn)
@@ -246,7 +261,7 @@ class WritePath:
         if first_touched:
             self._sequencer.add_future_dependencies(txn, 1)
             self._saves.submit(self._take_log, table, first_touched, txn)
-        log.push(commit, attended=wait != "none")
+        log.push(commit, attended=attended)
         if self._tables.memory_bytes >= self._settings.flush_bytes or table.fold_wanted:
             self._flusher.wake()
 
