@@ -31,8 +31,9 @@ _SHORT_SCAN = (
 REASONS: dict[tuple[str, str, str], str] = {
     ("sparkreplay", "replay of a log", "one process"): (
         "both sides spend about 9 s of processor time on a gigabyte, almost half of it on Parquet pages and LZ4, and "
-        "one process keeps a core busy all the time; so two cores can be twice as fast at most, and the start of a "
-        "Spark job, the removal of the log and what two busy cores take from each other come off that"
+        "one process keeps a core busy all the time; so two cores can be twice as fast at most. Off that come the "
+        "start of the Spark job, 0.15 s, and after the commit the removal of the log, 74 segments one after the other "
+        "with 6 to 12 ms each, in which the file system is waited for and both cores idle"
     ),
     ("ingest", "one writer", "rocksdict"): (
         "about half of the time is the sync of the log, the rest sorting, copying and checking of the batch"
