@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ _ROOT = str(Path(__file__).resolve().parent.parent)
 if _ROOT not in sys.path:
     sys.path.insert(0, _ROOT)
 
+# Java compiles for a run of hours; in a run of minutes that is half of its work. Whatever tests start inherits this.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # No test may fail because the machine is busy.
 settings.register_profile("ebla", deadline=None)
@@ -49,13 +52,13 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where the tests are shared out among several processes, keep those of a file together that need Spark.
+    """Where the tests are shared out among several processes, keep those in one that need Spark, and ZooKeeper.
 
-    Each process then has a session of its own. Starting ZooKeeper is dearer than what its tests do: they stay in one.
+    Starting either is dearer than what the tests do with it, and a Java that has run for a while is faster.
     """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if "spark" in fixtures:
-            item.add_marker(pytest.mark.xdist_group(f"spark {item.path.name}"))
+            item.add_marker(pytest.mark.xdist_group("spark"))
         elif "zookeeper_server" in fixtures:
             item.add_marker(pytest.mark.xdist_group("zookeeper"))
