@@ -39,8 +39,8 @@ REASONS: dict[tuple[str, str, str], str] = {
         "about half of the time is the sync of the log, the rest sorting, copying and checking of the batch"
     ),
     ("ingest", "four writers", "rocksdict"): (
-        "one sync serves several commits, but the work before it, about 0.8 ms for 1,000 rows, mostly holds the "
-        "interpreter's lock, and the flush in the background takes part of the second core"
+        "puts that come at the same time are admitted and synced as one, but threads hand the interpreter's lock to "
+        "one another around it, and the flush in the background takes part of the second core"
     ),
     ("single", "1 thread", "rocksdict"): _SINGLE,
     ("memory", "peak, after a streamed scan", ""): _MEMORY,
@@ -57,8 +57,8 @@ REASONS: dict[tuple[str, str, str], str] = {
         "the first scan also opens the file and starts the threads; the second one is the speed of decoding Parquet"
     ),
     ("get", "get_many, neighbouring keys", "rocksdict multi-get"): (
-        "0.3 to 0.4 ms for 1,000 keys, a third of it for taking the keys out of 1,000 Python objects, the rest fixed "
-        "costs of some thirty Arrow and numpy calls; the search itself is a small part"
+        "about 0.2 ms for 1,000 keys, a third of it for taking the keys out of 1,000 Python objects all over memory, "
+        "the rest fixed costs of some twenty calls; the search itself is a small part"
     ),
     **{("ycsb", f"E, {rows} rows", "rocksdict"): _SHORT_SCAN for rows in ("20,000", "200,000", "1,000,000")},
     **{
