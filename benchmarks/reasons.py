@@ -32,8 +32,8 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("sparkreplay", "replay of a log", "one process"): (
         "both sides spend about 9 s of processor time on a gigabyte, almost half of it on Parquet pages and LZ4, and "
         "one process keeps a core busy all the time; so two cores can be twice as fast at most. Off that come the "
-        "start of the Spark job, 0.15 s, and after the commit the removal of the log, 74 segments one after the other "
-        "with 6 to 12 ms each, in which the file system is waited for and both cores idle"
+        "start of the Spark job and, after the commit, the removal of the log: 74 segments one after the other, with "
+        "some 10 ms each on a busy machine, most of it waiting for the file system"
     ),
     ("ingest", "one writer", "rocksdict"): (
         "about half of the time is the sync of the log, the rest sorting, copying and checking of the batch"
