@@ -24,8 +24,8 @@ _MEMORY = (
 _BORDER = "a tenth of a second of planning and of jobs on the driver, beside a query that takes hardly longer"
 
 _SHORT_SCAN = (
-    "half of a scan of fifty rows is making dicts of Arrow columns, and a fifth the merge with rows that were inserted "
-    "since; rocksdict's iterator makes one call per row"
+    "nearly half of a scan of fifty rows is making dicts of Arrow columns, and a fifth the merge with rows that were "
+    "inserted since; rocksdict's iterator makes one call per row"
 )
 
 REASONS: dict[tuple[str, str, str], str] = {
