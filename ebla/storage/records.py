@@ -288,6 +288,12 @@ class Block:
         """Return how many records have rows in [first, last)."""
         return max(0, (len(self) if last is None else self.lower_bound(last)) - self.lower_bound(first))
 
+    def count_tops(self, first: bytes, last: bytes | None) -> int:
+        """Return how many records with rows in [first, last) are the first of their row, or erasures."""
+        begin = self.lower_bound(first)
+        end = len(self) if last is None else self.lower_bound(last)
+        return max(0, int(self.tops.searchsorted(end) - self.tops.searchsorted(begin)))
+
     def slice_newer(self, first: bytes, last: bytes | None, after: int, as_of: int) -> Run | None:
         """Return the records with rows in [first, last) and txns from behind `after` to `as_of`, or None."""
         if self.txn_min > after and self.txn_max <= as_of:

@@ -142,7 +142,7 @@ class Folds:
                 return Found(fold, sources.blocks, as_of)
             if not is_settled:
                 return None
-        if self._is_too_much(base.file, sources, rows, fold):
+        if self._is_too_much(base.file, sources, rows, fold, as_of):
             return None
         block = self._merge(group, fold, sources, rows, as_of)
         if block is None:
@@ -173,20 +173,42 @@ class Folds:
                 self._asked.popitem(last=False)
             return False
 
-    def _is_too_much(self, file: str, sources: Sources, rows: KeyRange, fold: Fold | None) -> bool:
+    def _is_too_much(self, file: str, sources: Sources, rows: KeyRange, fold: Fold | None, as_of: int) -> bool:
         records = 0 if fold is None else len(fold.block)
         size_bytes = 0
         for block in sources.blocks:
-            there = block.count_range(rows.first, rows.last)
+            there = _merged_of(block, rows, newest=tops_suffice(block, as_of))
             records += there
             size_bytes += there * (block.bytes // len(block))
         for ref in sources.fragments:
-            fragment = self._opened(ref)
-            begin, end = fragment.blocks_of(rows.first, rows.last)
-            there = sum(fragment.block_rows[begin:end])
+            there = self._merged_of_fragment(ref, rows, as_of)
             records += there
-            size_bytes += there * fragment.record_bytes
+            size_bytes += there * self._opened(ref).record_bytes
         return records > RECORDS_MAX or not self._cache.has_room(file, size_bytes)
+
+    def _merged_of_fragment(self, ref: FragmentRef, rows: KeyRange, as_of: int) -> int:
+        """Return how many records of a fragment a fold would be merged from, at most."""
+        fragment = self._opened(ref)
+        begin, end = fragment.blocks_of(rows.first, rows.last)
+        if ref.has_erasures or not tops_suffice(ref, as_of):
+            return sum(fragment.block_rows[begin:end])
+        count = 0
+        for number in (n for stretch in fragment.outer_blocks(begin, end) for n in range(*stretch)):
+            block = fragment.cached_block(number)
+            count += fragment.block_rows[number] if block is None else _merged_of(block, rows, newest=True)
+        return count
+
+
+def tops_suffice(source: Block | FragmentRef, newest_at: int | None) -> bool:
+    """Tell whether a reader of the newest version gets all from the newest record of each row, and erasures."""
+    if newest_at is None or source.unique or source.txn_max > newest_at:
+        return False
+    return not source.has_partial or (isinstance(source, FragmentRef) and source.topped)
+
+
+def _merged_of(block: Block, rows: KeyRange, *, newest: bool) -> int:
+    """Return how many records of a block in some rows are merged, of each row all or just the `newest`."""
+    return (block.count_tops if newest and not block.unique else block.count_range)(rows.first, rows.last)
 
 
 def _newer(view: TableView, tablet: TabletMetadata, group: int, rows: KeyRange, after: int, as_of: int) -> Sources:

@@ -27,7 +27,7 @@ from ebla.storage.merge import MergedCells, MergedColumns, Rules, merge_cells, m
 from ebla.storage.order import is_strictly_sorted, lower_bound, upper_bound
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
 from ebla.storage.topping import firsts_of_rows
-from ebla.tablet.folds import Fold, Folds, Found
+from ebla.tablet.folds import Fold, Folds, Found, tops_suffice
 from ebla.tablet.projection import Projection, join_rows
 from ebla.tablet.row_records import RowRecord, newest_first, resolve, visible_records
 from ebla.tablet.scopes import WHOLE, Scoped, covers, is_mixed, merge_scoped, restricted, scope_of
@@ -220,11 +220,11 @@ class Reader:
         wanted = [ROW, ERASED, SET, *names] if stacked else [ROW, TXN, ERASED, SET, *names]
         runs = []
         for block in sources.blocks:
-            run = _slice(block, share, newest=_tops_suffice(block, newest_at))
+            run = _slice(block, share, newest=tops_suffice(block, newest_at))
             if run is not None:
                 runs.append(run)
         for ref in sources.fragments:
-            found = self._fragment_runs(ref, share, wanted, newest=_tops_suffice(ref, newest_at))
+            found = self._fragment_runs(ref, share, wanted, newest=tops_suffice(ref, newest_at))
             runs += [Run(run.records, ref.txn_max) for run in found] if stacked else found
         return runs
 
@@ -368,7 +368,7 @@ class Reader:
             if ref.txn_min <= as_of and ref.first <= row <= ref.last and ref.txn_max >= erased_at:
                 if ref.clip is not None and not KeyRange(*ref.clip).contains(row):
                     continue
-                newest = not ref.has_erasures and _tops_suffice(ref, as_of)
+                newest = not ref.has_erasures and tops_suffice(ref, as_of)
                 own = self.fragment(ref).find(row, hashed, newest=newest)
                 has_erasures |= ref.has_erasures
                 if ref.columns is not None and not covers(ref, view.schema.group_by_id[group]):
@@ -591,13 +591,6 @@ def _is_stacked(sources: Sources, rules: Rules) -> bool:
 def _newest_at(rules: Rules) -> int | None:
     """Return the snapshot of a reader who wants the newest version, whatever its age; None for others."""
     return rules.as_of if rules.versions == 1 and not rules.expires_alone else None
-
-
-def _tops_suffice(source: Block | FragmentRef, newest_at: int | None) -> bool:
-    """Tell whether a reader of the newest version gets all from the newest record of each row, and erasures."""
-    if newest_at is None or source.unique or source.txn_max > newest_at:
-        return False
-    return not source.has_partial or (isinstance(source, FragmentRef) and source.topped)
 
 
 def _slice(block: Block, share: KeyRange, *, newest: bool) -> Run | None:

@@ -256,3 +256,15 @@ def test_readers_beside_a_writer_see_their_snapshot_in_folds(db: ebla.Database) 
         reader.join()
     assert not wrong
     assert folds_of(db)
+
+
+def test_a_row_with_a_long_history_is_folded_like_any_other(db: ebla.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebla.tablet.folds.RECORDS_MAX", 300)
+    table = filled(db, files=1)
+    for n in range(40):
+        table.put([{"k": "01003", "a": -n * 100 - i, "b": "y" * 40} for i in range(100)], wait="none")
+    table.flush()
+    for _ in range(3):
+        rows = list(table.scan("01002", limit=3))
+    assert [row["a"] for row in rows] == [1002, -3999, 1004]
+    assert folds_of(db) == 1
