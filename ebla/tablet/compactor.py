@@ -27,6 +27,7 @@ from ebla.metadata.transaction import MetadataServer
 from ebla.schema import GroupSchema
 from ebla.settings import Settings
 from ebla.storage.files import Files
+from ebla.storage.spare_memory import give_back_spare_memory
 from ebla.tablet.compaction import Choice, Reason, Strategy, choose, choose_all
 from ebla.tablet.merging import Merge, merge, merged_references, new_output, replacement
 from ebla.tablet.nursery import Nursery
@@ -212,6 +213,8 @@ class Compactor:
             except BaseException:
                 self._nursery.grown(begun)
                 raise
+            finally:
+                give_back_spare_memory(choice.bytes)
             self._nursery.grown(begun)
             if done is None:
                 return False

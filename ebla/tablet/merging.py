@@ -42,7 +42,9 @@ from ebla.tablet.windows import cut
 
 __all__ = ["Merge", "merge", "merged_references", "new_output", "record_names", "replacement"]
 
+# What is read in one go: fewer and larger ones are faster, but it is held about four times over until it is written.
 WINDOW_RECORDS = 98_304
+WINDOW_BYTES = 12 << 20
 
 
 class Merge(msgspec.Struct, frozen=True):
@@ -172,10 +174,16 @@ def record_names(group: GroupSchema) -> list[str]:
 
 def _windows(reader: Reader, share: KeyRange, refs: Iterable[FragmentRef]) -> Iterator[KeyRange]:
     marks: list[tuple[bytes, int]] = []
+    records = 1
+    size = 1
     for ref in refs:
         fragment = reader.fragment(ref)
         begin, end = fragment.blocks_of(share.first, share.last)
-        marks += zip(fragment.first_rows[begin:end], fragment.block_rows[begin:end], strict=True)
+        rows = fragment.block_rows[begin:end]
+        marks += zip(fragment.first_rows[begin:end], rows, strict=True)
+        records += sum(rows)
+        size += sum(rows) * fragment.record_bytes
     marks.sort()
-    for window, _ in cut(share, marks, WINDOW_RECORDS, WINDOW_RECORDS):
+    records_max = min(WINDOW_RECORDS, WINDOW_BYTES * records // size)
+    for window, _ in cut(share, marks, records_max, records_max):
         yield window

@@ -12,6 +12,8 @@ import pytest
 
 import ebla
 from ebla.settings import Settings
+from ebla.storage.compact import compact
+from ebla.storage.records import Run
 from ebla.tablet.merging import merge
 from tests.crash.machine import bounded
 
@@ -180,6 +182,28 @@ def test_a_damaged_fragment_holds_up_its_own_tablet_and_no_other(tmp_path: Path)
         with pytest.raises(ebla.Corruption, match=victim.name):
             everything(db.table("broken"), columns=["name"])
         assert everything(db.table("broken"), columns=["click:"])  # another group, other files
+
+
+def test_large_records_are_merged_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    largest = []
+
+    def noted(runs: list[Run], *rules: object, **more: object) -> object:
+        largest.append(sum(run.records.nbytes for run in runs))
+        return compact(runs, *rules, **more)
+
+    monkeypatch.setattr("ebla.tablet.merging.WINDOW_BYTES", 200_000)
+    monkeypatch.setattr("ebla.tablet.merging.compact", noted)
+    schema = ebla.Schema(key={"k": "int64"}, groups=[ebla.Group("g", columns={"v": "binary"}, block_bytes=8_192)])
+    with ebla.open(tmp_path, settings=Settings(background_compaction=False, history_seconds=0.0)) as db:
+        table = db.create_table("t", schema)
+        for n in range(4):
+            table.put([{"k": i, "v": bytes([i % 256]) * 1_000} for i in range(n, 2_000, 3)])
+            table.flush()
+        expected = everything(table)
+        table.compact()
+        assert everything(table) == expected
+    assert len(largest) > 10
+    assert max(largest) < 300_000  # one more block of each file may come along
 
 
 def test_a_large_outcome_is_several_files_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
