@@ -21,7 +21,7 @@ demo: $(VENV)/.dev            ## a short story: ingest, read, correct, crash, re
 	@$(BIN)/python -m ebla.demo
 
 test: check                   ## everything that must be true, in minutes
-	$(BIN)/python -m pytest -m "not soak" --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest -m "not soak" --numprocesses 2 --dist loadscope
 
 check: $(VENV)/.dev           ## format, lint, types, import layers
 	$(BIN)/ruff format --check $(SOURCES)

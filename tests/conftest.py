@@ -13,6 +13,8 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
 
     from tests.support.zookeeper import ZooKeeperServer
 
@@ -51,14 +53,8 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
         server.kill()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where the tests are shared out among several processes, keep those in one that need Spark, and ZooKeeper.
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    """Keep tests of one process together that need Spark, and ZooKeeper."""
+    from tests.support.sharing_out import SharingOut
 
-    Starting either is dearer than what the tests do with it, and a Java that has run for a while is faster.
-    """
-    for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        if "spark" in fixtures:
-            item.add_marker(pytest.mark.xdist_group("spark"))
-        elif "zookeeper_server" in fixtures:
-            item.add_marker(pytest.mark.xdist_group("zookeeper"))
+    return SharingOut(config, log)

@@ -29,11 +29,7 @@ from ebla.errors import Closed, Conflict, ReadOnly
 PATIENCE_SECONDS = 20
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(name, marks=pytest.mark.xdist_group("zookeeper") if name == "zookeeper" else ()) for name in WORLDS
-    ]
-)
+@pytest.fixture(params=list(WORLDS))
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     world = make_world(request.param, request)
     yield world

@@ -239,7 +239,6 @@ def test_a_lease_outlives_a_lost_connection(proxy: Proxy, connected: Connect) ->
 # --- an ensemble ---------------------------------------------------------------------------------
 
 
-@pytest.mark.xdist_group("zookeeper")
 def test_an_ensemble_goes_on_without_one_of_three_and_refuses_without_two(tmp_path: Path, connected: Connect) -> None:
     ensemble = Ensemble(tmp_path)
     try:
