@@ -15,12 +15,12 @@ ALTERATIONS = Episodes(story_of_alterations(), CALM, lambda step: step.kind == "
 
 
 def test_after_a_crash_at_any_step_of_an_alteration_the_store_has_the_old_schema_or_the_new() -> None:
-    ALTERATIONS.crash(images_max=30)
+    ALTERATIONS.crash(images_max=20)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_operation_that_fails_during_an_alteration_is_survived_or_told(fault: str) -> None:
-    assert ALTERATIONS.fail_some(FAULTS[fault], 8)
+    assert ALTERATIONS.fail_some(FAULTS[fault], 5)
 
 
 @pytest.mark.soak

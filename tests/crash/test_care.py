@@ -25,12 +25,12 @@ def test_the_story_ends_with_few_files() -> None:
 
 
 def test_after_a_crash_at_any_step_of_care_every_row_is_there() -> None:
-    CARE.crash(images_max=40)
+    CARE.crash(images_max=25)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_operation_that_fails_during_a_step_of_care_is_survived_or_told(fault: str) -> None:
-    assert CARE.fail_some(FAULTS[fault], 10)
+    assert CARE.fail_some(FAULTS[fault], 6)
 
 
 @pytest.mark.soak

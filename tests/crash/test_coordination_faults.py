@@ -69,7 +69,7 @@ def test_one_fault_is_survived_or_told(fault: Fault) -> None:
     changing = [number for number, (name, _) in enumerate(requests(CALM)) if name not in READS]
     assert len(changing) > 30
     offset = list(Fault).index(fault)
-    for number in changing[1 + offset :: 11]:
+    for number in changing[1 + offset :: 17]:
         machine = bounded(lambda number=number: run_with(fault, lambda n: n == number, CALM, after_error=6))
         if fault is not Fault.FAIL_BEFORE:
             assert not machine.errors, "a single lost message is repeated, not handed on"
@@ -78,7 +78,7 @@ def test_one_fault_is_survived_or_told(fault: Fault) -> None:
 @pytest.mark.parametrize("fault", [Fault.FAIL_BEFORE, Fault.LOSE_REQUEST, Fault.DELAY])
 def test_an_outage_is_told_truthfully(fault: Fault) -> None:
     errors = 0
-    for begin in range(3, len(requests(CALM)), 15):
+    for begin in range(3, len(requests(CALM)), 25):
         machine = bounded(lambda begin=begin: run_with(fault, lambda n: begin <= n < begin + 40, CALM, after_error=6))
         errors += len(machine.errors)
     assert errors

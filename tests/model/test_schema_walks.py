@@ -196,7 +196,7 @@ def walk(path: Path, seed: int, steps: int) -> None:
         one.db.close()
 
 
-@pytest.mark.parametrize("seed", seeds(5, 10))
+@pytest.mark.parametrize("seed", seeds(3, 10))
 def test_store_equals_model_through_any_change_of_the_schema(tmp_path: Path, seed: int) -> None:
     walk(tmp_path / "data", seed, 50)
 

@@ -295,7 +295,7 @@ def machine_for(shape: Shape) -> type[RuleBasedStateMachine]:
 
 CHECKS_OFF = tuple(HealthCheck)
 QUICK = settings(
-    max_examples=11,
+    max_examples=7,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

@@ -82,7 +82,7 @@ def divided(runs: list[Run], dice: Random, *, is_rooted: bool) -> tuple[list[Run
 
 
 @given(columns_runs(), DICE)
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=120)
 def test_every_snapshot_from_the_horizon_on_sees_the_same_columns(given: list[ColumnsRun], dice: Random) -> None:
     is_rooted = dice.random() < 0.5
     kept = retention(dice, is_rooted=is_rooted)
@@ -94,7 +94,7 @@ def test_every_snapshot_from_the_horizon_on_sees_the_same_columns(given: list[Co
 
 
 @given(columns_runs(), DICE)
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=120)
 def test_every_snapshot_sees_the_same_where_the_newest_record_took_over_what_others_set(
     given: list[ColumnsRun], dice: Random
 ) -> None:
@@ -117,7 +117,7 @@ def between(run: Run, low: int, high: int) -> Run:
 
 
 @given(cell_runs(), DICE)
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=120)
 def test_every_snapshot_from_the_horizon_on_sees_the_same_cells(given: list[list[Cell]], dice: Random) -> None:
     is_rooted = dice.random() < 0.5
     kept = retention(dice, is_rooted=is_rooted)
@@ -129,7 +129,7 @@ def test_every_snapshot_from_the_horizon_on_sees_the_same_cells(given: list[list
 
 
 @given(columns_runs(), DICE)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_one_record_per_row_is_left_where_nothing_is_retained(given: list[ColumnsRun], dice: Random) -> None:
     kept = replace(retention(dice, is_rooted=True), horizon=13 << 10, versions_kept=1, age_max_microseconds=None)
     outputs = run_of(compact([run.run() for run in given], kept, is_cells=False))

@@ -98,7 +98,7 @@ ENTRIES = st.builds(
 
 class TestFormat:
     @given(ENTRIES)
-    @settings(deadline=None, max_examples=150)
+    @settings(deadline=None, max_examples=60)
     def test_an_entry_is_decoded_to_what_was_encoded(self, entry: LogEntry) -> None:
         payload = b"".join(encode_entry(entry))
         assert len(payload) % 8 == 0

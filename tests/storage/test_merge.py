@@ -59,7 +59,7 @@ def newest_only(seen: dict[bytes, dict[int, list[Any]]]) -> dict[bytes, dict[int
 
 
 @given(columns_runs(), all_rules(), st.sets(st.sampled_from(IDS)).map(sorted).map(tuple))
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 def test_columns_are_merged_as_the_rules_say(runs: list[ColumnsRun], rules: Rules, ids: tuple[int, ...]) -> None:
     expected: Any = seen_columns(runs, ids, rules)
     if rules.versions == 1:
@@ -155,7 +155,7 @@ def listed(answer: MergedCells) -> list[tuple[Any, ...]]:
 
 
 @given(cell_runs(), all_rules())
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 def test_cells_are_merged_as_the_rules_say(runs: list[list[Cell]], rules: Rules) -> None:
     found = listed(merge_cells([Run(cells_batch(run)) for run in runs], rules))
     expected = [(c.row, c.family, c.qualifier, c.timestamp, c.txn, c.value) for c in seen_cells(runs, rules)]

@@ -122,7 +122,7 @@ def check_same(row: dict[Any, Any], mutation: RowMutation) -> None:
         assert block.message == block.records.serialize().to_pybytes()
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(dicts(unusual=False))
 def test_a_row_of_plain_values_becomes_the_same_records_and_the_same_log_bytes(row: dict[Any, Any]) -> None:
     mutation = SHORT.put(row)
@@ -133,7 +133,7 @@ def test_a_row_of_plain_values_becomes_the_same_records_and_the_same_log_bytes(r
         check_same(row, mutation)
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(dicts(unusual=True))
 def test_what_the_short_way_takes_is_taken_the_same_by_the_long_way(row: dict[Any, Any]) -> None:
     mutation = SHORT.put(row)
