@@ -1,7 +1,8 @@
 """Memory that is free, but held by the allocators of this process, given back to the system.
 
-A flush and a compaction take tens of megabytes in pieces of all sizes, and let go of them. The allocators (Arrow's, and
-the C library's, which serves numpy and Python) keep what they got: hundreds of megabytes that nobody uses.
+A compaction takes tens of megabytes in pieces of all sizes, and lets go of them. The allocators (Arrow's, and the C
+library's, which serves numpy and Python) keep what they got: hundreds of megabytes that nobody uses. After a flush they
+may keep it: the next writes want it again, and getting it anew, page by page, cost one writer a sixth of his speed.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from ebla.storage.memory import combine
 from ebla.storage.records import Block, schema_bytes
 from ebla.storage.row_block import RowBlock
 from ebla.tablet.sequencer import Sequencer
+from ebla.tablet.sleeper import Sleeper
 
 # Blocks of at most this many records are combined with their neighbours in the queue.
 SMALL_BLOCK_ROWS = 256
@@ -61,21 +62,14 @@ class Combined:
     new: StagedBlock
 
 
-class _Waiting:
+class _Waiting(Sleeper):
     """Somebody who waits for a commit to be in the log, or for his turn to drain."""
 
-    __slots__ = ("_lock", "txn")
+    __slots__ = ("txn",)
 
     def __init__(self, txn: int) -> None:
+        super().__init__()
         self.txn = txn
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def wait(self) -> None:
-        self._lock.acquire()
-
-    def wake(self) -> None:
-        self._lock.release()
 
 
 @dataclass(slots=True)

@@ -27,7 +27,6 @@ from ebla.storage.fragment_format import FragmentInfo
 from ebla.storage.log_format import LogEntry, Reply
 from ebla.storage.log_writer import LogWriter
 from ebla.storage.memory import choose_fold, combine
-from ebla.storage.spare_memory import give_back_spare_memory
 from ebla.tablet.nursery import Nursery
 from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.replies import REPLY_BYTES
@@ -196,8 +195,6 @@ class Flusher:
         self._tables.events.deliver()
         self._release_log()
         self._on_flushed()
-        del blocks  # nobody reads them any more
-        give_back_spare_memory(0 if info is None else info.bytes)
         return True
 
     def _save(self, work: FlushWork) -> tuple[TableMetadata, FragmentInfo | None] | None:

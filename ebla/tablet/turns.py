@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ebla.errors import EblaError, OutcomeUnknown
+from ebla.tablet.sleeper import Sleeper
 
 __all__ = ["Turns"]
 
@@ -27,25 +28,18 @@ __all__ = ["Turns"]
 TOGETHER_MAX = 16
 
 
-class _Request:
+class _Request(Sleeper):
     """Somebody who waits: for the turn, or for another to do it for him."""
 
-    __slots__ = ("_lock", "error", "has_turn", "item", "txn")
+    __slots__ = ("error", "has_turn", "item", "txn")
 
     def __init__(self, item: Any) -> None:
+        super().__init__()
         self.item = item
         # Set by others, before they wake him. None of them: he does it himself, without a turn.
         self.has_turn = False
         self.txn: int | None = None
         self.error: EblaError | None = None
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def wait(self) -> None:
-        self._lock.acquire()
-
-    def wake(self) -> None:
-        self._lock.release()
 
 
 class Turns:
