@@ -64,7 +64,7 @@ def compact(
         raise ebla.RequestError("--start, --stop, --prefix and --due go with --spark: add it, or leave them out")
     done = []
     with open_store(ctx, store, write=True) as db:
-        for name in [table] if table is not None else whole_tables(db):
+        for name in [table] if table is not None else whole_tables(db, as_json=as_json):
             before = _size(db, name)
             db.table(name).compact()
             after = _size(db, name)
@@ -108,7 +108,7 @@ def _on_spark(
         from ebla import pipeline
     check_tables(root, [] if table is None else [table])
     with open_store(ctx, store) as db:
-        names = [table] if table is not None else whole_tables(db)
+        names = [table] if table is not None else whole_tables(db, as_json=as_json)
         schema = db.table(names[0]).schema if table is not None else None
     bounds = {
         name: bound_from_text(text, schema) for name, text in texts.items() if text is not None and schema is not None

@@ -41,11 +41,12 @@ class Context:
     debug: bool = False
 
 
-def whole_tables(db: ebla.Database) -> list[str]:
-    """Return the names of the tables that can be changed, and say which cannot."""
+def whole_tables(db: ebla.Database, *, as_json: bool = False) -> list[str]:
+    """Return the names of the tables that can be changed, and say which cannot; beside JSON, on standard error."""
     damaged = db.stats()["damaged"]
     for name in damaged:
-        write_line(f"left out {name}: it is damaged, see `ebla verify`")
+        told = f"left out {name}: it is damaged, see `ebla verify`"
+        typer.echo(told, err=True) if as_json else write_line(told)
     return [name for name in db.tables() if name not in damaged]
 
 

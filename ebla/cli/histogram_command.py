@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import msgspec
 import typer
 
 import ebla
-from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples
+from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples, open_store
 from ebla.cli.failures import guarded
 from ebla.cli.sinks import print_rows, size_text, write_json, write_line
 from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
@@ -120,11 +121,13 @@ def presplit(
     if paths:
         check_files(paths)
     frame = None
-    with progress_bar(f"presplit {table}", force=progress) as report:
+    # Whether somebody else has the store open is found out before Spark is started.
+    opened = nullcontext(root) if dry_run else open_store(ctx, store, write=True)
+    with opened as source, progress_bar(f"presplit {table}", force=progress) as report:
         if paths:
             frame = read_files(_session(master, f"ebla presplit {table}"), paths, format_of(paths), schema)
         done = pipeline.presplit(
-            root,
+            source,
             table,
             tablets=tablets,
             tablet_bytes=wanted,

@@ -286,9 +286,17 @@ def list_backups(path: str | os.PathLike[str]) -> Backups:
 
 
 def remove_unfinished(path: str | os.PathLike[str], unfinished: Iterable[str]) -> list[str]:
-    """Remove what failed backups have left, and return it; what a process is still making stays."""
+    """Remove what failed backups have left, and return it; what a process is still making stays.
+
+    A directory that lost its manifest looks the same. It stays if a backup needs its files, or may need them: a later
+    one whose manifest cannot be read.
+    """
+    there = list_backups(path)
+    needed = {name for one in there.complete for name in (*one.chain, *(file.backup for file in one.files))}
     removed = []
     for name in unfinished:
+        if name in needed or any(name < later for later in there.damaged):
+            continue
         directory = Path(path) / name
         files = LocalFiles(directory)
         with contextlib.suppress(StoreLocked), files.lock(LOCK_NAME):

@@ -24,7 +24,7 @@ import pyarrow as pa
 from ebla.client.database import Database
 from ebla.client.database import open as open_database
 from ebla.client.moments import AsOf, txn_of
-from ebla.errors import EblaError, MissingFile, RequestError, SchemaChanged, UnknownTable
+from ebla.errors import EblaError, HistoryGone, MissingFile, RequestError, SchemaChanged, UnknownTable
 from ebla.keys import KeyCodec
 from ebla.metadata.restoring import pack_metadata
 from ebla.metadata.table_metadata import TableMetadata
@@ -285,7 +285,7 @@ def resumed(
                     yield from spark_batches(found)
                     left = then
             return
-        except (MissingFile, UnknownTable, SchemaChanged):
+        except (MissingFile, HistoryGone, UnknownTable, SchemaChanged):
             if is_last_attempt:
                 raise
             # The open of an earlier task may be out of date: files were replaced, or the table made, since then.

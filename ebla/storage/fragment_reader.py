@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ebla.errors import Corruption, FormatTooNew, MissingFile
+from ebla.errors import Corruption, EblaError, FormatTooNew, MissingFile
 from ebla.ranges import successor
 from ebla.storage.bloom import bitset_of, key_hash, may_contain
 from ebla.storage.cache import BlockCache
@@ -438,6 +438,7 @@ class OpenFragments:
 
     def __init__(self, files: Files, cache: BlockCache, open_max: int) -> None:
         self.cache = cache
+        self.explain: Callable[[str, MissingFile], EblaError] = lambda file, error: error  # why a file is not there
         self._files = files
         self._open_max = open_max
         self._lock = threading.Lock()
@@ -480,7 +481,10 @@ class OpenFragments:
         if found is not None:
             return found
         key = (file, constant_txn, version)
-        fragment = Fragment(self._files, file, self.cache, constant_txn, tail, types)
+        try:
+            fragment = Fragment(self._files, file, self.cache, constant_txn, tail, types)
+        except MissingFile as error:
+            raise self.explain(file, error) from None
         with self._lock:
             fragment = self._open.setdefault(key, fragment)
             while len(self._open) > self._open_max:

@@ -136,7 +136,11 @@ class Compactor:
         now = self._clock.monotonic_seconds()
         if not self._worker.is_stopping and now - self._swept_at >= self._settings.garbage_round_seconds:
             self._swept_at = now
-            self._sweep()
+            try:
+                self._sweep()
+            except EblaError as error:
+                # Nothing was removed, and the next round looks again; `stats` tells it beside the garbage.
+                _log.warning("a round of garbage collection was given up: %s", error)
 
     def _failed(self, error: EblaError) -> None:
         if not self._worker.is_stopping:

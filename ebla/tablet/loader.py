@@ -14,7 +14,7 @@ table takes no change until it is repaired.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ebla.clock import Clock
 from ebla.errors import Corruption, EblaError, MissingFile, OutcomeUnknown, RequestError, TableUnloaded, Unavailable
@@ -138,9 +138,9 @@ class Loader(TabletListener):
                 findings = check_load(table.name, metadata, current.id, facts)
                 if findings:
                     raise _refusal(metadata, findings)
-            except MissingFile:
+            except MissingFile as error:
                 if table.view.metadata is metadata:
-                    raise
+                    raise self._fragments.explain(_missing(facts), error) from None
                 continue  # it was replaced by another, and removed
             return
 
@@ -301,6 +301,10 @@ def _refusal(metadata: TableMetadata, findings: Sequence[Finding]) -> EblaError:
     if first.kind == "missing":
         return MissingFile(text)
     return Corruption(first.file or f"METADATA of table {metadata.table_id}", text)
+
+
+def _missing(facts: Mapping[str, FileFacts]) -> str:
+    return next(file for file, known in facts.items() if known.problem == "missing")
 
 
 def is_unloaded(metadata: TableMetadata) -> bool:

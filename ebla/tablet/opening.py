@@ -178,6 +178,7 @@ def _open_for_reading(parts: _Parts) -> TabletStore:
                 continue
             snapshot = max((one.newest_txn for one in tables), default=0)
         store = parts.store(TxnClock(parts.clock, snapshot))
+        store.outdated_by_others()
         add_tables(store, tables)
         try:
             replayed = _replay_all(store, entries)

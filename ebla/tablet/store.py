@@ -45,6 +45,7 @@ from ebla.tablet.doubts import Doubts
 from ebla.tablet.flusher import Flusher
 from ebla.tablet.garbage import Garbage
 from ebla.tablet.gate import Gate
+from ebla.tablet.gone_files import explained
 from ebla.tablet.loader import Loader
 from ebla.tablet.nursery import Nursery
 from ebla.tablet.open_tables import OpenTables
@@ -257,6 +258,10 @@ class TabletStore:
         return self._tables.all()
 
     # --- life ---
+
+    def outdated_by_others(self) -> None:
+        """Note that somebody else may change what is open here: files that are gone need not be lost."""
+        self.fragments.explain = lambda file, error: explained(self._tables, self.metadata, file, error)
 
     def recovered(self, replies: dict[str, tuple[int, int]]) -> None:
         """Take stock after a replay: the memory it filled, and what clients were told."""

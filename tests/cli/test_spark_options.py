@@ -45,3 +45,11 @@ def test_a_table_that_is_not_there_is_told_before_spark_starts(cli: Cli, command
     assert "there is no table 'nobody': the store has users; `ebla tables`" in told
     told = cli.fails(ExitCode.REQUEST, *command.replace("TABLE", "sys.tables").split())
     assert "`ebla scan sys.tables` shows it" in told
+
+
+@pytest.mark.usefixtures("unstarted")
+@pytest.mark.parametrize("command", ["presplit users --tablets 2", "replay"])
+def test_a_store_that_must_not_be_open_elsewhere_is_told_before_spark_starts(cli: Cli, command: str) -> None:
+    with ebla.open(cli.store) as db:
+        db.create_table("users", ebla.Schema(key={"user": "string"}, columns={"name": "string"}))
+        assert "has the store open" in cli.fails(ExitCode.UNAVAILABLE, *command.split())

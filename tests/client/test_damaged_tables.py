@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,11 @@ def test_commands_for_all_tables_leave_out_the_damaged_one_and_say_so(
     for text in said[1:]:
         assert "left out users: it is damaged" in text
         assert "other" in text
+    with pytest.raises(SystemExit):
+        main(["compact", "--json", "--store", str(root)])
+    captured = capsys.readouterr()
+    assert [one["table"] for one in json.loads(captured.out)] == ["other"]
+    assert "left out users: it is damaged" in captured.err
 
 
 def test_an_open_store_is_repaired_while_it_is_written(root: Path) -> None:

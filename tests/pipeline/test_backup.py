@@ -415,6 +415,7 @@ def test_what_is_missing_or_damaged_is_named_before_anything_changes(
     refused(ebla.MissingFile, f"{second.id} builds on {first.id}, which is not in")
     (there / first.id).mkdir()
     refused(ebla.MissingFile, f"builds on {first.id}, which has no {MANIFEST_NAME}")
+    assert remove_unfinished(there, list_backups(there).unfinished) == []  # others need what is in it
     (there / first.id).rmdir()
     (there / "elsewhere").rename(there / first.id)
     base = read_manifest(there / first.id)
@@ -440,6 +441,9 @@ def test_what_is_missing_or_damaged_is_named_before_anything_changes(
         restore(there, other, "t", of="plain", at=second.id, spark=spark)
     (there / second.id / MANIFEST_NAME).write_text(json.dumps({"format_version": 99, "sha256": "", "manifest": {}}))
     assert "format 99" in list_backups(there).damaged[second.id]
+    (there / first.id / MANIFEST_NAME).rename(there / "manifest")
+    assert remove_unfinished(there, [first.id]) == []  # nobody knows what the later one needs
+    (there / "manifest").rename(there / first.id / MANIFEST_NAME)
     assert restore(there, other, "t", of="plain", spark=spark).backup == first.id
 
 

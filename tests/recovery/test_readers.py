@@ -147,3 +147,30 @@ def test_there_is_nothing_to_read_where_there_is_no_store(tmp_path: Path) -> Non
     with pytest.raises(ebla.StoreNotFound, match="file"):
         ebla.open(tmp_path / "file")
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_reader_whose_files_were_merged_and_removed_is_told_to_open_again_and_nothing_is_lost(tmp_path: Path) -> None:
+    settings = ebla.Settings(background_compaction=False, history_seconds=0.0, garbage_age_seconds=0.0)
+    schema = ebla.Schema(key={"k": "int64"}, columns={"n": "int64"})
+    with ebla.open(tmp_path, settings=settings) as db:
+        table = db.create_table("t", schema, splits=[50])
+        table.put([{"k": k, "n": 1} for k in range(100)])
+        table.flush()
+        db.snapshot("monday")
+        before = ebla.open(tmp_path, read_only=True)
+        assert before.table("t").get(1) == {"k": 1, "n": 1}  # one tablet is loaded, the other is not
+        table.put([{"k": k, "n": 2} for k in range(100)])
+        table.compact()
+        db.gc(dry_run=False)
+        assert len(db.gc(dry_run=False).removed) > 0
+        before._store.fragments.forget(list(before._store.table("t").view.metadata.files()))
+        old = before.table("t")
+        for read in (lambda: old.get(2), lambda: old.get(60), lambda: old.get_many([2, 60]), lambda: list(old.scan())):
+            with pytest.raises(ebla.HistoryGone, match="open it again"):
+                read()
+        before.close()
+        with ebla.open(tmp_path, read_only=True) as again:
+            assert [row["n"] for row in again.snapshot("monday").table("t").scan()] == [1] * 100
+        (tmp_path / table.files()[0]).unlink()  # this one is lost
+        with ebla.open(tmp_path, read_only=True) as again, pytest.raises(ebla.MissingFile, match="backup"):
+            list(again.table("t").scan())
