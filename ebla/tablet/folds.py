@@ -106,17 +106,21 @@ class Folds:
     def at(
         self, view: TableView, tablet: TabletMetadata, group: GroupSchema, row: bytes, as_of: int, *, is_settled: bool
     ) -> Found | None:
-        """Return the fold that has `row`, or None: it would be of no use, or nobody asked for it before.
+        """Return the fold that has `row` or, if there are no rows at all between, begins behind it.
+
+        None if it would be of no use, or nobody asked for it before.
 
         `is_settled` says that everything up to `as_of` is committed and in the view: then a fold may be made at it.
         """
         state = tablet.group(group.id)
-        base: FragmentRef | None = None
-        for ref in state.fragments:
-            if ref.first <= row <= ref.last and (base is None or ref.rows > base.rows):
-                base = ref
+        base = _base_of(state.fragments, row)
         if base is None:
-            return None
+            # Between two files: on to the second, if nothing lies before it.
+            behind = min([ref.first for ref in state.fragments if ref.first > row], default=None)
+            if behind is None or len(view.sources(tablet, group.id, KeyRange(row, behind), as_of)):
+                return None
+            row, base = behind, _base_of(state.fragments, behind)
+            assert base is not None, "a file has its first row"
         check_history(state, as_of)
         starts = self._opened(base).first_rows
         number = bisect_right(starts, row) - 1
@@ -130,8 +134,8 @@ class Folds:
             fold = None  # the tablet had other bounds
         if fold is None:
             sources = view.sources(tablet, group.id, rows, as_of)
-            if len(sources) == 1:
-                return self._block_as_fold(base, number, rows, sources, as_of)
+            if len(sources) == 1 and (base.txn_max > as_of or _is_fold(base, sources)):
+                return self._block_as_fold(base, number, rows, as_of)
             if not is_settled or not self._is_asked_again(key):
                 return None
         elif fold.txn > as_of:
@@ -154,13 +158,9 @@ class Folds:
         self._cache.put(key, fold, block.bytes)
         return Found(fold, (), as_of)
 
-    def _block_as_fold(
-        self, base: FragmentRef, number: int, rows: KeyRange, sources: Sources, as_of: int
-    ) -> Found | None:
-        """Return a cached block that is alone in its stretch as a fold, if it has one record per row, and all count."""
-        if sources.erasures or base.has_erasures or not base.unique or base.txn_max > as_of or base.clip is not None:
-            return None
-        block = self._opened(base).cached_block(number)
+    def _block_as_fold(self, base: FragmentRef, number: int, rows: KeyRange, as_of: int) -> Found | None:
+        """Return a block that is a fold as it is, if it is cached. None for readers of the past."""
+        block = None if base.txn_max > as_of else self._opened(base).cached_block(number)
         return None if block is None else Found(Fold(rows, block, base.txn_max, is_kept=False), (), as_of)
 
     def _is_asked_again(self, key: Key) -> bool:
@@ -197,6 +197,25 @@ class Folds:
             block = fragment.cached_block(number)
             count += fragment.block_rows[number] if block is None else _merged_of(block, rows, newest=True)
         return count
+
+
+def _base_of(fragments: Sequence[FragmentRef], row: bytes) -> FragmentRef | None:
+    """Return the file that gives a stretch its bounds: of those around `row`, the one with the most rows.
+
+    Not that with the most records: of a row that was updated a million times there are a million, and in a block of
+    them is no other row.
+    """
+    around = [ref for ref in fragments if ref.first <= row <= ref.last]
+    return max(around, key=_rows_in, default=None)
+
+
+def _rows_in(ref: FragmentRef) -> int:
+    return ref.rows - ref.surplus
+
+
+def _is_fold(base: FragmentRef, sources: Sources) -> bool:
+    """Tell whether the blocks of a file that is alone in its stretch are folds: one record per row, and all count."""
+    return base.unique and not base.has_erasures and base.clip is None and not sources.erasures
 
 
 def tops_suffice(source: Block | FragmentRef, newest_at: int | None) -> bool:

@@ -14,6 +14,7 @@ import pytest
 
 import ebla
 from ebla.tablet.folds import LAID_OVER_MAX, Fold
+from ebla.tablet.reader import Reader
 
 SCHEMA = ebla.Schema(
     key={"k": "string"}, groups=[ebla.Group("g", columns={"a": "int64", "b": "string"}, block_bytes=4_096)]
@@ -268,3 +269,49 @@ def test_a_row_with_a_long_history_is_folded_like_any_other(db: ebla.Database, m
         rows = list(table.scan("01002", limit=3))
     assert [row["a"] for row in rows] == [1002, -3999, 1004]
     assert folds_of(db) == 1
+
+
+def test_a_file_with_several_records_per_row_is_folded_too(db: ebla.Database) -> None:
+    table = filled(db, files=1)
+    table.put([{"k": f"{n:05d}", "a": -n} for n in range(0, 3_000, 2)])
+    with db.snapshot() as whole:
+        table.erase("01003")
+        with db.snapshot() as erased:
+            table.put({"k": "01003", "b": "again"})
+            table.compact()
+            for _ in range(3):
+                assert [row["b"][:5] for row in table.scan("01003", limit=2)] == ["again", "xxxxx"]
+                assert [row["a"] for row in table.scan("01002", limit=3)] == [-1002, None, -1004]
+                assert [row["a"] for row in table.scan("01002", limit=3, as_of=whole.txn)] == [-1002, 1003, -1004]
+                assert [row["a"] for row in table.scan("01002", limit=3, as_of=erased.txn)] == [-1002, -1004, 1005]
+            assert folds_of(db) == 1
+            agree(table, random.Random(13))
+            agree(table, random.Random(13), as_of=erased.txn)
+
+
+def test_a_scan_goes_from_file_to_file_over_what_is_between_them(
+    db: ebla.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = db.create_table("t", SCHEMA)
+    for first in (0, 1_000, 2_000):
+        table.put([{"k": f"{n:05d}", "a": n, "b": "x"} for n in range(first, first + 500)])
+        table.flush()
+    dice = random.Random(17)
+    agree(table, dice)
+    with monkeypatch.context() as patch:
+        patch.setattr(Reader, "read", None)  # the long way
+        assert [row["a"] for row in table.scan("00498", limit=4)] == [498, 499, 1000, 1001]
+        assert list(table.scan("00600", "00700", limit=4)) == []
+    with db.snapshot() as before:
+        steps = [
+            lambda: table.put({"k": "00700", "a": 700}),
+            table.flush,
+            lambda: table.erase_range("00400", "01100"),
+            lambda: table.put([{"k": "00499", "b": "y"}, {"k": "01600", "b": "y"}]),
+            lambda: table.split("00600"),
+            table.compact,
+        ]
+        for step in steps:
+            step()
+            agree(table, dice)
+            agree(table, dice, as_of=before.txn)

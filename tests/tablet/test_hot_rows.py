@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import ebla
 from ebla.metadata.table_metadata import FragmentRef
 from ebla.settings import KIB, Settings
 from ebla.storage.fragment_reader import Fragment
+from ebla.tablet.reader import Reader
 from tests.client.bulk_world import loaded, numbers
 
 KEPT = Settings(background_compaction=False)
@@ -169,3 +171,55 @@ def test_an_erasure_between_the_records_of_a_row_hides_what_is_below_it(tmp_path
             assert [dict(row) for row in table.scan(5, 7)] == expected
             assert [table.get(5), table.get(6)] == expected
             assert table.get_many([5, 6]).drop_columns(["_found"]).to_pylist() == expected
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each step of a scan was taken: a fold read, a window merged, blocks decoded, a fold made."""
+    counts: Counter[str] = Counter()
+
+    def count(kind: type, name: str) -> None:
+        whole = getattr(kind, name)
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            counts[name] += 1
+            return whole(*arguments, **options)
+
+        monkeypatch.setattr(kind, name, counted)
+
+    for kind, name in ((Reader, "read_folded"), (Reader, "read"), (Reader, "_runs"), (Fragment, "read_blocks")):
+        count(kind, name)
+    return counts
+
+
+@pytest.mark.parametrize("updates", [10, UPDATES])
+def test_a_short_scan_at_a_hot_row_takes_the_same_steps_however_long_its_history_is(
+    tmp_path: Path, work: Counter[str], updates: int
+) -> None:
+    def scanned(table: ebla.Table, first: int) -> Counter[str]:
+        for _ in range(4):
+            work.clear()
+            rows = [row["a"] for row in table.scan(first, limit=10)]
+            assert rows == [updates if k == 500 else k for k in range(first, first + 10)]
+        return Counter(work)
+
+    with ebla.open(tmp_path, settings=KEPT) as db:
+        table = db.create_table("t", schema())
+        table.put([{"k": k, "a": k, "b": f"b{k}", "c": f"c{k}"} for k in range(1_000)])
+        table.flush()
+        for n in range(1, updates + 1):
+            table.put({"k": 500, "a": n}, wait="none")
+        db.sync()
+        assert scanned(table, 500) == {"read_folded": 1}
+        table.flush()
+        assert scanned(table, 500) == {"read_folded": 1}
+    with ebla.open(tmp_path, settings=KEPT) as db:
+        table = db.table("t")
+        assert scanned(table, 500) == {"read_folded": 1}
+        assert scanned(table, 495) == {"read_folded": 1}
+        table.compact()
+        # Where it is the last row of a block or a file, or the first, a scan over it goes on in the next one.
+        for first in (500, 495):
+            done = scanned(table, first)
+            assert done.keys() == {"read_folded"}
+            assert done["read_folded"] <= 2
