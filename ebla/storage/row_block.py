@@ -5,7 +5,8 @@ costs more than everything else in a put. So a row of plain values stays a tuple
 it, or until it is combined with others, when many rows become one batch with a few calls:
 
     values  ---message--->  bytes for the log: the very Arrow message that the record batch would serialize to
-       |----records------>  pa.RecordBatch, when a reader looks at the block
+       |----cells-------->  Python values again, for a reader of this row
+       |----records------>  pa.RecordBatch, when a reader of several rows looks at the block
        `----combine_rows->  one `Block` of many rows: group commit, fold
 
 A value is held as it lies in an Arrow buffer, its *physical* value: an int for dates and moments, UTF-8 for strings.
@@ -19,7 +20,7 @@ an example that Arrow made, and where in them the numbers stand:
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -66,6 +67,15 @@ def _physical_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def _logical_of(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return what makes a Python value of a physical one; None where they are the same."""
+    if kind == pa.string():
+        return bytes.decode
+    if pa.types.is_temporal(kind):
+        return lambda value: _array((value,), kind)[0].as_py()
+    return None
+
+
 class _Packing:
     """How the values of a column lie in a message: `pack` makes the eight bytes of one; None for text."""
 
@@ -89,6 +99,8 @@ class RowPlan:
         self.schema_bytes = schema_bytes(self.schema)
         self.schema_with_txn = self.schema.append(pa.field(TXN, pa.int64()))
         self._types = (pa.binary(), *value_types.values())
+        self._names = tuple(value_types)
+        self._logical = tuple(map(_logical_of, value_types.values()))
         self._packings = tuple(map(_Packing, self._types))
         self._fixed_bytes = sum(packing.width or 4 for packing in self._packings)
         example = pa.RecordBatch.from_arrays([pa.nulls(1, kind) for kind in self._types], schema=self.schema)
@@ -132,6 +144,13 @@ class RowPlan:
         self._pack_nodes(start, self._nodes_at, *nodes)
         self._pack_buffers(start, self._buffers_at, *numbers)
         return b"".join((start, *body))
+
+    def cells(self, values: Sequence[Physical]) -> dict[str, Any]:
+        """Return the values of a row by column, as Arrow would give them to Python."""
+        return {
+            name: value if logical is None or value is None else logical(value)
+            for name, logical, value in zip(self._names, self._logical, values, strict=True)
+        }
 
     def arrays(self, rows: Sequence[bytes], values: Sequence[Sequence[Physical]]) -> list[pa.Array]:
         """Return the columns of many rows: the rows themselves, then every column of values."""
@@ -215,6 +234,11 @@ class RowBlock(Block):
     def message(self) -> bytes:
         """The record batch, serialized."""
         return self.plan.message(self.first, self.values)
+
+    @property
+    def cells(self) -> dict[str, Any]:
+        """The values by column, as Python has them."""
+        return self.plan.cells(self.values)
 
     def find(self, row: bytes) -> tuple[int, int]:
         """Return the begin and end of the records of `row`; begin equals end where there are none."""

@@ -7,10 +7,10 @@
     newer                                 .                          what has come since: laid over it by every scan
 
 A scan of fifty rows over four files costs four times what it costs over one, and nearly none of that is for its rows.
-So where scans begin a second time, all of the stretch is merged, and cached like a block, in place of the block that
-gave the bounds if room is scarce. A fold is made of files and of memory, and only of commits that nothing can undo or
-slip in between. So it stays true whatever becomes of the files: what a reader at its txn or later sees is the fold and
-what is newer.
+So where scans begin a second time, or the first time while half of the cache is free, all of the stretch is merged, and
+cached like a block, in place of the block that gave the bounds if room is scarce. A fold is made of files and of
+memory, and only of commits that nothing can undo or slip in between. So it stays true whatever becomes of the files:
+what a reader at its txn or later sees is the fold and what is newer.
 
 When newer records had to be laid over it a number of times, or have been flushed, the fold is moved on to the present
 by a merge with them. It is made only where the cache has room: nothing is pushed out for it.
@@ -136,7 +136,7 @@ class Folds:
             sources = view.sources(tablet, group.id, rows, as_of)
             if len(sources) == 1 and (base.txn_max > as_of or _is_fold(base, sources)):
                 return self._block_as_fold(base, number, rows, as_of)
-            if not is_settled or not self._is_asked_again(key):
+            if not is_settled or not (self._has_plenty_of_room(base.file) or self._is_asked_again(key)):
                 return None
         elif fold.txn > as_of:
             return None  # for a reader of the past
@@ -152,8 +152,8 @@ class Folds:
         if block is None:
             self._cache.drop([key])
             return None
-        if fold is None and not self._cache.has_room(base.file, self._cache.bytes_max // 2):
-            self._cache.drop([(base.file, number)])  # unless there is plenty of room, as gets may want it
+        if fold is None and not self._has_plenty_of_room(base.file):
+            self._cache.drop([(base.file, number)])  # else it is left there, as gets may want it
         fold = Fold(rows, block, as_of)
         self._cache.put(key, fold, block.bytes)
         return Found(fold, (), as_of)
@@ -162,6 +162,9 @@ class Folds:
         """Return a block that is a fold as it is, if it is cached. None for readers of the past."""
         block = None if base.txn_max > as_of else self._opened(base).cached_block(number)
         return None if block is None else Found(Fold(rows, block, base.txn_max, is_kept=False), (), as_of)
+
+    def _has_plenty_of_room(self, file: str) -> bool:
+        return self._cache.has_room(file, self._cache.bytes_max // 2)
 
     def _is_asked_again(self, key: Key) -> bool:
         with self._lock:

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ebla.storage.records import ERASED, SET, TXN, Block
+from ebla.storage.row_block import RowBlock
 
 __all__ = ["RowRecord", "newest_first", "resolve", "visible_records"]
 
@@ -70,6 +71,12 @@ def resolve(records: Iterable[RowRecord], wanted: Sequence[tuple[str, str]], val
     """
     exists = False
     for _, block, place in records:
+        if type(block) is RowBlock:
+            wanted = _fill(block.cells, wanted, values)
+            exists = True
+            if not wanted:
+                break
+            continue
         columns = block.columns
         if block.has_erasures and columns[ERASED][place].as_py():
             break
@@ -86,3 +93,14 @@ def resolve(records: Iterable[RowRecord], wanted: Sequence[tuple[str, str]], val
             break
         wanted = missing
     return exists
+
+
+def _fill(cells: dict[str, Any], wanted: Sequence[tuple[str, str]], values: dict[str, Any]) -> list[tuple[str, str]]:
+    """Fill in what a row of plain values sets; return what is wanted still."""
+    missing = []
+    for name, field_id in wanted:
+        if field_id in cells:
+            values[name] = cells[field_id]
+        else:
+            missing.append((name, field_id))
+    return missing

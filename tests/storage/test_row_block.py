@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ebla.storage.log_format import LogBlock, LogEntry, Slice, decode_entry, encode_entry
 from ebla.storage.memory import combine
-from ebla.storage.records import Block
+from ebla.storage.records import ROW, Block
 from ebla.storage.row_block import Physical, RowBlock, RowPlan, combine_rows, is_plain, plan_of
 
 WIDE = RowPlan({"2": pa.int64(), "3": pa.string(), "4": pa.timestamp("us", "UTC"), "5": pa.bool_()})
@@ -37,6 +37,16 @@ def plain_block(block: RowBlock) -> Block:
 def test_the_message_is_what_arrow_would_write(row: bytes, given_values: tuple[Physical, ...]) -> None:
     block = row_block(WIDE, row, given_values, 5)
     assert block.message == block.records.serialize().to_pybytes()
+
+
+@given(rows, values)
+def test_its_cells_are_what_arrow_gives(row: bytes, given_values: tuple[Physical, ...]) -> None:
+    number, text, _, flag = given_values
+    block = row_block(WIDE, row, (number, text, 1_700_000_000_123_456, flag), 5)
+    cells = block.records.to_pylist()[0]
+    del cells[ROW]
+    assert block.cells == cells
+    assert list(map(type, block.cells.values())) == list(map(type, cells.values()))
 
 
 @given(rows, values, rows)
