@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebla.errors import Closed, MissingFile, RequestError, SchemaChanged, UnknownColumn
+from ebla.errors import Closed, MissingFile, RequestError, SchemaChanged, UnknownColumn, UnknownTable
 from ebla.metadata.table_metadata import TabletMetadata
 from ebla.ranges import ALL, KeyRange
 from ebla.storage.memory import FOLD_BLOCKS_MIN
@@ -139,7 +139,7 @@ class Scanner:
             self._table.id,
             rows,
             reverse=self._request.reverse,
-            plan=self._planner(left if self._is_short else None, whole=whole),
+            plan=self._replaced()(self._planner(left if self._is_short else None, whole=whole)),
             read=self._read,
             submit=self._store.scan_pool.submit,
             ahead_max=self._store.settings.scan_threads,
@@ -156,11 +156,11 @@ class Scanner:
 
     def _read(self, window: KeyRange) -> pa.Table | None:
         """Read one window. Tablets may have changed since it was cut, so it may touch several."""
-        self._store.admit(self._table, window)
-        view = self._view()
-        point = ReadPoint(self._txn(), self._projection, self._enough)
-        reader = view.parts.reader
-        with self._replaced(view):
+        with self._replaced():
+            self._store.admit(self._table, window)
+            view = self._view()
+            point = ReadPoint(self._txn(), self._projection, self._enough)
+            reader = view.parts.reader
             parts = [reader.read(view, tablet, share, point) for tablet, share in view.tablets_in(window)]
         found = [part for part in parts if part is not None]
         if len(found) > 1:
@@ -175,7 +175,7 @@ class Scanner:
         tablet = view.metadata.tablet_for(rest.first)
         point = ReadPoint(as_of, self._projection, limit)
         reader = view.parts.reader
-        with self._replaced(view):
+        with self._replaced():
             found = reader.fold(view, tablet, rest.first, point, is_settled=not self._request.uncommitted)
         if found is None:
             return None
@@ -199,12 +199,14 @@ class Scanner:
         return SchemaChanged(f"the schema of {self._table.name!r} was changed since the scan began: begin it again")
 
     @contextmanager
-    def _replaced(self, view: TableView) -> Iterator[None]:
-        """Tell files that are gone because the scan reads under a former schema from files that are lost."""
+    def _replaced(self) -> Iterator[None]:
+        """Tell files that are gone, with their table or since the schema is a former one, from files that are lost."""
         try:
             yield
         except MissingFile as error:
-            if view.parts is self._table.view.parts:
+            if self._table.is_dropped:
+                raise UnknownTable(f"the table {self._table.name!r} was dropped while it was scanned") from error
+            if self._table.view.parts.version == self._projection.schema.version:
                 raise
             raise self._changed() from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -175,3 +176,57 @@ def put_until_taken(table: Any, one: dict[str, Any]) -> None:
     """Repeat a put that is refused because memory is full, until the background has made room."""
     while (refusal := outcome_of(lambda: table.put(one))) and isinstance(refusal, StoreError):
         assert "space" in str(refusal)
+
+
+def many_files(disk: Disk, **more: Any) -> tuple[Database, Any, list[dict[str, Any]]]:
+    """A store whose table has files enough to be merged, and its rows."""
+    db = disk.open(Settings(log_segment_bytes=8 * KIB, recent_row_slots=1 << 8, background_compaction=False, **more))
+    table = db.create_table("t", SCHEMA)
+    for n in range(12):
+        table.put([row(i) | {"n": -n} for i in range(n, 300, 3)])
+        table.flush()
+    return db, table, [dict(one) for one in table.scan()]
+
+
+def test_a_compaction_without_room_changes_nothing_and_is_done_when_there_is_some() -> None:
+    disk = Disk(bytes_max=None)
+    db, table, expected = many_files(disk, history_seconds=0.0)
+    named = table.files()
+    there = disk.files.list(f"fragments/{table.stats()['id']}")
+    disk.files.bytes_max = disk.used() + 4 * KIB  # the log may go on for a while
+    with pytest.raises(StoreError, match=r"space.*free space and retry"):
+        table.compact()
+    assert table.files() == named
+    assert disk.files.list(f"fragments/{table.stats()['id']}") == there, "the half-written file was removed"
+    assert db._store._nursery.young() == frozenset()
+    assert [dict(one) for one in table.scan()] == expected
+    table.put(row(999))
+    disk.files.bytes_max = None
+    table.compact()
+    assert len(table.files()) == 2
+    assert [dict(one) for one in table.scan()] == [*expected, row(999)]
+    db.close()
+
+
+def test_the_background_tells_that_there_is_no_room_and_goes_on_when_there_is() -> None:
+    disk = Disk(bytes_max=None)
+    db, table, expected = many_files(disk)
+    db.close()
+    disk.files.plan = FaultPlan.fail_when(lambda operation: operation.path.startswith("fragments/"), errno.ENOSPC)
+    db = disk.open(Settings(log_segment_bytes=8 * KIB, recent_row_slots=1 << 8))
+    table = db.table("t")
+
+    def until(is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            db._store._compactor.wake()
+            time.sleep(0.001)
+
+    bounded(lambda: until(lambda: "space" in (db.stats()["compactions"]["failure"] or "")))
+    table.put(row(999))
+    assert [dict(one) for one in table.scan()] == [*expected, row(999)]
+    disk.files.plan = FaultPlan()
+    disk.clock.advance(61)  # it is not tried again and again
+    bounded(lambda: until(lambda: table.stats()["groups"]["typed"]["fragments_deep"] < 10))
+    bounded(lambda: until(lambda: db.stats()["compactions"]["failure"] is None))
+    assert [dict(one) for one in table.scan()] == [*expected, row(999)]
+    db.close()

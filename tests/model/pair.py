@@ -59,9 +59,10 @@ TINY = Settings(
     recent_row_slots=4,
     scan_batch_rows=3,
     metadata_snapshot_every=3,
+    garbage_age_seconds=0.0,
 )
 # Everything stays in memory and in one log segment, until it is flushed by hand.
-ROOMY = Settings(scan_batch_rows=5, recent_row_slots=1 << 10)
+ROOMY = Settings(scan_batch_rows=5, recent_row_slots=1 << 10, garbage_age_seconds=0.0)
 
 
 def crash_and_reopen(database: Any, settings: Settings) -> Any:
@@ -185,6 +186,14 @@ class Pair:
             assert compact_here(self.database, name, section_bytes_min=1).given_up == ()
         else:
             self.table(name).compact()
+
+    def collect_garbage(self) -> None:
+        """Remove at once what nobody names; scans under the schema of now, and snapshots, go on."""
+        self.scans = [scan for scan in self.scans if not scan.alterations]  # files of a former schema may go
+        self.database.gc(dry_run=False)
+        self.database.gc(dry_run=False)
+        named = {file for name in self.shapes for file in self.table(name).files()}
+        assert all((self.path / file).exists() for file in named)
 
     def split(self, name: str, at: Any) -> None:
         """Split a tablet at a key, or where the store likes; nothing changes for readers."""

@@ -230,6 +230,10 @@ def machine_for(shape: Shape) -> type[RuleBasedStateMachine]:
         def compact(self, table: str, forget: bool, by_job: bool) -> None:
             self.both.compact(table, forget=forget, by_job=by_job)
 
+        @step()
+        def collect_garbage(self) -> None:
+            self.both.collect_garbage()
+
         @step(table=tables, at=st.none() | keys)
         def split(self, table: str, at: Key | None) -> None:
             self.both.split(table, at)

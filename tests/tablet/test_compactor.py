@@ -244,17 +244,32 @@ def test_a_table_that_is_dropped_during_its_compaction_is_gone_and_the_others_go
         assert other.get("a")["age"] == 1
 
 
-def test_a_scan_of_a_table_that_is_dropped_ends_with_an_error_or_its_rows(tmp_path: Path) -> None:
-    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
-        table = db.create_table("users", USERS)
-        fill(table)
-        expected = [row["user"] for row in table.scan()]
-        rows = iter(table.scan())
-        begun = [next(rows)["user"] for _ in range(3)]
-        db.drop_table("users")
-        try:
-            begun += [row["user"] for row in rows]
-        except ebla.EblaError:
-            assert begun == expected[: len(begun)]
-        else:
-            assert begun == expected
+def test_a_scan_of_a_table_that_is_dropped_goes_on_until_its_files_are_gone_and_says_so_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebla.tablet.scanner.FIRST_WINDOW_ROWS", 8)
+    monkeypatch.setattr("ebla.tablet.scanner.INLINE_ROWS", 16)
+    settings = replace(NO_HISTORY, garbage_age_seconds=0.0, scan_threads=1, open_files_max=1)
+    with ebla.open(tmp_path, settings=settings) as db:
+        for is_collected in (False, True):
+            table = db.create_table("users", USERS, splits=["u050", "u100", "u150"])
+            fill(table)
+            table.compact()
+            expected = [row["user"] for row in table.scan()]
+            scans = [iter(table.scan(reverse=reverse)) for reverse in (False, True)]
+            found = [[next(rows)["user"] for _ in range(3)] for rows in scans]
+            db.drop_table("users")
+            for _ in range(2):
+                db.gc(dry_run=not is_collected)
+            assert any(tmp_path.glob("fragments/*/*.parquet")) == (not is_collected)
+            for rows, begun, whole in zip(scans, found, (expected, expected[::-1]), strict=True):
+                if is_collected:
+                    with pytest.raises(ebla.UnknownTable, match="dropped"):
+                        begun.extend(row["user"] for row in rows)
+                    assert begun == whole[: len(begun)]
+                else:
+                    begun.extend(row["user"] for row in rows)
+                    assert begun == whole
+            assert db._store.pins.held_here() == {}
+            db.gc(dry_run=False)
+            db.gc(dry_run=False)

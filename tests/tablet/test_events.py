@@ -217,6 +217,10 @@ def test_a_store_tells_of_flushes_compactions_splits_joins_and_drops_with_no_loc
         assert kinds()[-1] == "RangeChanged"
         bounded(lambda: table.join("000", "099"))
         assert kinds()[-2:] == ["RangeChanged", "RangeChanged"]
+        bounded(lambda: db.unload_table("t"))
+        assert kinds()[-1:] == ["Unloaded"]
+        bounded(lambda: db.load_table("t"))
+        assert kinds() == []
         bounded(lambda: db.drop_table("t"))
         assert kinds() == ["Unloaded"]
         store.events.remove(heard)
