@@ -10,9 +10,10 @@ users.get("ada")
 
 from ebla.client.database import Database, open  # noqa: A004 - ebla.open reads best
 from ebla.client.moments import time_of
+from ebla.client.row import Row
 from ebla.client.scan import Position, Scan
 from ebla.client.snapshot import Snapshot
-from ebla.client.table import Row, Table
+from ebla.client.table import Table
 from ebla.client.verifying import VerifyReport, repair, verify
 from ebla.errors import (
     CannotJoin,

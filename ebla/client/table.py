@@ -2,58 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebla.batch import PutBatch
 from ebla.client.moments import AsOf, txn_of
-from ebla.client.replacing import last_of_each_key
-from ebla.client.rows import to_cells_batch, to_put_batch
-from ebla.client.scan import Position, Scan, beyond_python
+from ebla.client.row import Row
+from ebla.client.row_reading import RowReading
+from ebla.client.scan import Position, Scan
 from ebla.client.sums import appended, count_of, incremented
-from ebla.clock import microseconds_of
-from ebla.errors import CannotJoin, Closed, Conflict, EblaError, ReadOnly, RequestError, SchemaChanged, UnknownTable
+from ebla.client.table_description import describe_table, describe_tablets
+from ebla.client.writing import Writing
+from ebla.errors import CannotJoin, Closed, ReadOnly, RequestError, UnknownTable
 from ebla.ranges import ALL, KeyRange, successor
-from ebla.schema import TableSchema, Target
-from ebla.storage.order import is_strictly_sorted, sort_rows
-from ebla.tablet.admission import Mutation, erase_range
-from ebla.tablet.compaction import runs_of
-from ebla.tablet.projection import Projection, spread
-from ebla.tablet.reader import ReadPoint
-from ebla.tablet.row_admission import RowMutation
+from ebla.schema import TableSchema
 from ebla.tablet.scanner import Scanner, ScanRequest
-from ebla.tablet.schema_parts import SchemaParts
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
-from ebla.tablet.view import TableView
-from ebla.tablet.write_path import Wait, schema_changed
-
-CHANGE_ATTEMPTS_MAX = 1_000
-SCHEMA_ATTEMPTS_MAX = 100
-FOUND = "_found"
-# From so many keys on, it is worth a look whether they stand one after the other in a file.
-NEIGHBOURS_MIN = 32
-# Puts of so many rows, and bytes in all, are done together with others. What is larger costs little for a call.
-TOGETHER_ROWS_MAX = 4_096
-TOGETHER_BYTES_MAX = 8 << 20
-
-_Answer = TypeVar("_Answer")
-_ALL_FOUND = pa.repeat(True, 4096)
-
-
-class Row(dict[str, Any]):
-    """A row as a dict of its columns. `txn` is the snapshot it was read at, which `if_unchanged_since` wants."""
-
-    __slots__ = ("txn",)
-    txn: int
+from ebla.tablet.write_path import Wait
 
 
 class Table:
@@ -64,8 +36,8 @@ class Table:
         self._state = state
         self._as_of = as_of
         self._sequencer = store.sequencer
-        settings = store.settings
-        self._limits = {"value_bytes_max": settings.value_bytes_max, "batch_bytes_max": settings.batch_bytes_max}
+        self._reading = RowReading(store, state)
+        self._writing = Writing(store, state, self._reading)
 
     def __repr__(self) -> str:
         return f"<ebla.Table {self.name!r}>"
@@ -106,82 +78,12 @@ class Table:
         commit, with one txn.
         """
         self._check_writable(wait)
-        if not isinstance(rows, (dict, list)):
-            rows = _several_times(rows)
-        try:
-            return self._put(rows, replace, if_absent, if_unchanged_since, wait)
-        except SchemaChanged:
-            return self._anew(lambda: self._put(rows, replace, if_absent, if_unchanged_since, wait))
-
-    def _put(self, rows: object, replace: bool, if_absent: bool, since: int | None, wait: Wait) -> int:
-        is_plain = not (replace or if_absent) and since is None and wait != "none"
-        if is_plain and isinstance(rows, pa.RecordBatch) and 0 < rows.num_rows <= TOGETHER_ROWS_MAX:
-            txn = self._state.turns.take(rows, self._commit, self._commit_together)
-            self._store.wait(txn, wait)
-            return txn
-        mutation = self._admit(rows, replace)
-        if not if_absent:
-            return self._apply(mutation, since, wait)
-        return self._retried(lambda: self._put_absent(mutation, since, wait))
-
-    def _commit(self, rows: pa.RecordBatch) -> int:
-        return self._store.commit(self._state, self._admit(rows))
-
-    def _commit_together(self, several: Sequence[pa.RecordBatch]) -> int | None:
-        """Commit puts as one; None if one of them is wrong, or two of them, or of their rows, do not go together."""
-        parts = self._state.view.parts
-        if sum(rows.nbytes for rows in several) > TOGETHER_BYTES_MAX:
-            return None
-        try:
-            puts = [to_put_batch(rows, parts.schema, **self._limits) for rows in several]
-            halves = [put.columns for put in puts if put.columns is not None and put.cells is None]
-            if len(halves) < len(puts):
-                return None
-            whole = pa.concat_batches(halves)
-            mutation = parts.admission.put(PutBatch(whole))
-        except (EblaError, pa.ArrowException):
-            return None
-        # A row that two of them have is put twice, at two txns, for its history has both.
-        return None if len(mutation.rows) < whole.num_rows else self._store.commit(self._state, mutation)
-
-    def _admit(self, rows: object, replace: bool = False) -> Mutation | RowMutation:
-        parts = self._state.view.parts
-        if type(rows) is dict and not replace:
-            mutation = parts.row_admission.put(rows)
-            if mutation is not None:
-                return mutation
-        if replace:
-            rows = last_of_each_key(rows, parts.schema, parts.codec, self._store.settings.batch_bytes_max)
-        return parts.admission.put(to_put_batch(rows, parts.schema, **self._limits), replace=replace)
-
-    def _anew(self, attempt: Callable[[], _Answer]) -> _Answer:
-        """Make a request again that met a change of the schema, until it meets none."""
-        for _ in range(SCHEMA_ATTEMPTS_MAX - 1):
-            with contextlib.suppress(SchemaChanged):
-                return attempt()
-        return attempt()
-
-    def _put_absent(self, mutation: Mutation | RowMutation, since: int | None, wait: Wait) -> int | None:
-        read_at = self._read_txn()
-        found = self._read_rows(mutation.rows, [], read_at)
-        if found.num_rows:
-            shown = _shown([found.column(name)[0] for name in self.key_names])
-            raise Conflict(f"row {shown} of {self.name!r} exists already, and if_absent was asked for")
-        if since is not None:
-            self._store.check_unchanged(self._state, mutation.rows, since)
-        return self._try_apply(mutation, read_at, wait)
+        return self._writing.put(rows, replace=replace, if_absent=if_absent, since=if_unchanged_since, wait=wait)
 
     def put_cells(self, cells: object, *, wait: Wait = "durable") -> int:
         """Write cells in long form: key columns, family, qualifier, value, and if wanted timestamp (microseconds)."""
         self._check_writable(wait)
-        cells = _several_times(cells)
-
-        def put() -> int:
-            parts = self._state.view.parts
-            batch = to_cells_batch(cells, parts.schema, **self._limits)
-            return self._apply(parts.admission.put(batch), None, wait)
-
-        return self._anew(put)
+        return self._writing.put_cells(cells, wait)
 
     def erase(self, key: object, columns: Sequence[str] | None = None, *, wait: Wait = "durable") -> int:
         """Erase a row, or only some of its columns, cells (``family:qualifier``) or families. Returns the txn."""
@@ -195,37 +97,12 @@ class Table:
             return self._sequencer.committed
         if isinstance(columns, str):
             raise RequestError(f"columns is a list of names, such as [{columns!r}]")
-        return self._anew(lambda: self._erase(rows, columns, wait))
-
-    def _erase(self, rows: pa.Array, columns: Sequence[str] | None, wait: Wait) -> int:
-        parts = self._state.view.parts
-        if columns is None:
-            return self._apply(parts.admission.erase(rows), None, wait)
-        targets = [parts.schema.resolve(name) for name in columns]
-        if any(target.column is not None for target in targets):
-            return self._retried(lambda: self._erase_columns(parts, rows, targets, wait))
-        return self._apply(parts.admission.erase(rows, targets), None, wait)
-
-    def _erase_columns(self, parts: SchemaParts, rows: pa.Array, targets: Sequence[Target], wait: Wait) -> int | None:
-        """Set typed columns to null, but only of rows that their group shows: erasing must not make rows."""
-        read_at = self._read_txn()
-        erased = [parts.admission.erase(rows, [t for t in targets if t.column is None])]
-        for group in {target.group.id: target.group for target in targets if target.column is not None}.values():
-            own = [target for target in targets if target.group.id == group.id]
-            names = [target.column.name for target in own if target.column is not None]
-            shown = self._read_rows(_sorted_distinct(rows), names, read_at, parts.version)
-            if shown.num_rows:
-                present = parts.codec.encode_arrays([_one(shown.column(name)) for name in parts.schema.key_names])
-                erased.append(parts.admission.erase(present, own))
-        groups = {group: records for part in erased for group, records in part.groups.items()}
-        touched = [part.rows for part in erased if part.groups] or [rows.slice(0, 0)]
-        mutation = Mutation(_sorted_distinct(pa.concat_arrays(touched)), groups, schema_version=parts.version)
-        return self._try_apply(mutation, read_at, wait)
+        return self._writing.erase(rows, columns, wait)
 
     def erase_range(self, start: object = None, stop: object = None, *, wait: Wait = "durable") -> int:
         """Erase all rows from `start` up to and not including `stop`, in one step. Returns the txn."""
         self._check_writable(wait)
-        return self._apply(erase_range(self._range(start, stop, None)), None, wait)
+        return self._writing.erase_range(self._range(start, stop, None), wait)
 
     # --- changes that depend on what was read ---
 
@@ -236,62 +113,13 @@ class Table:
         """
         if isinstance(by, bool) or not isinstance(by, (int, float, Decimal)):
             raise RequestError(f"by is a number, not {by!r}")
-        return count_of(self._modify(key, column, partial(incremented, column, by), wait))
+        self._check_writable(wait)
+        return count_of(self._writing.modify(key, column, partial(incremented, column, by), wait))
 
     def append(self, key: object, column: str, suffix: Any, *, wait: Wait = "durable") -> Any:
         """Append to a string, binary value or list and return the whole. Nothing there counts as empty."""
-        return self._modify(key, column, partial(appended, column, suffix), wait)
-
-    def _modify(self, key: object, column: str, change: Callable[[Target, Any], Any], wait: Wait) -> Any:
-        target = self.schema.resolve(column)
-        if target.column is None and target.qualifier is None:
-            raise RequestError(f"{column!r} is a whole family: name one cell, such as {column.rstrip(':')}:name")
-        after: list[Any] = []
-        if target.column is None:
-            self._modify_cell(key, column, target, change, after, wait)
-            return after[0]
-
-        def step(row: Row | None) -> dict[str, Any]:
-            after[:] = [change(target, None if row is None else row.get(column))]
-            return {column: after[0]}
-
-        self.transact(key, step, columns=[column], wait=wait)
-        return after[0]
-
-    def _modify_cell(
-        self,
-        key: object,
-        column: str,
-        target: Target,
-        change: Callable[[Target, Any], Any],
-        after: list[Any],
-        wait: Wait,
-    ) -> None:
-        """Change a cell so that the outcome is seen, also where its newest version has a timestamp of the future."""
         self._check_writable(wait)
-        row = self._state.codec.encode(key)
-
-        def attempt() -> int | None:
-            read_at = self._read_txn()
-            self._store.admit_row(self._state, row)
-            view = self._state.view
-            parts = view.parts
-            point = ReadPoint(read_at, parts.projection([column], versions=2))
-            found = parts.reader.read_row(view, view.metadata.tablet_for(row), row, point)
-            versions = None if found is None else found.column(column)[0]
-            newest = versions[0] if versions is not None and versions.is_valid else None
-            after[:] = [change(target, None if newest is None else newest["value"].as_py())]
-            cell = dict(zip(parts.schema.key_names, parts.codec.decode(row), strict=True))
-            cell |= {"family": target.family, "qualifier": target.qualifier, "value": after[0]}
-            if newest is not None and newest["timestamp"].value > microseconds_of(read_at):
-                cell["timestamp"] = newest["timestamp"].value
-            batch = to_cells_batch([cell], parts.schema, **self._limits)
-            try:
-                return self._try_apply(parts.admission.put(batch), read_at, wait)
-            except SchemaChanged:
-                return None
-
-        self._retried(attempt)
+        return self._writing.modify(key, column, partial(appended, column, suffix), wait)
 
     def transact(
         self,
@@ -307,50 +135,7 @@ class Table:
         written. Returns the txn of the commit, or of the read.
         """
         self._check_writable(wait)
-        row = self._state.codec.encode(key)
-
-        def attempt() -> int | None:
-            read_at = self._read_txn()
-            version = self._state.view.parts.version
-            changes = change(self._read_one(row, columns, read_at))
-            if changes is None:
-                return read_at
-            if not isinstance(changes, dict):
-                raise RequestError(f"change returns the columns to put as a dict, or None, not {changes!r}")
-            parts = self._state.view.parts
-            named = dict(zip(parts.schema.key_names, parts.codec.decode(row), strict=True))
-            if any(name in changes and changes[name] != value for name, value in named.items()):
-                raise RequestError("change returned another key: it can only change the row that it was given")
-            mutation = self._admit({**changes, **named})
-            if mutation.schema_version != version:
-                return None  # what was read may have other columns by now
-            try:
-                return self._try_apply(mutation, read_at, wait)
-            except SchemaChanged:
-                return None
-
-        return self._retried(attempt)
-
-    def _apply(self, mutation: Mutation | RowMutation, since: int | None, wait: Wait) -> int:
-        return self._store.apply(self._state, mutation, unchanged_since=since, wait=wait)
-
-    def _try_apply(self, mutation: Mutation | RowMutation, read_at: int, wait: Wait) -> int | None:
-        """Apply if nothing changed since the read; None if something did."""
-        try:
-            return self._apply(mutation, read_at, wait)
-        except Conflict:
-            return None
-
-    def _read_txn(self) -> int:
-        """Return the txn of this very moment, for changes that depend on what was read."""
-        return self._store.read_txn(uncommitted=True, at_once=self._state.view.parts.expires)
-
-    def _retried(self, attempt: Callable[[], int | None]) -> int:
-        for _ in range(CHANGE_ATTEMPTS_MAX):
-            txn = attempt()
-            if txn is not None:
-                return txn
-        raise Conflict(f"rows of {self.name!r} keep changing under this one: try again when fewer others write them")
+        return self._writing.transact(key, change, columns, wait)
 
     def _check_writable(self, wait: str) -> None:
         if self._as_of is not None:
@@ -382,46 +167,9 @@ class Table:
                 row = Row(copy.deepcopy(cached) if parts.has_nested else cached)
                 row.txn = txn
                 return row
-            return self._read_and_cache(encoded, txn)
-        return self._read_one(encoded, columns, self._txn(as_of, read_uncommitted))
-
-    def _read_and_cache(self, encoded: bytes, txn: int) -> Row | None:
-        self._check_served()
-        view = self._state.view
-        parts = view.parts
-        row = self._read_from(view, encoded, parts.everything, txn)
-        if row is not None and parts.row_cache.wants(encoded):
-            slot = self._store.recent.slot_of(encoded, self._state.salt)
-            kept = copy.deepcopy(dict(row)) if parts.has_nested else dict(row)
-            size = sum(len(v) if isinstance(v, (bytes, str)) else 32 for v in row.values())
-            parts.row_cache.put(encoded, kept, size, slot, txn)
-        return row
-
-    def _read_one(self, encoded: bytes, columns: Sequence[str] | None, txn: int) -> Row | None:
-        view = self._state.view
-        return self._read_from(view, encoded, view.parts.projection(columns), txn)
-
-    def _read_from(self, view: TableView, encoded: bytes, projection: Projection, txn: int) -> Row | None:
-        if not self._state.door.is_open:
-            self._store.admit_row(self._state, encoded)
-        parts = view.parts
-        point = ReadPoint(txn, projection)
-        try:
-            if projection.plain:
-                values = parts.reader.get(view, encoded, point)
-                if values is None:
-                    return None
-                row = Row(zip(parts.schema.key_names, parts.codec.decode(encoded), strict=True))
-                row.update(values)
-            else:
-                found = parts.reader.read_row(view, view.metadata.tablet_for(encoded), encoded, point)
-                if found is None:
-                    return None
-                row = Row(spread(found.to_pylist()[0], projection))
-        except OverflowError as reason:
-            raise beyond_python(reason) from None
-        row.txn = txn
-        return row
+            self._check_served()
+            return self._reading.newest(encoded, txn)
+        return self._reading.one(encoded, columns, self._txn(as_of, read_uncommitted))
 
     def get_many(self, keys: Any, columns: Sequence[str] | None = None, *, as_of: AsOf | None = None) -> pa.Table:
         """Return rows in the order asked, one for each key, with a column ``_found``; a missing row is all null.
@@ -429,46 +177,8 @@ class Table:
         `keys` is a list of keys, or Arrow, pandas or polars with the columns of the key. With `columns`, a row is found
         if one of the groups that these columns are in has it.
         """
-        codec = self._state.codec
-        asked = codec.encode_many(keys)
-        txn = self._txn(as_of, False)
-        if len(asked) >= NEIGHBOURS_MIN and self._state.door.is_open:
-            view = self._state.view  # after the txn, so that it has everything up to it
-            point = ReadPoint(txn, view.parts.projection(columns))
-            neighbours = view.parts.reader.read_neighbours(view, asked, point)
-            if neighbours is not None:
-                return pa.Table.from_batches([neighbours]).append_column(FOUND, _all_found(len(asked)))
-        rows, back = asked, None
-        if not is_strictly_sorted(asked):
-            order, repeats = sort_rows(asked)
-            rows = asked.take(pa.array(order[~repeats]))
-            back = np.empty(len(order), dtype=np.int64)
-            back[order] = np.cumsum(~repeats) - 1
-        found = self._read_rows(rows, columns, txn)
-        if found.num_rows == len(rows):
-            if back is not None:
-                found = found.combine_chunks().take(pa.array(back))
-            return found.append_column(FOUND, _all_found(len(asked)))
-        # The columns of the key come first, whatever they are called by now.
-        there = codec.encode_arrays([_one(found.column(at)) for at in range(len(self.key_names))])
-        places = pc.index_in(asked, value_set=there)
-        answer = found.take(places)
-        for at, column in enumerate(codec.decode_arrays(asked)):
-            answer = answer.set_column(at, answer.schema.field(at), column)
-        return answer.append_column(FOUND, pc.is_valid(places))
-
-    def _read_rows(
-        self, rows: pa.Array, columns: Sequence[str] | None, txn: int, schema_version: int | None = None
-    ) -> pa.Table:
-        """Read many rows; with a version, only under that version of the schema."""
-        view = self._state.view
-        if schema_version not in (None, view.parts.version):
-            raise schema_changed(self.name)
-        projection = view.parts.projection(columns)
-        if not self._state.door.is_open and len(rows):
-            self._store.admit(self._state, KeyRange(rows[0].as_py(), successor(rows[-1].as_py())))
-        batches = view.parts.reader.read_rows(view, rows, ReadPoint(txn, projection))
-        return pa.Table.from_batches(batches, projection.arrow_schema)
+        asked = self._state.codec.encode_many(keys)
+        return self._reading.asked(asked, columns, self._txn(as_of, False))
 
     def scan(
         self,
@@ -609,53 +319,11 @@ class Table:
         `rows` and `bytes` are of the files: every version of a row counts, and until a compaction the files that two
         tablets share after a split count in both.
         """
-        decode = self._state.codec
-        described = []
-        for tablet in self._state.view.metadata.tablets:
-            references = [ref for state in tablet.groups for ref in state.fragments]
-            described.append(
-                {
-                    "id": tablet.id,
-                    "first": None if tablet.first == b"" else _shown_bound(decode.decode_bound, tablet.first),
-                    "last": None if tablet.last is None else _shown_bound(decode.decode_bound, tablet.last),
-                    "state": tablet.state,
-                    "life": self._state.door.state_of(tablet.id).name.lower(),
-                    "fragments": len(references),
-                    "rows": sum(ref.rows for ref in references),
-                    "bytes": sum(ref.bytes for ref in references),
-                }
-            )
-        return described
+        return describe_tablets(self._state)
 
     def stats(self) -> dict[str, Any]:
         """Return sizes and counts: per group what is in memory and in fragments, and the row cache."""
-        view = self._state.view
-        groups = {}
-        for group in view.schema.groups:
-            memory = view.memory_of(group.id)
-            files = {ref.file: ref for t in view.metadata.tablets for ref in t.group(group.id).fragments}
-            groups[group.name] = {
-                "layout": group.layout,
-                "memory_bytes": memory.bytes,
-                "memory_records": sum(len(block) for block in memory.blocks),
-                "memory_blocks": len(memory.blocks),
-                "fragments": len(files),
-                "fragment_records": sum(ref.rows for ref in files.values()),
-                "fragment_bytes": sum(ref.bytes for ref in files.values()),
-                "fragments_deep": max(len(runs_of(t.group(group.id).fragments)) for t in view.metadata.tablets),
-                "versions_replaced": sum(ref.surplus for ref in files.values()),
-                "range_erasures": len(memory.erasures)
-                + sum(len(tablet.group(group.id).erasures) for tablet in view.metadata.tablets),
-            }
-        return {
-            "table": self.name,
-            "id": self._state.id,
-            "schema_version": view.schema.version,
-            "stage": self._state.door.stage.name.lower(),
-            "tablets": len(view.metadata.tablets),
-            "groups": groups,
-            "row_cache": self._state.row_cache.stats(),
-        }
+        return describe_table(self._state)
 
     def files(self) -> list[str]:
         """Return the fragment files of the table, relative to the store: ordinary Parquet, for any reader.
@@ -664,43 +332,6 @@ class Table:
         into these.
         """
         return sorted(set(self._state.view.metadata.files()))
-
-
-def _several_times(rows: object) -> object:
-    """Return rows that can be read more than once, should the schema change while they are written."""
-    if isinstance(rows, pa.RecordBatchReader):
-        return rows.read_all()
-    return list(rows) if isinstance(rows, Iterator) else rows
-
-
-def _all_found(count: int) -> pa.Array:
-    return _ALL_FOUND.slice(0, count) if count <= len(_ALL_FOUND) else pa.repeat(True, count)
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-
-
-def _sorted_distinct(rows: pa.Array) -> pa.Array:
-    order, repeats = sort_rows(rows)
-    return rows.take(pa.array(order[~repeats]))
-
-
-def _shown_bound(decode: Callable[[bytes], tuple[Any, ...]], row: bytes) -> Any:
-    """Return a tablet's bound as a key, or its first columns, if it is one, else as bytes."""
-    try:
-        key = decode(row)
-    except RequestError:
-        return row
-    return key[0] if len(key) == 1 else key
-
-
-def _shown(key: Sequence[pa.Scalar]) -> str:
-    try:
-        values = tuple(part.as_py() for part in key)
-    except OverflowError:  # a date after the year 9999, which Arrow has and Python has not
-        return "with that key"
-    return repr(values[0] if len(values) == 1 else values)
 
 
 def _check_whole(name: str, value: object, *, at_least: int) -> None:

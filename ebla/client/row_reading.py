@@ -1,0 +1,137 @@
+"""Reading rows by key: one as a dict, which the row cache may keep, or many as an Arrow table."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebla.client.row import Row
+from ebla.client.scan import beyond_python
+from ebla.ranges import KeyRange, successor
+from ebla.storage.order import is_strictly_sorted, sort_rows
+from ebla.tablet.projection import Projection, spread
+from ebla.tablet.reader import ReadPoint
+from ebla.tablet.store import TabletStore
+from ebla.tablet.table_state import TableState
+from ebla.tablet.view import TableView
+from ebla.tablet.write_path import schema_changed
+
+__all__ = ["RowReading", "one_array", "sorted_distinct"]
+
+FOUND = "_found"
+# From so many keys on, it is worth a look whether they stand one after the other in a file.
+NEIGHBOURS_MIN = 32
+
+_ALL_FOUND = pa.repeat(True, 4096)
+
+
+class RowReading:
+    """Reads rows of one table at a txn. Rows and keys are encoded here. Safe to use from several threads."""
+
+    def __init__(self, store: TabletStore, state: TableState) -> None:
+        # Set once.
+        self._store = store
+        self._state = state
+
+    def newest(self, encoded: bytes, txn: int) -> Row | None:
+        """Return a row with all its columns at the newest commit, and keep it if it was asked for before."""
+        view = self._state.view
+        parts = view.parts
+        row = self._read_from(view, encoded, parts.everything, txn)
+        if row is not None and parts.row_cache.wants(encoded):
+            slot = self._store.recent.slot_of(encoded, self._state.salt)
+            kept = copy.deepcopy(dict(row)) if parts.has_nested else dict(row)
+            size = sum(len(v) if isinstance(v, (bytes, str)) else 32 for v in row.values())
+            parts.row_cache.put(encoded, kept, size, slot, txn)
+        return row
+
+    def one(self, encoded: bytes, columns: Sequence[str] | None, txn: int) -> Row | None:
+        """Return a row with some of its columns, or None if there is none."""
+        view = self._state.view
+        return self._read_from(view, encoded, view.parts.projection(columns), txn)
+
+    def _read_from(self, view: TableView, encoded: bytes, projection: Projection, txn: int) -> Row | None:
+        if not self._state.door.is_open:
+            self._store.admit_row(self._state, encoded)
+        parts = view.parts
+        point = ReadPoint(txn, projection)
+        try:
+            if projection.plain:
+                values = parts.reader.get(view, encoded, point)
+                if values is None:
+                    return None
+                row = Row(zip(parts.schema.key_names, parts.codec.decode(encoded), strict=True))
+                row.update(values)
+            else:
+                found = parts.reader.read_row(view, view.metadata.tablet_for(encoded), encoded, point)
+                if found is None:
+                    return None
+                row = Row(spread(found.to_pylist()[0], projection))
+        except OverflowError as reason:
+            raise beyond_python(reason) from None
+        row.txn = txn
+        return row
+
+    def asked(self, asked: pa.Array, columns: Sequence[str] | None, txn: int) -> pa.Table:
+        """Return rows in the order asked, with a column that says which were found; see `Table.get_many`."""
+        codec = self._state.codec
+        if len(asked) >= NEIGHBOURS_MIN and self._state.door.is_open:
+            view = self._state.view  # after the txn, so that it has everything up to it
+            point = ReadPoint(txn, view.parts.projection(columns))
+            neighbours = view.parts.reader.read_neighbours(view, asked, point)
+            if neighbours is not None:
+                return pa.Table.from_batches([neighbours]).append_column(FOUND, _all_found(len(asked)))
+        rows, back = asked, None
+        if not is_strictly_sorted(asked):
+            order, repeats = sort_rows(asked)
+            rows = asked.take(pa.array(order[~repeats]))
+            back = np.empty(len(order), dtype=np.int64)
+            back[order] = np.cumsum(~repeats) - 1
+        found = self.many(rows, columns, txn)
+        if found.num_rows == len(rows):
+            if back is not None:
+                found = found.combine_chunks().take(pa.array(back))
+            return found.append_column(FOUND, _all_found(len(asked)))
+        # The columns of the key come first, whatever they are called by now.
+        keys = codec.decode_arrays(asked)
+        there = codec.encode_arrays([one_array(found.column(at)) for at in range(len(keys))])
+        places = pc.index_in(asked, value_set=there)
+        answer = found.take(places)
+        for at, column in enumerate(keys):
+            answer = answer.set_column(at, answer.schema.field(at), column)
+        return answer.append_column(FOUND, pc.is_valid(places))
+
+    def many(
+        self, rows: pa.Array, columns: Sequence[str] | None, txn: int, schema_version: int | None = None
+    ) -> pa.Table:
+        """Return the rows that are there of many, which are sorted and each once.
+
+        With a version, only under that version of the schema.
+        """
+        view = self._state.view
+        if schema_version not in (None, view.parts.version):
+            raise schema_changed(self._state.name)
+        projection = view.parts.projection(columns)
+        if not self._state.door.is_open and len(rows):
+            self._store.admit(self._state, KeyRange(rows[0].as_py(), successor(rows[-1].as_py())))
+        batches = view.parts.reader.read_rows(view, rows, ReadPoint(txn, projection))
+        return pa.Table.from_batches(batches, projection.arrow_schema)
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array."""
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def sorted_distinct(rows: pa.Array) -> pa.Array:
+    """Return rows in order, each once."""
+    order, repeats = sort_rows(rows)
+    return rows.take(pa.array(order[~repeats]))
+
+
+def _all_found(count: int) -> pa.Array:
+    return _ALL_FOUND.slice(0, count) if count <= len(_ALL_FOUND) else pa.repeat(True, count)

@@ -1,0 +1,73 @@
+"""What `Table.tablets` and `Table.stats` say of a table, as plain dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ebla.errors import RequestError
+from ebla.tablet.compaction import runs_of
+from ebla.tablet.table_state import TableState
+
+__all__ = ["describe_table", "describe_tablets"]
+
+
+def describe_tablets(table: TableState) -> list[dict[str, Any]]:
+    """Return id, key range, state and sizes of every tablet."""
+    decode = table.codec
+    described = []
+    for tablet in table.view.metadata.tablets:
+        references = [ref for state in tablet.groups for ref in state.fragments]
+        described.append(
+            {
+                "id": tablet.id,
+                "first": None if tablet.first == b"" else _shown_bound(decode.decode_bound, tablet.first),
+                "last": None if tablet.last is None else _shown_bound(decode.decode_bound, tablet.last),
+                "state": tablet.state,
+                "life": table.door.state_of(tablet.id).name.lower(),
+                "fragments": len(references),
+                "rows": sum(ref.rows for ref in references),
+                "bytes": sum(ref.bytes for ref in references),
+            }
+        )
+    return described
+
+
+def describe_table(table: TableState) -> dict[str, Any]:
+    """Return sizes and counts, per group what is in memory and in fragments."""
+    view = table.view
+    groups = {}
+    for group in view.schema.groups:
+        memory = view.memory_of(group.id)
+        files = {ref.file: ref for t in view.metadata.tablets for ref in t.group(group.id).fragments}
+        groups[group.name] = {
+            "layout": group.layout,
+            "memory_bytes": memory.bytes,
+            "memory_records": sum(len(block) for block in memory.blocks),
+            "memory_blocks": len(memory.blocks),
+            "fragments": len(files),
+            "fragment_records": sum(ref.rows for ref in files.values()),
+            "fragment_bytes": sum(ref.bytes for ref in files.values()),
+            "fragments_deep": max(len(runs_of(t.group(group.id).fragments)) for t in view.metadata.tablets),
+            "versions_replaced": sum(ref.surplus for ref in files.values()),
+            "range_erasures": len(memory.erasures)
+            + sum(len(tablet.group(group.id).erasures) for tablet in view.metadata.tablets),
+        }
+    return {
+        "table": table.name,
+        "id": table.id,
+        "schema_version": view.schema.version,
+        "stage": table.door.stage.name.lower(),
+        "tablets": len(view.metadata.tablets),
+        "groups": groups,
+        "row_cache": table.row_cache.stats(),
+    }
+
+
+def _shown_bound(decode: Callable[[bytes], tuple[Any, ...]], row: bytes) -> Any:
+    """Return a tablet's bound as a key, or its first columns, if it is one, else as bytes."""
+    try:
+        key = decode(row)
+    except RequestError:
+        return row
+    return key[0] if len(key) == 1 else key

@@ -1,0 +1,284 @@
+"""Writing a table: puts and erasures, and changes that depend on what was read.
+
+put, erase        admitted under the schema in force; made again if that changes before the commit
+modify, transact  read at a txn, changed, and committed if nothing has touched the row since; else once more
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from ebla.batch import PutBatch
+from ebla.client.replacing import last_of_each_key
+from ebla.client.row import Row
+from ebla.client.row_reading import RowReading, one_array, sorted_distinct
+from ebla.client.rows import to_cells_batch, to_put_batch
+from ebla.clock import microseconds_of
+from ebla.errors import Conflict, EblaError, RequestError, SchemaChanged
+from ebla.ranges import KeyRange
+from ebla.schema import Target
+from ebla.tablet.admission import Mutation, erase_range
+from ebla.tablet.reader import ReadPoint
+from ebla.tablet.row_admission import RowMutation
+from ebla.tablet.schema_parts import SchemaParts
+from ebla.tablet.store import TabletStore
+from ebla.tablet.table_state import TableState
+from ebla.tablet.write_path import Wait
+
+__all__ = ["Writing"]
+
+CHANGE_ATTEMPTS_MAX = 1_000
+SCHEMA_ATTEMPTS_MAX = 100
+# Puts of so many rows, and bytes in all, are done together with others. What is larger costs little for a call.
+TOGETHER_ROWS_MAX = 4_096
+TOGETHER_BYTES_MAX = 8 << 20
+
+_Answer = TypeVar("_Answer")
+
+
+class Writing:
+    """Commits changes of one table. Safe to use from several threads."""
+
+    def __init__(self, store: TabletStore, state: TableState, reading: RowReading) -> None:
+        # Set once.
+        self._store = store
+        self._state = state
+        self._reading = reading
+        settings = store.settings
+        self._limits = {"value_bytes_max": settings.value_bytes_max, "batch_bytes_max": settings.batch_bytes_max}
+
+    def put(self, rows: object, *, replace: bool, if_absent: bool, since: int | None, wait: Wait) -> int:
+        """Put rows, whatever they come as; see `Table.put`."""
+        if not isinstance(rows, (dict, list)):
+            rows = _several_times(rows)
+        try:
+            return self._put(rows, replace, if_absent, since, wait)
+        except SchemaChanged:
+            return self._anew(lambda: self._put(rows, replace, if_absent, since, wait))
+
+    def _put(self, rows: object, replace: bool, if_absent: bool, since: int | None, wait: Wait) -> int:
+        is_plain = not (replace or if_absent) and since is None and wait != "none"
+        if is_plain and isinstance(rows, pa.RecordBatch) and 0 < rows.num_rows <= TOGETHER_ROWS_MAX:
+            txn = self._state.turns.take(rows, self._commit, self._commit_together)
+            self._store.wait(txn, wait)
+            return txn
+        mutation = self._admit(rows, replace)
+        if not if_absent:
+            return self._apply(mutation, since, wait)
+        return self._retried(lambda: self._put_absent(mutation, since, wait))
+
+    def _commit(self, rows: pa.RecordBatch) -> int:
+        return self._store.commit(self._state, self._admit(rows))
+
+    def _commit_together(self, several: Sequence[pa.RecordBatch]) -> int | None:
+        """Commit puts as one; None if one of them is wrong, or two of them, or of their rows, do not go together."""
+        parts = self._state.view.parts
+        if sum(rows.nbytes for rows in several) > TOGETHER_BYTES_MAX:
+            return None
+        try:
+            puts = [to_put_batch(rows, parts.schema, **self._limits) for rows in several]
+            halves = [put.columns for put in puts if put.columns is not None and put.cells is None]
+            if len(halves) < len(puts):
+                return None
+            whole = pa.concat_batches(halves)
+            mutation = parts.admission.put(PutBatch(whole))
+        except (EblaError, pa.ArrowException):
+            return None
+        # A row that two of them have is put twice, at two txns, for its history has both.
+        return None if len(mutation.rows) < whole.num_rows else self._store.commit(self._state, mutation)
+
+    def _admit(self, rows: object, replace: bool = False) -> Mutation | RowMutation:
+        parts = self._state.view.parts
+        if type(rows) is dict and not replace:
+            mutation = parts.row_admission.put(rows)
+            if mutation is not None:
+                return mutation
+        if replace:
+            rows = last_of_each_key(rows, parts.schema, parts.codec, self._store.settings.batch_bytes_max)
+        return parts.admission.put(to_put_batch(rows, parts.schema, **self._limits), replace=replace)
+
+    def _anew(self, attempt: Callable[[], _Answer]) -> _Answer:
+        """Make a request again that met a change of the schema, until it meets none."""
+        for _ in range(SCHEMA_ATTEMPTS_MAX - 1):
+            with contextlib.suppress(SchemaChanged):
+                return attempt()
+        return attempt()
+
+    def _put_absent(self, mutation: Mutation | RowMutation, since: int | None, wait: Wait) -> int | None:
+        read_at = self._read_txn()
+        found = self._reading.many(mutation.rows, [], read_at)
+        if found.num_rows:
+            shown = _shown([found.column(name)[0] for name in self._state.view.schema.key_names])
+            raise Conflict(f"row {shown} of {self._state.name!r} exists already, and if_absent was asked for")
+        if since is not None:
+            self._store.check_unchanged(self._state, mutation.rows, since)
+        return self._try_apply(mutation, read_at, wait)
+
+    def put_cells(self, cells: object, wait: Wait) -> int:
+        """Put cells in long form."""
+        cells = _several_times(cells)
+
+        def put() -> int:
+            parts = self._state.view.parts
+            batch = to_cells_batch(cells, parts.schema, **self._limits)
+            return self._apply(parts.admission.put(batch), None, wait)
+
+        return self._anew(put)
+
+    def erase(self, rows: pa.Array, columns: Sequence[str] | None, wait: Wait) -> int:
+        """Erase encoded rows, or some columns of them."""
+        return self._anew(lambda: self._erase(rows, columns, wait))
+
+    def erase_range(self, erased: KeyRange, wait: Wait) -> int:
+        """Erase all rows in a range."""
+        return self._apply(erase_range(erased), None, wait)
+
+    def _erase(self, rows: pa.Array, columns: Sequence[str] | None, wait: Wait) -> int:
+        parts = self._state.view.parts
+        if columns is None:
+            return self._apply(parts.admission.erase(rows), None, wait)
+        targets = [parts.schema.resolve(name) for name in columns]
+        if any(target.column is not None for target in targets):
+            return self._retried(lambda: self._erase_columns(parts, rows, targets, wait))
+        return self._apply(parts.admission.erase(rows, targets), None, wait)
+
+    def _erase_columns(self, parts: SchemaParts, rows: pa.Array, targets: Sequence[Target], wait: Wait) -> int | None:
+        """Set typed columns to null, but only of rows that their group shows: erasing must not make rows."""
+        read_at = self._read_txn()
+        erased = [parts.admission.erase(rows, [t for t in targets if t.column is None])]
+        for group in {target.group.id: target.group for target in targets if target.column is not None}.values():
+            own = [target for target in targets if target.group.id == group.id]
+            names = [target.column.name for target in own if target.column is not None]
+            shown = self._reading.many(sorted_distinct(rows), names, read_at, parts.version)
+            if shown.num_rows:
+                present = parts.codec.encode_arrays([one_array(shown.column(name)) for name in parts.schema.key_names])
+                erased.append(parts.admission.erase(present, own))
+        groups = {group: records for part in erased for group, records in part.groups.items()}
+        touched = [part.rows for part in erased if part.groups] or [rows.slice(0, 0)]
+        mutation = Mutation(sorted_distinct(pa.concat_arrays(touched)), groups, schema_version=parts.version)
+        return self._try_apply(mutation, read_at, wait)
+
+    def modify(self, key: object, column: str, change: Callable[[Target, Any], Any], wait: Wait) -> Any:
+        """Change one value or cell, and return what it is then. `change` is given what was there."""
+        target = self._state.view.schema.resolve(column)
+        if target.column is None and target.qualifier is None:
+            raise RequestError(f"{column!r} is a whole family: name one cell, such as {column.rstrip(':')}:name")
+        after: list[Any] = []
+        if target.column is None:
+            self._modify_cell(key, column, target, change, after, wait)
+            return after[0]
+
+        def step(row: Row | None) -> dict[str, Any]:
+            after[:] = [change(target, None if row is None else row.get(column))]
+            return {column: after[0]}
+
+        self.transact(key, step, [column], wait)
+        return after[0]
+
+    def _modify_cell(
+        self,
+        key: object,
+        column: str,
+        target: Target,
+        change: Callable[[Target, Any], Any],
+        after: list[Any],
+        wait: Wait,
+    ) -> None:
+        """Change a cell so that the outcome is seen, also where its newest version has a timestamp of the future."""
+        row = self._state.codec.encode(key)
+
+        def attempt() -> int | None:
+            read_at = self._read_txn()
+            self._store.admit_row(self._state, row)
+            view = self._state.view
+            parts = view.parts
+            point = ReadPoint(read_at, parts.projection([column], versions=2))
+            found = parts.reader.read_row(view, view.metadata.tablet_for(row), row, point)
+            versions = None if found is None else found.column(column)[0]
+            newest = versions[0] if versions is not None and versions.is_valid else None
+            after[:] = [change(target, None if newest is None else newest["value"].as_py())]
+            cell = dict(zip(parts.schema.key_names, parts.codec.decode(row), strict=True))
+            cell |= {"family": target.family, "qualifier": target.qualifier, "value": after[0]}
+            if newest is not None and newest["timestamp"].value > microseconds_of(read_at):
+                cell["timestamp"] = newest["timestamp"].value
+            batch = to_cells_batch([cell], parts.schema, **self._limits)
+            try:
+                return self._try_apply(parts.admission.put(batch), read_at, wait)
+            except SchemaChanged:
+                return None
+
+        self._retried(attempt)
+
+    def transact(
+        self,
+        key: object,
+        change: Callable[[Row | None], dict[str, Any] | None],
+        columns: Sequence[str] | None,
+        wait: Wait,
+    ) -> int:
+        """Read a row, change it and put it, in one step; see `Table.transact`."""
+        row = self._state.codec.encode(key)
+
+        def attempt() -> int | None:
+            read_at = self._read_txn()
+            version = self._state.view.parts.version
+            changes = change(self._reading.one(row, columns, read_at))
+            if changes is None:
+                return read_at
+            if not isinstance(changes, dict):
+                raise RequestError(f"change returns the columns to put as a dict, or None, not {changes!r}")
+            parts = self._state.view.parts
+            named = dict(zip(parts.schema.key_names, parts.codec.decode(row), strict=True))
+            if any(name in changes and changes[name] != value for name, value in named.items()):
+                raise RequestError("change returned another key: it can only change the row that it was given")
+            mutation = self._admit({**changes, **named})
+            if mutation.schema_version != version:
+                return None  # what was read may have other columns by now
+            try:
+                return self._try_apply(mutation, read_at, wait)
+            except SchemaChanged:
+                return None
+
+        return self._retried(attempt)
+
+    def _apply(self, mutation: Mutation | RowMutation, since: int | None, wait: Wait) -> int:
+        return self._store.apply(self._state, mutation, unchanged_since=since, wait=wait)
+
+    def _try_apply(self, mutation: Mutation | RowMutation, read_at: int, wait: Wait) -> int | None:
+        """Apply if nothing changed since the read; None if something did."""
+        try:
+            return self._apply(mutation, read_at, wait)
+        except Conflict:
+            return None
+
+    def _read_txn(self) -> int:
+        """Return the txn of this very moment, for changes that depend on what was read."""
+        return self._store.read_txn(uncommitted=True, at_once=self._state.view.parts.expires)
+
+    def _retried(self, attempt: Callable[[], int | None]) -> int:
+        for _ in range(CHANGE_ATTEMPTS_MAX):
+            txn = attempt()
+            if txn is not None:
+                return txn
+        raise Conflict(
+            f"rows of {self._state.name!r} keep changing under this one: try again when fewer others write them"
+        )
+
+
+def _several_times(rows: object) -> object:
+    """Return rows that can be read more than once, should the schema change while they are written."""
+    if isinstance(rows, pa.RecordBatchReader):
+        return rows.read_all()
+    return list(rows) if isinstance(rows, Iterator) else rows
+
+
+def _shown(key: Sequence[pa.Scalar]) -> str:
+    try:
+        values = tuple(part.as_py() for part in key)
+    except OverflowError:  # a date after the year 9999, which Arrow has and Python has not
+        return "with that key"
+    return repr(values[0] if len(values) == 1 else values)
