@@ -19,8 +19,10 @@ they mean depends on the file, so the caller says it. Pyarrow's own local stream
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import stat
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ from typing import Any, Protocol, Self, TypeAlias
 import pyarrow as pa
 
 from ebla.errors import StoreLocked
+from ebla.storage.late_close import close_later
 
 __all__ = ["BytesLike", "FileInfo", "FileLock", "Files", "LocalFiles", "WritableFile", "check_path", "parent_of"]
 
@@ -39,6 +42,8 @@ BytesLike: TypeAlias = bytes | bytearray | memoryview
 
 # Linux takes at most this many buffers in one writev.
 _PARTS_MAX = 1024
+# Files from this size on are deleted in two steps: the name now, the space beside.
+LATE_CLOSE_BYTES_MIN = 1 << 20
 
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
@@ -200,8 +205,14 @@ class LocalFiles:
             os.close(descriptor)
 
     def delete(self, path: str) -> None:
-        """Unlink; whoever has the file open can read on."""
-        os.unlink(self._full(path))
+        """Unlink; whoever has the file open can read on. The space of a large file goes a moment later."""
+        full = self._full(path)
+        descriptor = _opened_if_large(full)
+        try:
+            os.unlink(full)
+        finally:
+            if descriptor is not None:
+                close_later(descriptor)
 
     def replace(self, source: str, target: str) -> None:
         """Rename within the root."""
@@ -281,6 +292,15 @@ class LocalFiles:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return _LocalFileLock(descriptor)
+
+
+def _opened_if_large(full: str) -> int | None:
+    """Open a file whose blocks take long to free; None for others, and where it cannot be opened."""
+    with contextlib.suppress(OSError):
+        status = os.lstat(full)
+        if status.st_size >= LATE_CLOSE_BYTES_MIN and stat.S_ISREG(status.st_mode):
+            return os.open(full, os.O_RDONLY | os.O_NOFOLLOW)
+    return None
 
 
 def _make_root(root: Path) -> None:

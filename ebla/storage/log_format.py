@@ -66,6 +66,8 @@ __all__ = [
     "encode_segment_header",
     "find_entry_header",
     "frame_entry",
+    "mark_path",
+    "mark_sequence",
     "segment_path",
     "segment_sequence",
 ]
@@ -93,6 +95,7 @@ assert _SEGMENT_HEADER.size + _CRC.size == SEGMENT_HEADER_BYTES
 assert _ENTRY_HEADER.size == _ENTRY_CHECKED_BYTES
 
 _SEGMENT_NAME = re.compile(r"([0-9]{16})\.log")
+_MARK_NAME = re.compile(r"([0-9]{16})\.begin")
 
 
 # --- segments ------------------------------------------------------------------------------------
@@ -126,6 +129,17 @@ def segment_path(directory: str, sequence: int) -> str:
 def segment_sequence(path: str) -> int | None:
     """Return the number of the segment at `path`, or None if that is not the name of a segment."""
     match = _SEGMENT_NAME.fullmatch(path.rpartition("/")[2])
+    return int(match[1]) if match else None
+
+
+def mark_path(directory: str, sequence: int) -> str:
+    """Return the path of the mark that says: here the log begins, and segments of lower numbers do not count."""
+    return f"{directory}/{sequence:016d}.begin"
+
+
+def mark_sequence(path: str) -> int | None:
+    """Return the number of the segment that a mark at `path` is for, or None if that is not the name of a mark."""
+    match = _MARK_NAME.fullmatch(path.rpartition("/")[2])
     return int(match[1]) if match else None
 
 

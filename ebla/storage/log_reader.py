@@ -12,7 +12,8 @@ What a bad spot means, and why:
   with `truncate_torn_tail` before a new segment is begun. That also syncs what is kept: whole entries that a killed
   process left unsynced are replayed and built upon, so they must not go with a power cut any more.
 - **A number missing between two segments: a lost file.** Segments are deleted from the oldest on, so a missing
-  beginning is normal.
+  beginning is normal. Where a removal was cut short, a mark says where the log begins (log_removal.py); segments below
+  it are passed over, whichever of them are left.
 
 Damage to the very last entry of a log that was not closed looks like a torn write and cannot be told from one.
 
@@ -49,6 +50,7 @@ from ebla.storage.log_format import (
     segment_path,
     segment_sequence,
 )
+from ebla.storage.log_removal import LogNames, list_names
 
 __all__ = [
     "LogRecovery",
@@ -160,21 +162,27 @@ def make_durable(files: Files, directory: str) -> None:
 
 
 def list_segments(files: Files, directory: str) -> list[str]:
-    """Return the segments in order, without a gap.
+    """Return the segments that count, in order, without a gap.
 
     A listing is not one moment: while a writer deletes the oldest segments, it may show one of them and not the one
-    after it. So a gap counts only if it is still there when nothing moves any more.
+    after it, or a mark and not the segment that it is for. So what is missing counts only if it still is when nothing
+    moves any more.
     """
-    before: list[str] | None = None
+    before: LogNames | None = None
     for _ in range(_LISTINGS_MAX):
-        paths = [info.path for info in files.list(directory) if segment_sequence(info.path) is not None]
+        names = list_names(files, directory)
+        paths = [path for sequence, path in names.segments if sequence >= names.begin]
         gap = _first_gap(paths)
-        if gap is None:
+        begins_as_marked = not names.begin or (bool(paths) and _sequence(paths[0]) == names.begin)
+        if gap is None and begins_as_marked:
             return paths
-        if paths == before:
-            missing = segment_path(directory, gap)
-            raise MissingFile(f"{missing} is missing between other segments of the log: restore it from a copy")
-        before = paths
+        if names == before:
+            if gap is None and paths:
+                return paths  # its beginning was removed since the mark was made, and a crash brought the mark back
+            missing = segment_path(directory, names.begin if gap is None else gap)
+            where = "with all that came after it" if gap is None else "between other segments"
+            raise MissingFile(f"{missing} is missing from the log, {where}: restore it from a copy")
+        before = names
     raise FileNotFoundError(f"the segments in {directory} change faster than they can be listed")
 
 

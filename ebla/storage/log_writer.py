@@ -6,14 +6,15 @@
                         | the segment is full: closed entry, sync; create the next, sync it and the directory
                         v
     segments:  0007 closed   0008 closed   0009 current
-                  `- delete_segments(txn): oldest first, only closed ones, only below txn
+                  `- delete_segments(txn): oldest first, only finished ones, only below txn (log_removal.py)
 
     start_over, when nothing in the log is needed any more:  a segment 0010 of one entry, then 0007 to 0009 go
 
 Invariants:
 - An entry is durable when the `sync` after its `append` returned. The writer never acknowledges anything itself.
 - When segment n + 1 exists, segment n is complete and synced, to its last byte.
-- Segments vanish from the oldest on, each removal synced before the next, so that no crash leaves a gap.
+- Segments vanish from the oldest on; no crash leaves a gap but below a mark. The newest one stays, whoever wrote it:
+  numbers go on from it, and none is ever used twice.
 - The first error of a write or a sync ends the writer for good. What reached the disk is then unknown, and a second
   fsync may report success over pages that the kernel has dropped. Only a replay, that is reopening, can go on.
 
@@ -26,6 +27,7 @@ import contextlib
 import errno
 import threading
 from collections.abc import Sequence
+from itertools import takewhile
 
 from ebla.errors import LogFailed
 from ebla.storage.files import Files, WritableFile
@@ -40,6 +42,7 @@ from ebla.storage.log_format import (
     frame_entry,
     segment_path,
 )
+from ebla.storage.log_removal import remove_before
 
 __all__ = ["LogWriter", "start_over"]
 
@@ -178,22 +181,18 @@ class LogWriter:
         """Delete, oldest first, the finished segments that hold nothing at or above `txn`, and return them.
 
         It stops at the first segment that is still needed, so that the rest has no gap, and never touches the current
-        one. An `OSError` comes through; what is left can be deleted by a later call.
+        one, or the newest if nothing was written yet. An `OSError` comes through; what is left can be deleted by a
+        later call.
         """
-        deleted: list[SegmentInfo] = []
         with self._delete_lock:
-            while True:
+            with self._lock:
+                removable = self._finished if self._current is not None else self._finished[:-1]
+                doomed = [*takewhile(lambda segment: segment.txn_max < txn, removable)]
+            if doomed:
+                remove_before(self._files, self._directory, doomed[-1].sequence + 1)
                 with self._lock:
-                    oldest = self._finished[0] if self._finished else None
-                if oldest is None or oldest.txn_max >= txn:
-                    return deleted
-                # Gone already if an earlier call deleted the file and then failed to sync.
-                with contextlib.suppress(FileNotFoundError):
-                    self._files.delete(oldest.path)
-                self._files.sync_directory(self._directory)
-                with self._lock:
-                    del self._finished[0]
-                deleted.append(oldest)
+                    del self._finished[: len(doomed)]
+            return doomed
 
     # --- the writing thread ----------------------------------------------------------------------
 

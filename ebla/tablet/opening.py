@@ -12,6 +12,7 @@ after it has that, or a fragment does. The same holds for where history begins, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from ebla.storage.cache import BlockCache
 from ebla.storage.files import Files
 from ebla.storage.log_format import LogEntry
 from ebla.storage.log_reader import make_durable, recover, truncate_torn_tail
+from ebla.storage.log_removal import finish_removal
 from ebla.storage.log_writer import LogWriter
 from ebla.tablet.found_tables import add_tables, read_tables
 from ebla.tablet.identity import Identity, own_identity
@@ -148,6 +150,8 @@ def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> Tablet
     newest = max([replayed.txn_max, *(table.view.metadata.newest_job_txn for table in tables.values())])
     bound.check(newest)
     truncate_torn_tail(files, recovery)
+    with contextlib.suppress(OSError):  # what is left does not count, and goes with the next that is removed
+        finish_removal(files, directory)
     writer = LogWriter(
         files, directory, identity.server, recovery.next_sequence, settings.log_segment_bytes, recovery.segments
     )

@@ -28,6 +28,17 @@ STORY: list[Step] = [
     put("plain", plain_rows(4, 5, 5)),
 ]
 SETTINGS = replace(CALM, close_flush_bytes=0)
+# A segment for every commit: several go at once, by a flush, and when the log is started over.
+SPLIT_UP = replace(SETTINGS, log_segment_bytes=64)
+LONG_STORY: list[Step] = [
+    create("plain", PLAIN, [b"0003"]),
+    *(put("plain", plain_rows(first, first + 3, first)) for first in range(0, 12, 2)),
+    flush("plain"),
+    erase_range("plain", b"0005", b"0007"),
+    *(put("plain", plain_rows(first, first + 2, 50 + first)) for first in range(0, 8, 2)),
+    reopen(),
+    put("plain", plain_rows(4, 5, 100)),
+]
 
 
 def is_log(operation: Operation) -> bool:
@@ -41,6 +52,16 @@ def test_a_crash_at_any_moment_of_starting_the_log_over_loses_nothing() -> None:
     assert kinds.count("delete") == 3
     assert bounded(lambda: check_all(machine, moments, disks_max=2), 600) > len(moments)
     assert len(machine.files.list(machine.files.list_directories("log")[0])) <= 2
+
+
+def test_a_crash_at_any_moment_of_removing_many_segments_loses_nothing() -> None:
+    machine, moments = played(SPLIT_UP, LONG_STORY, wanted=is_log)
+    told = [moment.label.split()[1] for moment in moments if moment.label[0].isdigit()]
+    assert told.count("replace") == 2
+    assert told.count("delete") >= 10
+    removing = [moment for moment in moments if LONG_STORY[len(moment.statuses) - 1].kind in ("flush", "reopen")]
+    disks = bounded(lambda: check_all(machine, removing, disks_max=6), 600)
+    assert disks > 2 * len(removing)
 
 
 @pytest.mark.parametrize("fault", [Fault(errno.EIO), Fault(errno.ENOSPC, 0.5)], ids=["not done", "no space"])

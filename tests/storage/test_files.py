@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pytest
 
 from ebla.errors import StoreLocked, Unavailable
 from ebla.storage import files as files_module
+from ebla.storage import late_close
 from ebla.storage.files import Files, LocalFiles, check_path, parent_of
 from tests.support.simulated_files import SimulatedFiles
 
@@ -23,6 +25,17 @@ from tests.support.simulated_files import SimulatedFiles
 @pytest.fixture(params=["local", "simulated"])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
     return LocalFiles(tmp_path / "root") if request.param == "local" else SimulatedFiles()
+
+
+def open_descriptors() -> list[int]:
+    return [int(name) for name in os.listdir("/proc/self/fd")]
+
+
+def inode_of(descriptor: int) -> int | None:
+    try:
+        return os.fstat(descriptor).st_ino
+    except OSError:
+        return None  # that of the listing itself
 
 
 def write(files: Files, path: str, data: bytes) -> None:
@@ -262,6 +275,53 @@ class TestLocalFiles:
         finally:
             may_end.set()
             child.join()
+
+    def test_the_space_of_a_large_file_goes_though_its_name_went_before(self, tmp_path: Path) -> None:
+        files = LocalFiles(tmp_path / "root")
+        count = late_close.PENDING_MAX + 5
+        with files.create("0") as file:
+            file.write(bytes(files_module.LATE_CLOSE_BYTES_MIN))
+        for number in range(1, count):
+            os.link(tmp_path / "root" / "0", tmp_path / "root" / str(number))
+        held = os.open(tmp_path / "root" / "0", os.O_RDONLY)
+        inode = os.fstat(held).st_ino
+        for number in range(count):
+            files.delete(str(number))
+        assert files.list("") == []
+        while late_close._is_running:
+            time.sleep(0.001)
+        assert [number for number in open_descriptors() if inode_of(number) == inode] == [held]
+        os.close(held)
+
+    def test_a_forked_child_keeps_no_space_of_what_its_parent_deletes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(late_close, "_is_running", True)  # so that it stays open until the fork
+        files = LocalFiles(tmp_path / "root")
+        with files.create("a") as file:
+            file.write(bytes(files_module.LATE_CLOSE_BYTES_MIN))
+        inode = (tmp_path / "root" / "a").stat().st_ino
+        files.delete("a")
+        assert [inode_of(number) for number in open_descriptors()].count(inode) == 1
+        context = multiprocessing.get_context("fork")
+        told = context.Queue()
+        child = context.Process(
+            target=lambda: told.put([inode_of(number) for number in open_descriptors()].count(inode))
+        )
+        child.start()
+        child.join()
+        assert told.get(timeout=30) == 0
+        os.close(late_close._pending.pop())
+
+    def test_a_file_that_cannot_be_deleted_stays_and_leaves_nothing_open(self, tmp_path: Path) -> None:
+        files = LocalFiles(tmp_path / "root")
+        with pytest.raises(FileNotFoundError):
+            files.delete("a")
+        before = open_descriptors()
+        files.make_directory("d")
+        with pytest.raises(OSError, match=r"directory|permitted"):
+            files.delete("d")
+        assert open_descriptors() == before
 
     def test_threads_make_the_same_directories(self, tmp_path: Path) -> None:
         files = LocalFiles(tmp_path / "root")

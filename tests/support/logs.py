@@ -16,6 +16,7 @@ from ebla.storage.log_format import (
     segment_path,
 )
 from ebla.storage.log_reader import LogRecovery, read_segment, recover, truncate_torn_tail
+from ebla.storage.log_removal import finish_removal
 from ebla.storage.log_writer import LogWriter
 from tests.support.simulated_files import SimulatedFiles
 
@@ -43,6 +44,7 @@ def open_writer(files: Any, segment_bytes: int = MANY) -> LogWriter:
     for _ in recovery:
         pass
     truncate_torn_tail(files, recovery)
+    finish_removal(files, DIRECTORY)
     return LogWriter(files, DIRECTORY, SERVER, recovery.next_sequence, segment_bytes, recovery.segments)
 
 
