@@ -13,8 +13,8 @@ from ebla.client.row import Row
 from ebla.client.scan import beyond_python
 from ebla.ranges import KeyRange, successor
 from ebla.storage.order import is_strictly_sorted, sort_rows
+from ebla.tablet.answers import ReadPoint
 from ebla.tablet.projection import Projection, spread
-from ebla.tablet.reader import ReadPoint
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
 from ebla.tablet.view import TableView
@@ -61,13 +61,13 @@ class RowReading:
         point = ReadPoint(txn, projection)
         try:
             if projection.plain:
-                values = parts.reader.get(view, encoded, point)
+                values = parts.reader.rows.get(view, encoded, point)
                 if values is None:
                     return None
                 row = Row(zip(parts.schema.key_names, parts.codec.decode(encoded), strict=True))
                 row.update(values)
             else:
-                found = parts.reader.read_row(view, view.metadata.tablet_for(encoded), encoded, point)
+                found = parts.reader.rows.read_one(view, view.metadata.tablet_for(encoded), encoded, point)
                 if found is None:
                     return None
                 row = Row(spread(found.to_pylist()[0], projection))
@@ -82,7 +82,7 @@ class RowReading:
         if len(asked) >= NEIGHBOURS_MIN and self._state.door.is_open:
             view = self._state.view  # after the txn, so that it has everything up to it
             point = ReadPoint(txn, view.parts.projection(columns))
-            neighbours = view.parts.reader.read_neighbours(view, asked, point)
+            neighbours = view.parts.reader.rows.read_neighbours(view, asked, point)
             if neighbours is not None:
                 return pa.Table.from_batches([neighbours]).append_column(FOUND, _all_found(len(asked)))
         rows, back = asked, None
@@ -118,7 +118,7 @@ class RowReading:
         projection = view.parts.projection(columns)
         if not self._state.door.is_open and len(rows):
             self._store.admit(self._state, KeyRange(rows[0].as_py(), successor(rows[-1].as_py())))
-        batches = view.parts.reader.read_rows(view, rows, ReadPoint(txn, projection))
+        batches = view.parts.reader.rows.read_many(view, rows, ReadPoint(txn, projection))
         return pa.Table.from_batches(batches, projection.arrow_schema)
 
 

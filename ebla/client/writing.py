@@ -22,7 +22,7 @@ from ebla.errors import Conflict, EblaError, RequestError, SchemaChanged
 from ebla.ranges import KeyRange
 from ebla.schema import Target
 from ebla.tablet.admission import Mutation, erase_range
-from ebla.tablet.reader import ReadPoint
+from ebla.tablet.answers import ReadPoint
 from ebla.tablet.row_admission import RowMutation
 from ebla.tablet.schema_parts import SchemaParts
 from ebla.tablet.store import TabletStore
@@ -197,7 +197,7 @@ class Writing:
             view = self._state.view
             parts = view.parts
             point = ReadPoint(read_at, parts.projection([column], versions=2))
-            found = parts.reader.read_row(view, view.metadata.tablet_for(row), row, point)
+            found = parts.reader.rows.read_one(view, view.metadata.tablet_for(row), row, point)
             versions = None if found is None else found.column(column)[0]
             newest = versions[0] if versions is not None and versions.is_valid else None
             after[:] = [change(target, None if newest is None else newest["value"].as_py())]

@@ -27,8 +27,8 @@ from ebla.pipeline.survey import sets_all
 from ebla.ranges import ALL, KeyRange, successor
 from ebla.schema import GroupSchema
 from ebla.storage.order import Mask, lower_bound
+from ebla.tablet.answers import ReadPoint
 from ebla.tablet.projection import Projection
-from ebla.tablet.reader import ReadPoint
 from ebla.tablet.scopes import is_mixed
 from ebla.tablet.table_state import TableState
 from ebla.tablet.view import TableView
@@ -59,7 +59,7 @@ def rows_since(
 
 
 def _read(table: TableState, view: TableView, projection: Projection, rows: pa.Array, txn: int) -> pa.Table:
-    batches = table.reader.read_rows(view, rows, ReadPoint(txn, projection)) if len(rows) else []
+    batches = table.reader.rows.read_many(view, rows, ReadPoint(txn, projection)) if len(rows) else []
     return pa.Table.from_batches(batches, projection.arrow_schema)
 
 

@@ -37,8 +37,8 @@ from ebla.pipeline.table_value import VALUE_NAME, reading_value
 from ebla.pipeline.types import arrow_for_spark, is_native, to_spark
 from ebla.ranges import ALL, KeyRange, successor
 from ebla.schema import GroupSchema
+from ebla.tablet.answers import ReadPoint
 from ebla.tablet.projection import Projection
-from ebla.tablet.reader import ReadPoint
 from ebla.tablet.scanner import Scanner, ScanRequest
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
@@ -318,7 +318,7 @@ def _read_rows(
     schema = point.projection.arrow_schema
     with store.pins.held(target.as_of):
         for begin in range(0, len(left), BATCH_ROWS):
-            batches = table.reader.read_rows(table.view, left.slice(begin, BATCH_ROWS), point)
+            batches = table.reader.rows.read_many(table.view, left.slice(begin, BATCH_ROWS), point)
             yield pa.Table.from_batches(batches, schema), left.slice(begin + BATCH_ROWS)
 
 

@@ -26,8 +26,9 @@ from ebla.metadata.table_metadata import TabletMetadata
 from ebla.ranges import ALL, KeyRange
 from ebla.storage.memory import FOLD_BLOCKS_MIN
 from ebla.storage.records import Block
+from ebla.tablet.answers import ReadPoint
 from ebla.tablet.projection import Projection
-from ebla.tablet.reader import Reader, ReadPoint, Served
+from ebla.tablet.reader import Reader, Served
 from ebla.tablet.scan_progress import ScanProgress, Window, after
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState

@@ -305,7 +305,7 @@ class WritePath:
             tablet = view.metadata.tablet_for(row)
             # What an erasure left behind may be gone from below the floor: then nobody can say that nothing happened.
             floor = max((state.floor_txn for state in tablet.groups), default=0)
-            latest = max(table.reader.latest_txn(view, tablet, row), floor)
+            latest = max(table.reader.rows.latest_txn(view, tablet, row), floor)
             if latest > since:
                 key = table.codec.decode(row)
                 shown = key[0] if len(key) == 1 else key

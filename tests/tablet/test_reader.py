@@ -8,7 +8,7 @@ import pytest
 from ebla.metadata.table_metadata import FragmentRef, RangeErasure
 from ebla.storage.merge import Rules
 from ebla.storage.records import Block
-from ebla.tablet.reader import _is_clean, _is_stacked
+from ebla.tablet.answers import is_clean, is_stacked
 from ebla.tablet.view import Sources
 
 
@@ -38,9 +38,9 @@ def test_sources_are_stacked_if_each_is_wholly_older_or_newer_than_any_other(
     spans: list[tuple[int, int]], as_of: int, stacked: bool
 ) -> None:
     fragments = Sources((), tuple(fragment(*span) for span in spans), ())
-    assert _is_stacked(fragments, Rules(as_of)) == stacked
+    assert is_stacked(fragments, Rules(as_of)) == stacked
     mixed = Sources(tuple(block(*span) for span in spans[1:]), tuple(fragment(*span) for span in spans[:1]), ())
-    assert _is_stacked(mixed, Rules(as_of)) == stacked
+    assert is_stacked(mixed, Rules(as_of)) == stacked
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_sources_are_stacked_if_each_is_wholly_older_or_newer_than_any_other(
 )
 def test_rules_that_ask_for_the_txn_of_a_record_need_it(rules: Rules) -> None:
     sources = Sources((), (fragment(1, 3), fragment(4, 6)), ())
-    assert not _is_stacked(sources, rules)
-    assert not _is_clean(Sources((), (fragment(1, 3),), ()), rules)
+    assert not is_stacked(sources, rules)
+    assert not is_clean(Sources((), (fragment(1, 3),), ()), rules)
 
 
 def test_one_source_is_clean_and_two_are_not() -> None:
-    assert _is_clean(Sources((), (fragment(1, 3),), ()), Rules(9))
-    assert _is_clean(Sources((block(1, 3),), (), ()), Rules(9))
-    assert not _is_clean(Sources((), (fragment(1, 3),), ()), Rules(2))
-    assert not _is_clean(Sources((block(4, 5),), (fragment(1, 3),), ()), Rules(9))
+    assert is_clean(Sources((), (fragment(1, 3),), ()), Rules(9))
+    assert is_clean(Sources((block(1, 3),), (), ()), Rules(9))
+    assert not is_clean(Sources((), (fragment(1, 3),), ()), Rules(2))
+    assert not is_clean(Sources((block(4, 5),), (fragment(1, 3),), ()), Rules(9))
