@@ -43,7 +43,8 @@ def inspect(
         write_json(msgspec.to_builtins(found))
     else:
         for finding in found.findings:
-            write_line(f"{finding.table}: {finding.file}: {finding.kind}: {finding.problem}; {finding.repair}")
+            place = f"{finding.table}: {finding.file}" if finding.file else finding.table
+            write_line(f"{place}: {finding.kind}: {finding.problem}; {finding.repair}")
         write_line(
             f"{len(found.findings)} finding(s) in {found.files:,} file(s) of {found.bytes / 1e6:,.1f} MB, "
             f"{found.rows:,} record(s), in {found.seconds:.1f} s"

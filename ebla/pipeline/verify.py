@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from ebla.client.database import Database
-from ebla.errors import EblaError, MissingFile, UnknownTable
+from ebla.errors import Corruption, EblaError, MissingFile, SchemaError, UnknownTable
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import FragmentRef, TableMetadata
 from ebla.pipeline.failures import unwrapping
@@ -45,6 +45,7 @@ RESULT_SCHEMA = "finding binary"
 REPAIRS = {
     "missing": "restore {file} from a backup or a copy of the store; reads of these keys fail until then",
     "damaged": "restore {file} from a backup or a copy of the store; reads of its damaged blocks fail until then",
+    "metadata": "see `ebla verify` and `ebla repair`; if they cannot mend it, `ebla restore` the table from a backup",
     "wrong": "compact the table if its rows read well, else restore {file} from a backup; and report it as a fault",
 }
 
@@ -54,7 +55,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     table: str
     file: str
-    kind: str  # missing, damaged or wrong
+    kind: str  # metadata, missing, damaged or wrong
     problem: str
     tablets: tuple[str, ...]
     repair: str
@@ -96,33 +97,38 @@ def verify(
     """
     began = time.monotonic()
     place = Place.of(source)
-    names = tuple(place.tables() if tables is None else tables)
-    suspects = [suspect for name in names for suspect in _suspects(name, _metadata(place, name))]
+    names: list[str] = []
+    suspects: list[_Suspect] = []
+    findings: list[Finding] = []
+    for name in place.tables() if tables is None else tables:
+        try:
+            metadata = place.metadata(name)
+        except (Corruption, MissingFile, SchemaError) as error:
+            findings.append(Finding(name, "", "metadata", str(error), (), REPAIRS["metadata"]))
+        else:
+            if metadata is None:
+                if tables is None:
+                    continue  # dropped meanwhile
+                raise UnknownTable(f"there is no table {name!r}: check the name")
+            suspects += _suspects(name, metadata)
+        names.append(name)
     if spark is None:
         spark = active_session() or session()
-    findings: list[Finding] = []
     portions = _portions(suspects)
     if portions:
         with unwrapping(), watched(spark, f"ebla-verify-{time.time_ns()}", "verifying", progress):
             numbers = spark.range(0, len(portions), 1, len(portions))
             found = numbers.mapInArrow(_looker(place.root, portions), RESULT_SCHEMA).collect()
-        findings = [msgspec.msgpack.decode(bytes(row["finding"]), type=Finding) for row in found]
-    findings = [finding for finding in findings if _is_still_named(place, finding)]
+        looked = (msgspec.msgpack.decode(bytes(row["finding"]), type=Finding) for row in found)
+        findings += [finding for finding in looked if _is_still_named(place, finding)]
     return VerifyReport(
-        tables=names,
+        tables=tuple(names),
         files=len(suspects),
         rows=sum(suspect.ref.rows for suspect in suspects),
         bytes=sum(suspect.ref.bytes for suspect in suspects),
         findings=tuple(sorted(findings, key=lambda finding: (finding.table, finding.file, finding.problem))),
         seconds=time.monotonic() - began,
     )
-
-
-def _metadata(place: Place, name: str) -> TableMetadata:
-    metadata = place.metadata(name)
-    if metadata is None:
-        raise UnknownTable(f"there is no table {name!r}: check the name")
-    return metadata
 
 
 def _suspects(name: str, metadata: TableMetadata) -> list[_Suspect]:

@@ -94,6 +94,7 @@ class Verifier:
         named = self._named(tables)
         self._strays = [path for path in listed if path not in named]
         findings = [*names.findings, *damaged]
+        is_whole = not seen.damaged
         for table_id, config in tables:
             with contextlib.suppress(UnknownTable):  # dropped meanwhile
                 examination, metadata, _ = self._examined(table_id, config)
@@ -102,7 +103,9 @@ class Verifier:
                 if metadata is not None:
                     findings += self._log_findings(config.name, metadata, positions)
                 named.update(() if metadata is None else metadata.files())
-        findings += self._orphans(named)
+                is_whole &= metadata is not None
+        if is_whole:  # else nobody knows whether a file belongs to what could not be read
+            findings += self._orphans(named)
         return VerifyReport(len(tables), len(named), tuple(findings))
 
     def _named(self, tables: Iterable[tuple[str, TableConfig]]) -> set[str]:
@@ -148,7 +151,8 @@ class Verifier:
             try:
                 metadata, problem = self._store.load_anyway(table_id, config.metadata_txnid)
             except (Corruption, MissingFile) as error:
-                examination = Examination((Finding("metadata", name, str(error)),), None)
+                told = f"{error}: restore METADATA from a copy, or the table from a backup"
+                examination = Examination((Finding("metadata", name, told),), None)
             except SchemaError as error:
                 examination = Examination((Finding("schema", name, f"{error}: restore METADATA from a backup"),), None)
             else:

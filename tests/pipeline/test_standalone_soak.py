@@ -248,3 +248,123 @@ print("fine")
 
 def test_garbage_collection_survives_the_death_of_an_executor(cluster: Standalone, tmp_path: Path) -> None:
     assert "fine" in cluster.run(KILLED_GC, str(tmp_path / "store"))
+
+
+READS = (
+    TABLE
+    + """
+def killing(module, name, mark):
+    former = getattr(sys.modules[module], name)
+
+    def run(*arguments):
+        for made in former(*arguments):
+            yield made
+            kill_executor_once(mark)  # what Spark has of this attempt does not count
+
+    return replaced(module, name, run)
+
+def plain(rows):
+    return sorted((dict(row.asDict() if hasattr(row, "asDict") else row) for row in rows), key=lambda row: row["k"])
+"""
+)
+
+KILLED_CHANGES = (
+    READS
+    + """
+with ebla.open(root, settings=SETTINGS) as db:
+    table = filled(db)
+    since = table.scan().txn
+    old = {row["k"] for row in table.scan()}
+    table.put([{"k": key, "n": -1} for key in KEYS[1::50]] + [{"k": "new", "n": 1}])
+    table.flush()
+    table.erase_many(KEYS[5::100])
+    table.erase_range("07000", "07100")
+    new = {row["k"]: row["n"] for row in table.scan()}
+    written, erased = {*KEYS[1::50], "new"}, {*KEYS[5::100], *KEYS[7000:7100]}
+    expected = {key: "update" if key in old else "insert" for key in written & new.keys()}
+    expected |= dict.fromkeys(old - new.keys(), "erase")
+    with killing("ebla.pipeline.changes", "read_changes", mark):
+        found = ebla.pipeline.changes(root, "t", since, before=True, spark=spark).collect()
+    assert Path(mark).exists()
+    assert len(found) == len({row["k"] for row in found})
+    assert {row["k"]: row["_change"] for row in found} == expected
+    assert all(row["n"] == new[row["k"]] for row in found if row["_change"] != "erase")
+print("fine")
+"""
+)
+
+
+def test_changes_survive_the_death_of_an_executor(cluster: Standalone, tmp_path: Path) -> None:
+    assert "fine" in cluster.run(KILLED_CHANGES, str(tmp_path / "store"))
+
+
+KILLED_SCAN = (
+    READS
+    + """
+with ebla.open(root, settings=SETTINGS) as db:
+    table = filled(db)
+    table.put([{"k": key, "n": -1} for key in KEYS[::20]])  # in memory and in the log alone
+    expected = plain(table.scan())
+    with killing("ebla.pipeline.scan", "read_section", mark + "-scan"):
+        frame = ebla.pipeline.scan(root, "t", spark=spark)
+        table.put([{"k": key, "n": -2} for key in KEYS[::10]])  # after its snapshot
+        assert plain(frame.collect()) == expected
+        assert plain(frame.collect()) == expected
+    assert Path(mark + "-scan").exists()
+    now = plain(table.scan())
+    target = str(Path(root).parent / "out")
+    with killing("ebla.pipeline.scan", "read_section", mark + "-export"):
+        done = ebla.pipeline.export(root, "t", target, spark=spark)
+    assert Path(mark + "-export").exists()
+    assert done.rows == len(now)
+    from ebla.pipeline.export_manifest import check_export
+    check_export(target)
+    import pyarrow.parquet as pq
+    assert plain(pq.read_table(target).to_pylist()) == now
+    assert {path.name for path in Path(target).parent.iterdir() if "ebla-export" in path.name} == set()
+print("fine")
+"""
+)
+
+
+def test_a_scan_and_an_export_survive_the_death_of_an_executor(cluster: Standalone, tmp_path: Path) -> None:
+    assert "fine" in cluster.run(KILLED_SCAN, str(tmp_path / "store"))
+
+
+KILLED_PRESPLIT = (
+    READS
+    + """
+from ebla.pipeline.stats_task import StatsTask
+
+def killer(mark):
+    class KillsItsExecutor(StatsTask):
+        def marks(self, shared):
+            found = super().marks(shared)
+            kill_executor_once(mark)
+            return found
+
+    return replaced("ebla.pipeline.key_survey", "StatsTask", KillsItsExecutor)
+
+sys.modules["ebla.pipeline.key_survey"].TASK_BYTES = 1  # a task for every file
+with ebla.open(root, settings=SETTINGS) as db:
+    table = filled(db)
+    table.compact()
+    whole = ebla.pipeline.stats(root, "t", tablets=7, spark=spark)
+    with killer(mark + "-stats"):
+        found = ebla.pipeline.stats(root, "t", tablets=7, spark=spark)
+    assert Path(mark + "-stats").exists()
+    assert (found.records, found.buckets, found.splits) == (whole.records, whole.buckets, whole.splits)
+    before = plain(table.scan())
+    with killer(mark + "-presplit"):
+        done = ebla.pipeline.presplit(db, "t", tablets=7, spark=spark)
+    assert Path(mark + "-presplit").exists()
+    assert (done.tablets, len(table.tablets()), done.splits) == (7, 7, whole.splits)
+    assert plain(table.scan()) == before
+    assert ebla.verify(root).is_clean or {one.kind for one in ebla.verify(root).findings} == {"orphan"}
+print("fine")
+"""
+)
+
+
+def test_a_histogram_and_a_presplit_survive_the_death_of_an_executor(cluster: Standalone, tmp_path: Path) -> None:
+    assert "fine" in cluster.run(KILLED_PRESPLIT, str(tmp_path / "store"))

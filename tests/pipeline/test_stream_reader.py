@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 import ebla
 from ebla.client.moments import time_of
@@ -39,7 +39,7 @@ class Follows:
 
     def __init__(self, root: Path, rows_max: int | None = None, **options: str) -> None:
         self.root, self.options = root, options
-        self.limit = ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
+        self.limit: ReadLimit = ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
         self.reader = reader_of(root, **options)
         self.at = self.reader.initialOffset()
         self.rows: dict[str, dict[str, Any]] = {}
@@ -184,6 +184,24 @@ def test_what_is_committed_later_waits_until_the_round_is_over(store: ebla.Datab
     follows.drain()
     assert follows.rows == rows_of(table)
     follows.reader.stop()
+
+
+def test_batches_have_about_as_many_bytes_as_asked_for(store: ebla.Database) -> None:
+    table = store.create_table("t", POINTS)
+    dice = random.Random(1)
+    table.put([{"k": f"{n:04}", "n": n, "s": dice.randbytes(500).hex()} for n in range(200)])
+    table.flush()
+    follows = Follows(store.path, max_bytes="20000")
+    follows.limit = follows.reader.getDefaultReadLimit()
+    assert follows.limit == ReadMaxBytes(20_000)
+    follows.drain()
+    assert follows.rows == rows_of(table)
+    whole = sum(map(len, (row["s"] for row in follows.rows.values())))
+    assert 3 < len(follows.batches) < 20
+    assert max(follows.batches) * whole / 200 < 50_000
+    follows.reader.stop()
+    for asked, limit in (("max_rows", ReadMaxRows), ("since", ReadAllAvailable)):
+        assert isinstance(reader_of(store.path, **{asked: "5"}).getDefaultReadLimit(), limit)
 
 
 def test_available_now_ends_with_what_was_there(store: ebla.Database) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from ebla.errors import UnknownTable
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import FragmentRef
 from ebla.pipeline import verify
+from ebla.pipeline.load_task import pack_schema
 from ebla.settings import Settings
 from ebla.storage.cache import BlockCache
 from ebla.storage.files import LocalFiles
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUIET = Settings(background_compaction=False)
+verifying = sys.modules["ebla.pipeline.verify"]
 
 
 def refs_of(db: ebla.Database, name: str = "t") -> list[FragmentRef]:
@@ -50,12 +53,22 @@ def test_a_sound_store_has_no_findings(root: str, spark: SparkSession) -> None:
 
 def test_damage_is_found_and_names_its_repair(root: str, spark: SparkSession) -> None:
     with ebla.open(root, settings=QUIET) as db:
-        table = db.create_table("t", ebla.Schema(key={"k": "string"}, columns={"n": "int64"}))
-        for first in range(3):
+        schema = ebla.Schema(key={"k": "string"}, columns={"n": "int64"})
+        table = db.create_table("t", schema)
+        for first in range(4):
             table.put([{"k": f"{first}{n:04}", "n": n} for n in range(2_000)])
             table.flush()
-        lost, bent, short = sorted(ref.file for ref in refs_of(db))
+        lost, bent, short, other = sorted(ref.file for ref in refs_of(db))
+        unread = db.create_table("unread", schema).stats()["id"]
     path = Path(root)
+    for file in (path / "metadata" / unread).iterdir():
+        file.write_bytes(file.read_bytes()[:-3])
+    # A sound file in the place of another: its end is not what METADATA says.
+    with ebla.open(path.parent / "elsewhere", settings=QUIET) as elsewhere:
+        table = elsewhere.create_table("t", schema)
+        table.put([{"k": "x", "n": 1}])
+        table.flush()
+        (path / other).write_bytes((elsewhere.path / table.files()[0]).read_bytes())
     (path / lost).unlink()
     raw = bytearray((path / bent).read_bytes())
     raw[len(raw) // 4] ^= 0xFF
@@ -66,8 +79,12 @@ def test_damage_is_found_and_names_its_repair(root: str, spark: SparkSession) ->
         lost: "missing",
         bent: "damaged",
         short: "damaged",
+        other: "damaged",
+        "": "metadata",
     }
-    for finding in report.findings:
+    assert report.tables == ("t", "unread")
+    assert report.findings[-1].repair.startswith("see `ebla verify`")
+    for finding in report.findings[:-1]:
         assert f"restore {finding.file} from a backup" in finding.repair
         assert len(finding.tablets) == 1
 
@@ -96,11 +113,18 @@ def test_a_reference_that_promises_what_its_file_does_not_hold_is_found(root: st
         table.flush()
         (ref,) = refs_of(db)
         fragment = Fragment(LocalFiles(root), ref.file, BlockCache(0), ref.txn)
-        codec = KeyCodec(db._store.table("t").view.schema.key)
+        schema = db._store.table("t").view.schema
+        codec = KeyCodec(schema.key)
     assert inspect(fragment, ref, codec) == []
     changes, said = PROMISES[promise]
-    problems = inspect(fragment, msgspec.structs.replace(ref, **changes), codec)
+    wrong = msgspec.structs.replace(ref, **changes)
+    problems = inspect(fragment, wrong, codec)
     assert any(said in problem for problem in problems), problems
+    findings = list(verifying.look_at(root, verifying._Suspect("t", pack_schema(schema), wrong, ("tablet",))))
+    assert [finding.problem for finding in findings] == problems
+    assert {(finding.kind, finding.repair) for finding in findings} == {
+        ("wrong", verifying.REPAIRS["wrong"].format(file=ref.file))
+    }
 
 
 def test_records_out_of_order_are_found(root: str) -> None:
