@@ -66,8 +66,13 @@ class Reader:
         return self._fragments.get(ref.file, ref.txn, _tail(ref), FieldTypes(self._schema.typed_since, types))
 
     def forget(self, files: Collection[str]) -> None:
-        """Let go of fragments that nobody will ask for any more."""
+        """Let go of fragments that were replaced, and of what is cached of them: nothing is pushed out for folds.
+
+        A file that belongs in memory may do so for a clone: what is cached of it goes when the classes are set anew.
+        """
         self._fragments.forget(files)
+        cache = self._fragments.cache
+        cache.drop_files({file for file in files if not cache.is_kept(file)})
 
     def read(self, view: TableView, tablet: TabletMetadata, share: KeyRange, point: ReadPoint) -> pa.Table | None:
         """Return the visible rows in `share`, which must lie in `tablet`, or None if there are none."""

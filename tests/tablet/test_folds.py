@@ -326,3 +326,19 @@ def test_a_scan_goes_from_file_to_file_over_what_is_between_them(
             step()
             agree(table, dice)
             agree(table, dice, as_of=before.txn)
+
+
+def test_what_a_compaction_replaced_makes_room_for_the_folds_of_what_it_wrote(tmp_path: Path) -> None:
+    with ebla.open(tmp_path / "small", settings=replace(SETTINGS, block_cache_bytes=512 << 10)) as db:
+        table = filled(db, files=8)
+        for _ in range(3):
+            for at in range(0, 3_000, 10):
+                list(table.scan(f"{at:05d}", limit=10))
+        cache = db._store.cache
+        assert cache.stats()["bytes"] > 400 << 10
+        table.put([{"k": f"{n:05d}", "a": -n} for n in range(0, 3_000, 7)])
+        table.compact()
+        assert {key[0] for key in cache._priority} <= set(table._state.view.metadata.files())
+        for _ in range(3):
+            assert [row["a"] for row in table.scan("01000", limit=3)] == [1000, -1001, 1002]
+        assert folds_of(db) == 1
