@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import uuid
 from pathlib import Path
 from typing import Annotated
 
@@ -69,6 +70,7 @@ def changes(
         from ebla import pipeline
         from ebla.pipeline.changes import json_lines
         from ebla.pipeline.printing import print_changes
+        from ebla.pipeline.progress import watched
     check_tables(root, [table])
     named = column_names(columns)
     with contextlib.ExitStack() as stack:
@@ -92,8 +94,9 @@ def changes(
         assert since is not None
         with open_store(ctx, store) as db:
             ends = moment_of(db, since, "--since"), None if until is None else moment_of(db, until, "--until")
-        stack.enter_context(progress_bar(f"changes of {table}", force=progress))
+        report = stack.enter_context(progress_bar(f"changes of {table}", force=progress))
         spark = pipeline.session(master, f"ebla changes {table}", log_level="OFF")
         frame = pipeline.changes(root, table, *ends, before=before, columns=named, spark=spark)
-        for line in json_lines(frame):
-            write_line(line)
+        with watched(spark, f"ebla-changes-{uuid.uuid4()}", "comparing", report):
+            for line in json_lines(frame):
+                write_line(line)

@@ -68,7 +68,8 @@ def progress_bar(title: str, *, force: bool) -> Iterator[Report | None]:
         return
     console = Console(stderr=True, force_terminal=True if force else None)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bar:
+    # Rows that are printed meanwhile are for whoever reads standard output: a bar takes them over on a terminal only.
+    with Progress(*columns, console=console, redirect_stdout=sys.stdout.isatty()) as bar:
         task = bar.add_task(f"{title}: starting Spark", total=None)
         # Tasks are known stage by stage: the bar starts anew with every phase.
         yield lambda now: bar.update(

@@ -258,7 +258,7 @@ class Table:
         if self._store.is_closed:
             raise Closed("the database was closed: open it again")
         if self._state.is_dropped:
-            raise UnknownTable(f"the table {self.name!r} was dropped")
+            raise UnknownTable(f"the table {self.name!r} was dropped, or restored in place: get it anew with db.table")
 
     # --- care ---
 

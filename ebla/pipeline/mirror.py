@@ -97,13 +97,14 @@ def watched_query(query: StreamingQuery, progress: Callable[[JobProgress], None]
     def look() -> None:
         for batch in query.recentProgress:
             rows[batch["batchId"]] = max(batch["numInputRows"], rows.get(batch["batchId"], 0))
+        if progress is not None:
+            progress(JobProgress(f"{len(rows):,} batches, {sum(rows.values()):,} rows"))
 
+    look()
     try:
         with unwrapping():
             while not query.awaitTermination(LOOK_SECONDS):
                 look()
-                if progress is not None:
-                    progress(JobProgress(f"{len(rows):,} batches, {sum(rows.values()):,} rows"))
     finally:
         query.stop()
     look()

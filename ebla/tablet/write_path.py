@@ -197,7 +197,9 @@ class WritePath:
                 if self.is_closing:
                     raise Closed("the store was closed")
                 if table.is_dropped:
-                    raise UnknownTable(f"the table {table.name!r} was dropped")
+                    raise UnknownTable(
+                        f"the table {table.name!r} was dropped, or restored in place: get it anew with db.table"
+                    )
                 if mutation.schema_version not in (0, table.view.parts.version):
                     raise schema_changed(table.name)
                 if request is not None and (known := self.replies.find(request)) is not None:

@@ -53,3 +53,32 @@ def test_a_store_that_must_not_be_open_elsewhere_is_told_before_spark_starts(cli
     with ebla.open(cli.store) as db:
         db.create_table("users", ebla.Schema(key={"user": "string"}, columns={"name": "string"}))
         assert "has the store open" in cli.fails(ExitCode.UNAVAILABLE, *command.split())
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("spark")
+def test_every_command_on_spark_shows_how_far_it_is(cli: Cli) -> None:
+    cli.fine("create", "users", "--key", "user:string", "--column", "name:string")
+    for user in ("ada", "emmy", "kurt"):
+        cli.fine("put", "users", f'{{"user": "{user}", "name": "x"}}')
+        cli.fine("flush", "users")
+    for command, phase in {
+        "changes users --since 0": "comparing",
+        "changes users --since snapshot --checkpoint printed": "3 rows",
+        "inspect": "verifying",
+        "compact users --spark": "committing",
+        "gc --spark": "comparing",
+        "histogram users": "looking",
+        "presplit users --tablets 2": "looking",
+        "backup backups users": "counting",
+        "backups backups --check last": "counting",
+        "restore backups again --of users": "checking",
+        "export users out": "writing",
+        "mirror users reflection --checkpoint seen": "3 rows",
+        "replay": "replay",
+    }.items():
+        done = cli(*command.split(), "--progress")
+        assert done.code == 0
+        assert phase in done.err, command
+        assert "starting Spark" not in done.out
+        assert "ada" in done.out or not command.startswith("changes"), "what is printed is not for the bar"

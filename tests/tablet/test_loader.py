@@ -372,3 +372,94 @@ def test_tablets_that_are_being_cut_are_not_unloaded_in_metadata(db: ebla.Databa
     assert len(db.table("t").tablets()) == 4
     with pytest.raises(RequirementFailed, match="unloaded"):
         metadata.commit(state.id, [BeginSplit(TabletAt("x", 1), b"0010", ("v", "w"))])
+
+
+# --- requests meanwhile ----------------------------------------------------------------------------
+
+
+class Paused:
+    """Stops whoever comes by, until it is told to go on, or to fail."""
+
+    def __init__(self, work: Any) -> None:
+        self.work, self.error = work, None
+        self.is_there, self.may_go = threading.Event(), threading.Event()
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        self.is_there.set()
+        assert self.may_go.wait(60)
+        if self.error is not None:
+            raise self.error
+        return self.work(*arguments, **options)
+
+    error: ebla.EblaError | None
+
+
+def begun(*works: Any) -> tuple[list[threading.Thread], list[Any]]:
+    """Start threads, and return them with the list of what comes of each."""
+    outcomes: list[Any] = [None] * len(works)
+
+    def run(at: int) -> None:
+        try:
+            outcomes[at] = works[at]()
+        except ebla.EblaError as error:
+            outcomes[at] = error
+
+    threads = [threading.Thread(target=run, args=(at,), daemon=True) for at in range(len(works))]
+    for thread in threads:
+        thread.start()
+    return threads, outcomes
+
+
+@pytest.mark.parametrize("is_good", [True, False])
+def test_requests_that_come_during_a_load_wait_and_are_served_or_refused_in_the_end(
+    db: ebla.Database, monkeypatch: pytest.MonkeyPatch, is_good: bool
+) -> None:
+    table = db.table("t")
+    db.unload_table("t")
+    paused = Paused(db._store._loader._save)
+    paused.error = None if is_good else ebla.StoreError("the disk is gone")
+    monkeypatch.setattr(db._store._loader, "_save", paused)
+    (loading,), outcome = begun(lambda: db.load_table("t"))
+    assert paused.is_there.wait(60)
+    requests = (lambda: table.get("0001"), lambda: table.scan().count(), lambda: table.put({"k": "new", "n": 1}))
+    threads, outcomes = begun(*requests)
+    other = db.create_table("other", SCHEMA)
+    other.put({"k": "a", "n": 1})  # nobody else waits
+    threads[0].join(0.05)
+    assert outcomes == [None, None, None]
+    paused.may_go.set()
+    for thread in (loading, *threads):
+        bounded(thread.join)
+    if is_good:
+        assert outcome == [None]
+        assert outcomes[0]["n"] == 1
+        assert outcomes[1] in (200, 201)
+        assert table.get("new") is not None
+    else:
+        assert isinstance(outcome[0], ebla.StoreError)
+        assert [type(one) for one in outcomes] == [ebla.TableUnloaded] * 3
+        monkeypatch.undo()
+        db.load_table("t")
+        assert table.get("new") is None
+
+
+def test_a_table_that_is_being_unloaded_is_read_but_not_written(
+    db: ebla.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = db.table("t")
+    table.put({"k": "0001", "n": -1})
+    paused = Paused(db._store._flusher._save)
+    monkeypatch.setattr(db._store._flusher, "_save", paused)
+    (unloading,), outcome = begun(lambda: db.unload_table("t"))
+    assert paused.is_there.wait(60)
+    assert bounded(lambda: table.get("0001"))["n"] == -1
+    assert bounded(lambda: table.scan().count()) == 200
+    with pytest.raises(ebla.TableUnloaded):
+        bounded(lambda: table.put({"k": "0002", "n": -2}))
+    paused.may_go.set()
+    bounded(unloading.join)
+    assert outcome == [None]
+    with pytest.raises(ebla.TableUnloaded):
+        table.get("0001")
+    db.load_table("t")
+    assert [table.get(key)["n"] for key in ("0001", "0002")] == [-1, 2]  # type: ignore[index]
