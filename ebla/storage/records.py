@@ -210,6 +210,8 @@ class Block:
         """Return the begin and end of the records of `row`; begin equals end where there are none."""
         if row < self.first or row > self.last:
             return 0, 0
+        if self.first == self.last:
+            return 0, len(self)
         view = self._word_view
         if view is None:
             view = self._word_view = self.words.data
@@ -220,10 +222,11 @@ class Block:
             return begin, begin
         end = begin + 1
         if end < len(view) and view[end] == word:
-            end = bisect_right(view, word)
-            tied = range(begin, end)
-            end = begin + bisect_right(tied, row, key=self.row_at)
-            begin += bisect_left(tied, row, key=self.row_at)
+            end = bisect_right(view, word, end)
+            if self.row_at(begin) != row or self.row_at(end - 1) != row:  # else it is one row many times
+                tied = range(begin, end)
+                end = begin + bisect_right(tied, row, key=self.row_at)
+                begin += bisect_left(tied, row, key=self.row_at)
         elif self.rows[begin].as_py() != row:
             end = begin
         return begin, end
@@ -252,7 +255,7 @@ class Block:
             view = self._word_view = self.words.data
         word = word_of(row, self._skip)
         begin = bisect_left(view, word)
-        if view[begin] != word:
+        if view[begin] != word or self.row_at(begin) >= row:
             return begin
         end = bisect_right(view, word, begin)
         return begin + bisect_left(range(begin, end), row, key=self.row_at)

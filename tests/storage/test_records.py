@@ -92,3 +92,16 @@ def test_a_run_joins_the_chunks_of_a_table() -> None:
     assert isinstance(column, pa.Array)
     assert column.to_pylist() == [1, 2]
     assert Run(table, 1).column("4") is None
+
+
+@pytest.mark.parametrize("around", [[], [b"\0cold"]], ids=["alone", "among others"])
+def test_the_records_of_a_hot_row_are_found_without_a_look_at_each(
+    around: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = block_of([*around, *[b"hot"] * 5_000])
+    looked: list[int] = []
+    row_at = Block.row_at
+    monkeypatch.setattr(Block, "row_at", lambda self, place: looked.append(place) or row_at(self, place))
+    assert block.find(b"hot") == (len(around), len(block))
+    assert block.lower_bound(b"hot") == len(around)
+    assert len(looked) <= 3
