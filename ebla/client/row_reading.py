@@ -15,6 +15,7 @@ from ebla.ranges import KeyRange, successor
 from ebla.storage.order import is_strictly_sorted, sort_rows
 from ebla.tablet.answers import ReadPoint
 from ebla.tablet.projection import Projection, spread
+from ebla.tablet.row_cache import row_bytes
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
 from ebla.tablet.view import TableView
@@ -45,8 +46,7 @@ class RowReading:
         if row is not None and parts.row_cache.wants(encoded):
             slot = self._store.recent.slot_of(encoded, self._state.salt)
             kept = copy.deepcopy(dict(row)) if parts.has_nested else dict(row)
-            size = sum(len(v) if isinstance(v, (bytes, str)) else 32 for v in row.values())
-            parts.row_cache.put(encoded, kept, size, slot, txn)
+            parts.row_cache.put(encoded, kept, row_bytes(kept, names_too=parts.has_cells), slot, txn)
         return row
 
     def one(self, encoded: bytes, columns: Sequence[str] | None, txn: int) -> Row | None:

@@ -61,12 +61,15 @@ def newest_runs_first(runs: Sequence[Run]) -> list[Run]:
 
 
 def arrange_rows(runs: Sequence[Run]) -> Arranged:
-    """Arrange runs of a columns group: by row, newest txn first. Quickest where the newest run comes first."""
+    """Arrange runs of a columns group: by row, newest txn first. Quickest where the newest run comes first.
+
+    Some runs may be empty, not all.
+    """
     parts = [_need(run, ROW) for run in runs]
     rows = concat(parts)
     txns = np.concatenate([run.txns() for run in runs])
-    first = min(part[0].as_py() for part in parts)
-    last = max(part[-1].as_py() for part in parts)
+    first = min(part[0].as_py() for part in parts if len(part))
+    last = max(part[-1].as_py() for part in parts if len(part))
     order, repeats = sort_rows(rows, common_prefix_length(first, last))
     return Arranged(rows, txns, newest_first(order, repeats, txns), repeats, np.cumsum(~repeats) - 1)
 

@@ -97,6 +97,12 @@ class BlockCache:
             for key in [key for key in self._priority if key[0] in files]:
                 self._remove(key)
 
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            for key in list(self._priority):
+                self._remove(key)
+
     # --- classes ---
 
     def is_kept(self, file: str) -> bool:

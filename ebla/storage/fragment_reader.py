@@ -8,6 +8,7 @@ comes out as `Corruption` with the file's name, a missing file as `MissingFile`.
 from __future__ import annotations
 
 import threading
+import weakref
 from base64 import b64decode
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
@@ -77,6 +78,9 @@ class Fragment:
             self._metadata: pq.FileMetaData = reader.metadata
             self.footer = self._read_footer()
             names = _internal_names(reader.schema_arrow, self.footer)
+            # Not by the schema of Parquet's metadata: the two would refer to each other, and stay until the collector
+            # comes. Ebla's own columns, none of which is nested, stand before the values.
+            places = {name: at for at, name in enumerate(reader.schema_arrow.names)}
             self._types = _written_types(self._metadata)
         self._physical = {internal: physical for physical, internal in names}
         if types is not None:
@@ -85,14 +89,14 @@ class Fragment:
         if not self.footer.block_rows or self._metadata.num_row_groups != len(self.footer.block_rows):
             raise Corruption(file, "its footer does not list its row groups")
         self.names = frozenset(self._physical)
-        self._row_column = next(
-            i for i in range(self._metadata.num_columns) if self._metadata.schema.column(i).name == self._physical[ROW]
-        )
+        self._row_column = places[self._physical[ROW]]
+        self._txn_column = places.get(self._physical.get(TXN, ""))
         self._block_names = [name for name in self._physical if not name.startswith("key:")]
         block_bytes = self._metadata.row_group(0).total_byte_size
         self.record_bytes = block_bytes // max(1, self.footer.block_rows[0])  # about
+        # Neither this nor what it puts into the cache may hold on to the fragment: it has megabytes of its own.
         self._stretches = Stretches(
-            self._cached_as, cache, self.footer.block_rows, block_bytes, self._decode, self._of_block
+            self._cached_as, cache, self.footer.block_rows, block_bytes, _decoder_of(self), self._block_maker()
         )
         self._skip = common_prefix_length(self.footer.first, self.footer.last)
         self._inner: list[int] | None = None  # found when first asked for
@@ -137,9 +141,8 @@ class Fragment:
         """Return the smallest and the largest txn of a block, as Parquet has noted them; those of the file if not."""
         if self._txn is not None:
             return self._txn, self._txn
-        group = self._metadata.row_group(block)
-        at = self._metadata.schema.names.index(self._physical[TXN])
-        noted = group.column(at).statistics
+        assert self._txn_column is not None, "records that do not share a txn have a column for it"
+        noted = self._metadata.row_group(block).column(self._txn_column).statistics
         if noted is None or not noted.has_min_max:
             return self.footer.txn_min or 0, self.footer.txn_max or 0
         return int(noted.min), int(noted.max)
@@ -250,16 +253,13 @@ class Fragment:
     def _decode(self, begin: int, end: int) -> pa.RecordBatch:
         return self.read_blocks(begin, end, self._block_names).combine_chunks().to_batches()[0]
 
-    def _of_block(self, records: pa.RecordBatch, bytes_known: int | None = None) -> Block:
-        footer = self.footer
-        return Block(
-            records,
-            txn=self._txn,
-            txn_min=footer.txn_min,
-            txn_max=footer.txn_max,
-            unique=footer.unique,
-            bytes_known=bytes_known,
-        )
+    def _block_maker(self) -> Callable[[pa.RecordBatch, int | None], Block]:
+        txn, txn_min, txn_max, unique = self._txn, self.footer.txn_min, self.footer.txn_max, self.footer.unique
+
+        def of_block(records: pa.RecordBatch, bytes_known: int | None) -> Block:
+            return Block(records, txn=txn, txn_min=txn_min, txn_max=txn_max, unique=unique, bytes_known=bytes_known)
+
+        return of_block
 
     def row_after(self, first: bytes, rows: int) -> bytes | None:
         """Return the row that so many records lie before, from `first` on, or the first row of a block near it.
@@ -490,6 +490,18 @@ class OpenFragments:
             while len(self._open) > self._open_max:
                 self._open.popitem(last=False)
         return fragment
+
+
+def _decoder_of(fragment: Fragment) -> Callable[[int, int], pa.RecordBatch]:
+    """Return what decodes blocks of a fragment while somebody has it."""
+    weak = weakref.ref(fragment)
+
+    def decode(begin: int, end: int) -> pa.RecordBatch:
+        alive = weak()
+        assert alive is not None, "blocks are asked for through the fragment"
+        return alive._decode(begin, end)
+
+    return decode
 
 
 def _internal_names(schema: pa.Schema, footer: Footer) -> list[tuple[str, str]]:

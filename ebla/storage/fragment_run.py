@@ -21,7 +21,7 @@ from ebla.storage.fragment_format import FragmentInfo, FragmentLayout
 from ebla.storage.fragment_writer import FragmentWriter
 from ebla.storage.records import ERASED, ROW, SET
 
-__all__ = ["FragmentRun"]
+__all__ = ["FragmentRun", "conformed"]
 
 
 class FragmentRun:
@@ -117,24 +117,31 @@ class FragmentRun:
         )
 
     def _conformed(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the records with all columns of the layout, in its order: what they do not have they do not set."""
-        layout = self._layout
-        named = dict(zip(records.schema.names, records.columns, strict=True))
-        count = records.num_rows
-        if layout.has_set:
-            own = [i for i in layout.value_ids if str(i) in named]
-            text = " ".join(map(str, sorted(own)))
-            if SET not in named:
-                said = text if own and len(own) < len(layout.value_ids) else None
-                named[SET] = pa.array([said], pa.string()).take(pa.array(np.zeros(count, dtype=np.int64)))
-            elif len(own) < len(layout.value_ids):
-                named[SET] = named[SET].fill_null(text)
-        if layout.has_erased and ERASED not in named:
-            named[ERASED] = pa.array(np.zeros(count, dtype=np.bool_))
-        for i in layout.value_ids:
-            if str(i) not in named:
-                named[str(i)] = pa.nulls(count, self._group.column_by_id[i].type)
-        if not self._codec.is_simple and "key:0" not in named:
-            named.update((f"key:{at}", key) for at, key in enumerate(self._codec.decode_arrays(named[ROW])))
-        names = [internal for internal, _ in layout.columns()]
-        return pa.RecordBatch.from_arrays([named[name] for name in names], names=names)
+        if not self._codec.is_simple and "key:0" not in records.schema.names:
+            for at, key in enumerate(self._codec.decode_arrays(records.column(ROW))):
+                records = records.append_column(f"key:{at}", key)
+        return conformed(records, self._layout)
+
+
+def conformed(records: pa.RecordBatch, layout: FragmentLayout) -> pa.RecordBatch:
+    """Return records with all columns of a layout, in its order: what they do not have they do not set.
+
+    Of the key columns, which the writer adds, they have those that they had.
+    """
+    named = dict(zip(records.schema.names, records.columns, strict=True))
+    count = records.num_rows
+    if layout.has_set:
+        own = [i for i in layout.value_ids if str(i) in named]
+        text = " ".join(map(str, sorted(own)))
+        if SET not in named:
+            said = text if own and len(own) < len(layout.value_ids) else None
+            named[SET] = pa.array([said], pa.string()).take(pa.array(np.zeros(count, dtype=np.int64)))
+        elif len(own) < len(layout.value_ids):
+            named[SET] = named[SET].fill_null(text)
+    if layout.has_erased and ERASED not in named:
+        named[ERASED] = pa.array(np.zeros(count, dtype=np.bool_))
+    for i in layout.value_ids:
+        if str(i) not in named:
+            named[str(i)] = pa.nulls(count, layout.group.column_by_id[i].type)
+    names = [internal for internal, _ in layout.columns() if internal in named]
+    return pa.RecordBatch.from_arrays([named[name] for name in names], names=names)

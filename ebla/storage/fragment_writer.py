@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ebla.keys import KeyCodec
+from ebla.storage.arrange import concat
 from ebla.storage.files import Files, WritableFile, parent_of
 from ebla.storage.fragment_format import FOOTER_KEY, FORMAT_VERSION, Footer, FragmentInfo, FragmentLayout, Tail
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN
@@ -92,7 +93,8 @@ class FragmentWriter:
         step = self._block_rows * BLOCKS_AT_ONCE
         for begin in range(0, whole, step):
             self._write_blocks(table.slice(begin, min(step, whole - begin)))
-        self._pending = table.slice(whole) if whole < table.num_rows else None
+        # A copy: the little that is left would keep all that it came with in memory until more is written.
+        self._pending = _copied(table.slice(whole)) if whole < table.num_rows else None
 
     def finish(self, txn: int | None = None, defer: Callable[[Callable[[], None]], None] | None = None) -> FragmentInfo:
         """Write what is left and the footer, sync file and directory, and return what a reference needs.
@@ -227,7 +229,7 @@ class FragmentWriter:
     def _write_blocks(self, blocks: pa.Table) -> None:
         """Write blocks that are full, but for the last."""
         assert self._writer is not None
-        rows = blocks.column(ROW).combine_chunks()
+        rows = concat(blocks.column(ROW).chunks)
         begins = range(0, len(rows), self._block_rows)
         self._first += [rows[begin].as_py() for begin in begins]
         self._rows += [min(self._block_rows, len(rows) - begin) for begin in begins]
@@ -250,6 +252,11 @@ class FragmentWriter:
             else:
                 arrays.append(blocks.column(internal))
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema), row_group_size=self._block_rows)
+
+
+def _copied(table: pa.Table) -> pa.Table:
+    columns = [pa.concat_arrays([column.chunk(0).slice(0, 0), *column.chunks]) for column in table.columns]
+    return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 class _Sink:

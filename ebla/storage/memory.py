@@ -159,11 +159,27 @@ def choose_fold(blocks: Sequence[Block]) -> list[Block]:
 
 def combine(blocks: Sequence[Block], *, is_cells: bool) -> Block:
     """Return one block with all records of `blocks`. No version is dropped."""
-    fewer = _rows_combined(blocks)
+    fewer = rows_combined(blocks)
     if len(fewer) == 1 < len(blocks):
         return fewer[0]
-    blocks = fewer
-    runs = [Run(block.records, block.txn) for block in blocks]
+    combined = combine_runs([Run(block.records, block.txn) for block in fewer], is_cells=is_cells)
+    indexes: dict[str, int] = {}
+    for block in fewer:
+        for tablet, index in block.indexes.items():
+            indexes[tablet] = max(index, indexes.get(tablet, 0))
+    return Block(combined.records, unique=combined.unique, indexes=indexes)
+
+
+@dataclass(frozen=True, slots=True)
+class CombinedRuns:
+    """All records of some runs in one, and whether each identity is there once."""
+
+    records: pa.RecordBatch
+    unique: bool
+
+
+def combine_runs(runs: Sequence[Run], *, is_cells: bool) -> CombinedRuns:
+    """Return all records of runs, in order, with all columns that one of them has. Some may be empty, not all."""
     arranged = arrange_cells(runs) if is_cells else arrange_rows(runs)
     take = pa.array(arranged.order)
     columns: dict[str, pa.Array] = {ROW: arranged.rows.take(take)}
@@ -174,25 +190,14 @@ def combine(blocks: Sequence[Block], *, is_cells: bool) -> Block:
     else:
         columns.update(combined_values(runs, take))
         unique = not bool(arranged.repeats.any())
-    txns = arranged.txns[arranged.order]
-    columns[TXN] = pa.array(txns)
+    columns[TXN] = pa.array(arranged.txns[arranged.order])
     erased = erased_mask(runs)
     if erased is not None:
         columns[ERASED] = pa.array(erased[arranged.order])
-    indexes: dict[str, int] = {}
-    for block in blocks:
-        for tablet, index in block.indexes.items():
-            indexes[tablet] = max(index, indexes.get(tablet, 0))
-    return Block(
-        pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)),
-        txn_min=int(txns.min()),
-        txn_max=int(txns.max()),
-        unique=unique,
-        indexes=indexes,
-    )
+    return CombinedRuns(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)), unique)
 
 
-def _rows_combined(blocks: Sequence[Block]) -> Sequence[Block]:
+def rows_combined(blocks: Sequence[Block]) -> Sequence[Block]:
     """Return the blocks with those of single rows combined, which is cheap, as far as they have the same columns."""
     single: dict[RowPlan, list[RowBlock]] = {}
     for block in blocks:
@@ -211,7 +216,8 @@ def combined_values(runs: Sequence[Run], take: pa.Array) -> dict[str, pa.Array]:
         names = sorted(value_names(alike), key=int)
         if SET in alike.schema.names:
             names.append(SET)
-        return {name: alike.column(name).take(take) for name in names}
+        # A column at a time: what is end to end and not yet in order is never there for all of them.
+        return {name: concat(alike.column(name).chunks).take(take) for name in names}
     types: dict[str, pa.DataType] = {}
     for run in runs:
         for name in value_names(run.records):
@@ -228,12 +234,12 @@ def combined_values(runs: Sequence[Run], take: pa.Array) -> dict[str, pa.Array]:
     return combined
 
 
-def _all_alike(runs: Sequence[Run]) -> pa.RecordBatch | None:
-    """Return the records of all runs end to end if they have the same columns, which is quick; else None."""
+def _all_alike(runs: Sequence[Run]) -> pa.Table | None:
+    """Return the records of all runs end to end, not copied, if they have the same columns; else None."""
     batches = [run.records for run in runs]
     schema = batches[0].schema
     if all(isinstance(batch, pa.RecordBatch) and batch.schema.equals(schema) for batch in batches):
-        return pa.concat_batches(batches)
+        return pa.Table.from_batches(batches)
     return None
 
 

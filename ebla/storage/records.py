@@ -90,7 +90,10 @@ class Run:
         if at < 0:
             return None
         column = self.records.column(at)
-        return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        if not isinstance(column, pa.ChunkedArray):
+            return column
+        # Arrow would copy the only chunk.
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
     def txns(self) -> npt.NDArray[np.int64]:
         """Return the txn of every record."""

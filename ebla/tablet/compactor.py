@@ -27,7 +27,7 @@ from ebla.metadata.transaction import MetadataServer
 from ebla.schema import GroupSchema
 from ebla.settings import Settings
 from ebla.storage.files import Files
-from ebla.storage.spare_memory import give_back_spare_memory
+from ebla.storage.spare_memory import SpareMemory
 from ebla.tablet.compaction import Choice, Reason, Strategy, choose, choose_all
 from ebla.tablet.merging import Merge, merge, merged_references, new_output, replacement
 from ebla.tablet.nursery import Nursery
@@ -35,6 +35,8 @@ from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.table_state import TableState
 from ebla.tablet.worker import Worker
 
+# After a merge of so many bytes, what it needed is given back to the system.
+MUCH_BYTES = 32 << 20
 RETRY_SECONDS = 60.0
 RECENT_MAX = 100
 
@@ -71,6 +73,7 @@ class Compactor:
         server: str,
         clock: Clock,
         nursery: Nursery,
+        spare: SpareMemory,
         horizon: Callable[[TableState, int], int],
         sweep: Callable[[], object],
     ) -> None:
@@ -82,6 +85,7 @@ class Compactor:
         self._server = server
         self._clock = clock
         self._nursery = nursery
+        self._spare = spare
         self._horizon = horizon
         self._sweep = sweep
         self._swept_at = clock.monotonic_seconds()
@@ -126,6 +130,7 @@ class Compactor:
         }
 
     def _work(self, is_idle: bool) -> None:
+        self._spare.look()
         alive = {tablet.id for table in self._tables.all() for tablet in table.view.metadata.tablets}
         self._given_up = {key: failed for key, failed in self._given_up.items() if key[0] in alive}
         while self.compact_next():
@@ -218,7 +223,8 @@ class Compactor:
                 self._nursery.grown(begun)
                 raise
             finally:
-                give_back_spare_memory(choice.bytes)
+                if choice.bytes >= MUCH_BYTES:
+                    self._spare.give_back()
             self._nursery.grown(begun)
             if done is None:
                 return False
@@ -244,15 +250,17 @@ class Compactor:
             return begun[-1]
 
         view = table.view
+        schema = view.schema
         current = view.metadata.by_id(tablet.id)
         if current is None:
             return None
         # Memory and fragments of one view: what is in neither is nowhere.
         work = Merge.of(current.group(group.id), choice, group, horizon, view.memory_of(group.id).txn_min)
+        del view  # or all that is in memory now would stay there until the end, flushed or not
         files_max = self._settings.fragment_bytes_max
-        output = new_output(work, self._files, new_path, table.id, view.schema, group, table.codec, files_max)
+        output = new_output(work, self._files, new_path, table.id, schema, group, table.codec, files_max)
         try:
-            records_read = merge(work, group, tablet.range, table.reader, output, self._check_open)
+            records_read = merge(work, group, tablet.range, table.reader, output, self._between)
             written = output.finish()
         except OSError as error:
             output.abandon()
@@ -260,7 +268,7 @@ class Compactor:
         except BaseException:
             output.abandon()
             raise
-        added = merged_references(work, group, view.schema, written)
+        added = merged_references(work, group, schema, written)
         change = replacement(work, TabletAt(tablet.id, tablet.epoch), group.id, added, records_read)
         try:
             saved = self._metadata.commit(table.id, [change])
@@ -293,9 +301,11 @@ class Compactor:
             self.count += 1
             self.bytes_written += done.bytes_written
 
-    def _check_open(self) -> None:
+    def _between(self) -> None:
+        """See, between two stretches of a merge, whether to go on; what was needed for the last one is free."""
         if self._worker.is_stopping:
             raise StoreError("the store is being closed")
+        self._spare.look()
 
     def _use(self, table: TableState, metadata: TableMetadata) -> None:
         self._tables.use_metadata(table, metadata, self._server)

@@ -15,8 +15,6 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-import pyarrow as pa
-
 from ebla.errors import EblaError, StoreError, UnknownTable
 from ebla.metadata.changes import RequirementFailed
 from ebla.metadata.table_metadata import TableMetadata
@@ -27,6 +25,7 @@ from ebla.storage.fragment_format import FragmentInfo
 from ebla.storage.log_format import LogEntry, Reply
 from ebla.storage.log_writer import LogWriter
 from ebla.storage.memory import choose_fold, combine
+from ebla.storage.spare_memory import SpareMemory
 from ebla.tablet.nursery import Nursery
 from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.replies import REPLY_BYTES
@@ -53,6 +52,7 @@ class Flusher:
         settings: Settings,
         server: str,
         nursery: Nursery,
+        spare: SpareMemory,
     ) -> None:
         # Set once.
         self._tables = tables
@@ -62,6 +62,7 @@ class Flusher:
         self._settings = settings
         self._server = server
         self._nursery = nursery
+        self._spare = spare
         self._flush_lock = threading.Lock()
         self._worker = Worker("ebla-flush", self._work, self._failed, doing="flushing")
         # Set by `start`.
@@ -118,11 +119,10 @@ class Flusher:
         if is_idle and self._released_at != self.flushes:
             # Writing has paused: what flushes left free goes back to the system, which others may need now.
             self._released_at = self.flushes
-            for pool in (pa.default_memory_pool(), pa.system_memory_pool()):
-                pool.release_unused()
+            self._spare.give_back()
         self._fold_wanted()
         while not self._worker.is_stopping and self._flush_next():
-            pass
+            self._spare.look()
 
     def _failed(self, error: EblaError) -> None:
         with self._tables.lock:

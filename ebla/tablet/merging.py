@@ -10,7 +10,7 @@ side, and all of them together are what one merge of the whole would have given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -44,7 +44,7 @@ __all__ = ["Merge", "merge", "merged_references", "new_output", "record_names", 
 
 # What is read in one go: fewer and larger ones are faster, but it is held about four times over until it is written.
 WINDOW_RECORDS = 98_304
-WINDOW_BYTES = 12 << 20
+WINDOW_BYTES = 8 << 20
 
 
 class Merge(msgspec.Struct, frozen=True):
@@ -128,23 +128,35 @@ def merge(
     records_read = 0
     for window in _windows(reader, share, work.fragments):
         check()
-        runs = []
-        for ref in work.fragments:
-            counted = ref.within(window)
-            if counted is None:
-                continue
-            run = reader.fragment(ref).read_range(counted.first, counted.last, names)
-            if run is not None:
-                records_read += len(run)
-                runs.append(Scoped(restricted(run, ref, group), scope_of(ref, group)))
+        runs, count = _runs_in(window, work, group, reader, names)
+        records_read += count
         if mixed:
             for scope, part in compact_scoped(runs, group, retention, may_join=work.joins):
                 output.write(scope, part)
             continue
         left = compact([one.run for one in runs], retention, is_cells=group.is_cells)
+        del runs  # what is read is not needed while the rest is written, nor that while more is read
         if left is not None:
             output.write(WHOLE, left)
+        del left
     return records_read
+
+
+def _runs_in(
+    window: KeyRange, work: Merge, group: GroupSchema, reader: Reader, names: Sequence[str]
+) -> tuple[list[Scoped], int]:
+    """Return what counts of the records in a window, and how many records were read for it."""
+    runs = []
+    count = 0
+    for ref in work.fragments:
+        counted = ref.within(window)
+        if counted is None:
+            continue
+        run = reader.fragment(ref).read_range(counted.first, counted.last, names)
+        if run is not None:
+            count += len(run)
+            runs.append(Scoped(restricted(run, ref, group), scope_of(ref, group)))
+    return runs, count
 
 
 def merged_references(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from sys import getsizeof
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +17,25 @@ import pyarrow as pa
 from ebla.storage.order import Indices
 from ebla.tablet.recent_rows import RecentRows
 
-ENTRY_BYTES = 400
+# The places of a row in the tables of the cache, and the key by which it is found.
+ENTRY_BYTES = 240
 ASKED_ONCE_MAX = 100_000
+
+
+def row_bytes(row: dict[str, Any], *, names_too: bool = False) -> int:
+    """Return what a row takes in memory as a dict of Python's values, which is more than their lengths.
+
+    `names_too`: it has names that other rows do not share, as rows of cells have.
+    """
+    return getsizeof(row) + sum(map(_value_bytes, row.values())) + (sum(map(getsizeof, row)) if names_too else 0)
+
+
+def _value_bytes(value: Any) -> int:
+    if isinstance(value, dict):
+        return row_bytes(value, names_too=True)
+    if isinstance(value, (list, tuple)):
+        return getsizeof(value) + sum(map(_value_bytes, value))
+    return getsizeof(value)
 
 
 class RowCache:
@@ -48,7 +66,7 @@ class RowCache:
         return False
 
     def put(self, row: bytes, value: dict[str, Any], size_bytes: int, slot: int, read_at: int) -> None:
-        """Keep a row that was read at txn `read_at`, unless something may have changed it since."""
+        """Keep a row of so many bytes that was read at txn `read_at`, unless something may have changed it since."""
         size_bytes += ENTRY_BYTES + len(row)
         if size_bytes * 16 > self._bytes_max:
             return

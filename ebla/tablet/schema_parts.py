@@ -42,6 +42,7 @@ class SchemaParts:
         self.everything = Projection.of(schema)
         kinds = [column.type for group in schema.groups for column in group.columns]
         self.has_nested = any(pa.types.is_nested(kind) for kind in kinds)
+        self.has_cells = any(group.is_cells for group in schema.groups)
         # A row whose values expire changes without a commit, so it is not cached.
         self.expires = any(group.max_age_microseconds is not None for group in schema.groups)
         # Any thread adds to it; the same twice does no harm.

@@ -11,6 +11,7 @@ A failure at any step leaves the records where they were, in memory and in the l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ebla.metadata.changes import Flush, FlushedTablet, NewFragment
@@ -19,10 +20,13 @@ from ebla.ranges import KeyRange
 from ebla.settings import Settings
 from ebla.storage.files import Files
 from ebla.storage.fragment_format import FragmentInfo, FragmentLayout
+from ebla.storage.fragment_run import conformed
 from ebla.storage.fragment_writer import FragmentWriter
-from ebla.storage.memory import MemoryErasure, combine
+from ebla.storage.memory import MemoryErasure
+from ebla.storage.merge import Erasure
 from ebla.storage.records import Block
 from ebla.storage.topping import count_surplus, top_batch
+from ebla.tablet.flush_windows import FlushWindows
 from ebla.tablet.table_state import TableState
 from ebla.tablet.view import TableView
 
@@ -95,18 +99,25 @@ def write_blocks(
         return None
     metadata = view.metadata
     group = view.schema.group_by_id[group_id]
-    merged = combine(blocks, is_cells=group.is_cells)
-    records = merged.records
-    is_topped = not merged.unique and group.keeps_one and _is_dense(metadata, group_id, blocks)
-    if is_topped:
-        known = [e for tablet in metadata.tablets for e in tablet.group(group_id).erasures]
-        records = top_batch(records, [*erasures, *known])
-    layout = FragmentLayout.of(view.schema, group, records)
-    path = new_path(metadata.table_id)
-    with FragmentWriter(files, path, metadata.table_id, layout, view.parts.codec, unique=merged.unique) as writer:
-        writer.topped = is_topped
-        writer.surplus = 0 if merged.unique else count_surplus(records, is_cells=group.is_cells)
-        writer.write(records)
+    may_top = group.keeps_one and _is_dense(metadata, group_id, blocks)
+    covering: list[Erasure] = [*erasures, *(e for tablet in metadata.tablets for e in tablet.group(group_id).erasures)]
+    windows = FlushWindows(blocks, is_cells=group.is_cells)
+    layout: FragmentLayout | None = None
+    with ExitStack() as open_file:
+        for merged in windows:
+            is_topped = may_top and not merged.unique
+            records = top_batch(merged.records, covering) if is_topped else merged.records
+            if layout is None:
+                # The columns of all windows; of a single one, topping may have left some out.
+                layout = FragmentLayout.of(view.schema, group, records if len(windows) == 1 else merged.records)
+                path = new_path(metadata.table_id)
+                writer = FragmentWriter(files, path, metadata.table_id, layout, view.parts.codec, unique=True)
+                open_file.enter_context(writer)
+            writer.unique &= merged.unique
+            writer.topped |= is_topped
+            writer.surplus += 0 if merged.unique else count_surplus(records, is_cells=group.is_cells)
+            writer.write(conformed(records, layout))
+            del merged, records  # before the next ones are made
         return writer.finish(defer=defer)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import errno
+import gc
 import io
+import weakref
 from bisect import bisect_left
 from collections.abc import Sequence
 from decimal import Decimal
@@ -519,3 +521,23 @@ def test_every_damage_behind_the_pages_is_noticed_when_the_file_is_opened() -> N
     shorter.put(PATH, data[-tail.size + 1 :])
     with pytest.raises(Corruption, match=PATH):
         Fragment(shorter, PATH, BlockCache(1), None, tail)
+
+
+def test_a_fragment_that_nobody_needs_is_gone_at_once_whatever_of_it_is_cached() -> None:
+    world = World(SIMPLE, simple_records([b"%04d" % n for n in range(400)]), rows_per_block=50, unique=True)
+    opened = OpenFragments(world.files, world.cache, 4)
+    fragment = opened.get(PATH)
+    fragment.block(3)
+    fragment.find_many(pa.array([b"%04d" % n for n in range(0, 400, 3)], pa.binary()))
+    fragment.txn_span(1)
+    assert world.cache.stats()["entries"] >= 2
+    is_there = weakref.ref(fragment)
+    footer = weakref.ref(fragment._metadata)
+    gc.disable()  # what is left to the collector stays for minutes, with a footer of megabytes and an open file
+    try:
+        opened.forget([PATH])
+        del fragment
+        assert is_there() is None
+        assert footer() is None
+    finally:
+        gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -273,3 +274,29 @@ def test_a_scan_of_a_table_that_is_dropped_goes_on_until_its_files_are_gone_and_
             assert db._store.pins.held_here() == {}
             db.gc(dry_run=False)
             db.gc(dry_run=False)
+
+
+def test_a_compaction_does_not_keep_in_memory_what_is_flushed_while_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[bool] = []
+
+    def flush_meanwhile(*arguments: Any) -> int:
+        blocks = [weakref.ref(block.records) for m in table._state.view.memory.values() for block in m.blocks]
+        assert any(block() is not None for block in blocks)
+        table.flush()
+        held.extend(block() is not None for block in blocks)
+        return merge(*arguments)
+
+    with ebla.open(tmp_path, settings=BY_HAND) as db:
+        table = db.create_table("t", ebla.Schema(key={"k": "int64"}, columns={"n": "int64"}))
+        for n in range(2):
+            table.put([{"k": k, "n": n} for k in range(100)])
+            table.flush()
+        table.put([{"k": k, "n": 9} for k in range(0, 200, 3)])
+        monkeypatch.setattr("ebla.tablet.compactor.merge", flush_meanwhile)
+        # By the engine: `compact` of a table would flush first.
+        db._store._compactor.compact_table(table._state)
+        assert held == [False]
+        assert table.get(3)["n"] == 9
+        assert table.get(1)["n"] == 1

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 import ebla
 from ebla.client.database import Database
 from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.tablet.recent_rows import RecentRows
-from ebla.tablet.row_cache import ENTRY_BYTES, RowCache
+from ebla.tablet.row_cache import ENTRY_BYTES, RowCache, row_bytes
 from tests.support.simulated_files import FaultPlan, Operation, SimulatedFiles
 
 SALT = 5
+NAMES = [f"field{n}" for n in range(10)]
 
 
 class Cached:
@@ -92,6 +97,39 @@ def test_a_row_too_large_for_the_cache_is_not_kept() -> None:
 def test_a_row_is_worth_keeping_when_it_is_asked_for_again() -> None:
     cache = Cached().cache
     assert [cache.wants(row) for row in (b"a", b"b", b"a", b"a")] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: {"k": n + 1_000, "a": n * 1.5, "b": f"text {n}"},
+        lambda n: {"k": b"key %d" % n, **{name: b"%0100d" % (n + at) for at, name in enumerate(NAMES)}},
+        lambda n: {"k": n + 1_000, **{name: n * 1_000 + at for at, name in enumerate(NAMES)}},
+        lambda n: {
+            "k": n + 1_000,
+            "list": [f"item {n} {i}" for i in range(50)],
+            "one": {"x": [n * 1.5], "y": b"%d" % n},
+        },
+    ],
+    ids=["short", "long", "numbers", "nested"],
+)
+def test_a_row_counts_as_what_it_takes_in_memory(make: Callable[[int], dict[str, Any]]) -> None:
+    cache = Cached(bytes_max=1 << 30).cache
+    cache.put(b"first", {}, 0, 1, 1)
+    counted = cache.stats()["bytes"]
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for n in range(500):
+        row = make(n)
+        cache.put(b"row %d" % n, row, row_bytes(row), 1, 1)
+    taken = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert 0.9 * taken <= cache.stats()["bytes"] - counted <= 1.4 * taken
+
+
+def test_names_that_only_one_row_has_count_too() -> None:
+    row = {f"family:{'q' * 100}{n}": b"" for n in range(10)}
+    assert row_bytes(row, names_too=True) >= row_bytes(row) + 1_000
 
 
 # --- in a store ----------------------------------------------------------------------------------
