@@ -9,23 +9,20 @@ and names them in its result; what others wrote is never named. The log itself i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
-import pyarrow as pa
 
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.pipeline.failures import plain_errors
-from ebla.pipeline.worker import numbers_of
+from ebla.pipeline.worker import acknowledge, settle_worker
 from ebla.schema import decode_hook, encode_hook
 from ebla.storage.files import LocalFiles
 from ebla.tablet.bulk import new_file
 from ebla.tablet.log_sort import LogSorter, SortedPortion, map_segment, open_table
 
-__all__ = ["RESULT_SCHEMA", "ReplayTable", "ReplayTask", "decode_result", "pack_metadata"]
-
-RESULT_SCHEMA = "result binary"
+__all__ = ["ReplayTable", "ReplayTask", "decode_result", "pack_metadata"]
 
 
 @dataclass(frozen=True)
@@ -47,12 +44,14 @@ class ReplayTask:
     portions: tuple[tuple[str, ...], ...]
     flush_bytes: int
 
-    def attempt(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def attempt(self, numbers: Iterable[int]) -> Iterator[bytes]:
         """Sort the portions whose numbers Spark brings."""
-        for number in numbers_of(batches):
+        acknowledge()
+        for number in numbers:
             with plain_errors():
                 packed = msgspec.msgpack.encode(self.run(number))
-            yield pa.record_batch({"result": pa.array([packed], pa.binary())})
+            yield packed
+        settle_worker()
 
     def run(self, number: int) -> SortedPortion:
         """Sort one portion."""

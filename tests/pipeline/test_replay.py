@@ -218,6 +218,17 @@ def test_damage_is_told_with_file_and_offset_through_spark(tmp_path: Path, spark
     assert (raised.value.file, raised.value.offset is not None) == (str(middle.relative_to(root)), True)
 
 
+@pytest.mark.soak
+def test_what_fails_in_a_task_is_told_through_spark(tmp_path: Path, spark: SparkSession) -> None:
+    root = tmp_path / "store"
+    plain(root)
+    log = log_of(root)
+    (root / "fragments").write_text("in the way of the directory")
+    with pytest.raises(StoreError, match=r"^the log cannot be sorted: .*: free space or mend the cause, retry$"):
+        replay(root, portions=2, spark=spark)
+    assert log_of(root) == log
+
+
 def test_a_log_that_lost_something_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "store"
     plain(root)
