@@ -30,11 +30,11 @@ _SHORT_SCAN = (
 
 REASONS: dict[tuple[str, str, str], str] = {
     ("sparkreplay", "replay of a log", "one process"): (
-        "both sides spend 9 to 10 s of processor time on the log, half of it on Parquet pages and LZ4, and one process "
-        "keeps a core busy all the time, so that two cores can be twice as fast at most. While one process runs, the "
-        "other core is free for the kernel, which writes files back; two at once share it, and take a tenth more "
-        "processor time. Two plain processes that sort the same portions without Spark are 1.7 times as fast as one. "
-        "Spark adds 0.1 s of start and some 40 ms between two tasks of a core, and one core is done before the other"
+        "both sides spend 9 to 11 s of processor time on the log, half of it on Parquet pages and LZ4, and one process "
+        "keeps a core busy nearly all the time, so that two cores can be hardly more than twice as fast. Two processes "
+        "at once take 7 to 9 % more processor time than one after the other, most of it in the kernel (why was not "
+        "examined): without Spark, two that sort the same portions are 1.7 times as fast as an open. On top come the "
+        "start of the Spark job, gaps between its tasks, and that one core is done before the other"
     ),
     ("ingest", "one writer", "rocksdict"): (
         "about half of the time is the sync of the log, the rest sorting, copying and checking of the batch"
