@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 
 from ebla.clock import Clock
 from ebla.errors import EblaError, OutcomeUnknown, StoreError, UnknownTable
-from ebla.metadata.changes import RequirementFailed, TabletAt
+from ebla.metadata.changes import RequirementFailed, RequireSchema, TabletAt
 from ebla.metadata.table_metadata import GroupState, TableMetadata, TabletMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.schema import GroupSchema
@@ -155,15 +155,20 @@ class Compactor:
     def compact_next(self) -> bool:
         """Carry out one compaction that is due; False if none is."""
         for table in self._tables.all():
-            for tablet in table.view.metadata.tablets:
-                for group in table.view.schema.groups:
+            metadata = table.view.metadata  # tablets and groups that belong together
+            for tablet in metadata.tablets:
+                for group in metadata.schema.groups:
                     if self._worker.is_stopping:
                         return False
-                    if not (table.is_dropped or table.is_offline) and self._compact_if_due(table, tablet, group):
+                    if not (table.is_dropped or table.is_offline) and self._compact_if_due(
+                        table, metadata.schema.version, tablet, group
+                    ):
                         return True
         return False
 
-    def _compact_if_due(self, table: TableState, tablet: TabletMetadata, group: GroupSchema) -> bool:
+    def _compact_if_due(
+        self, table: TableState, schema_version: int, tablet: TabletMetadata, group: GroupSchema
+    ) -> bool:
         state = tablet.group(group.id)
         horizon = self.horizon_of(table, group.id)
         purges = group.max_versions is not None
@@ -172,7 +177,7 @@ class Compactor:
         if choice is None or self._is_given_up(tablet, state):
             return False
         try:
-            return self._carry_out(table, tablet, group, choice, horizon)
+            return self._carry_out(table, schema_version, tablet, group, choice, horizon)
         except EblaError as error:
             self._given_up[tablet.id, group.id] = (state, self._clock.monotonic_seconds())
             self._failed(error)
@@ -197,26 +202,33 @@ class Compactor:
         while waiting := [tablet for tablet in table.view.metadata.tablets if tablet.id not in done]:
             for tablet in waiting:
                 done.add(tablet.id)
-                for group in table.view.schema.groups:
-                    current = table.view.metadata.by_id(tablet.id)
+                for number in [group.id for group in table.view.schema.groups]:
+                    metadata = table.view.metadata
+                    current, group = metadata.by_id(tablet.id), metadata.schema.group_by_id.get(number)
                     if current is None:
                         break
-                    horizon = self.horizon_of(table, group.id)
-                    choice = choose_all(current.group(group.id), horizon)
-                    if choice is not None:
-                        self._carry_out(table, current, group, choice, horizon)
+                    horizon = self.horizon_of(table, number)
+                    choice = choose_all(current.group(number), horizon)
+                    if choice is not None and group is not None:
+                        self._carry_out(table, metadata.schema.version, current, group, choice, horizon)
 
     # --- one compaction ---
 
     def _carry_out(
-        self, table: TableState, tablet: TabletMetadata, group: GroupSchema, choice: Choice, horizon: int
+        self,
+        table: TableState,
+        schema_version: int,
+        tablet: TabletMetadata,
+        group: GroupSchema,
+        choice: Choice,
+        horizon: int,
     ) -> bool:
-        """Merge, write and save. False if the inputs changed meanwhile."""
+        """Merge, write and save what was chosen under a schema. False if that or the inputs changed meanwhile."""
         with self._tables.events.held(), self._lock:
             began = self._clock.monotonic_seconds()
             begun: list[str] = []
             try:
-                done = self._replace(table, tablet, group, choice, horizon, begun)
+                done = self._replace(table, schema_version, tablet, group, choice, horizon, begun)
             except OutcomeUnknown:
                 raise  # METADATA may come to name them yet
             except BaseException:
@@ -237,6 +249,7 @@ class Compactor:
     def _replace(
         self,
         table: TableState,
+        schema_version: int,
         tablet: TabletMetadata,
         group: GroupSchema,
         choice: Choice,
@@ -250,17 +263,17 @@ class Compactor:
             return begun[-1]
 
         view = table.view
-        schema = view.schema
+        parts = view.parts
         current = view.metadata.by_id(tablet.id)
-        if current is None:
-            return None
+        if current is None or parts.version != schema_version:
+            return None  # it was split or joined, or the schema was changed, since the choice was made
         # Memory and fragments of one view: what is in neither is nowhere.
         work = Merge.of(current.group(group.id), choice, group, horizon, view.memory_of(group.id).txn_min)
         del view  # or all that is in memory now would stay there until the end, flushed or not
         files_max = self._settings.fragment_bytes_max
-        output = new_output(work, self._files, new_path, table.id, schema, group, table.codec, files_max)
+        output = new_output(work, self._files, new_path, table.id, parts.schema, group, parts.codec, files_max)
         try:
-            records_read = merge(work, group, tablet.range, table.reader, output, self._between)
+            records_read = merge(work, group, tablet.range, parts.reader, output, self._between)
             written = output.finish()
         except OSError as error:
             output.abandon()
@@ -268,10 +281,11 @@ class Compactor:
         except BaseException:
             output.abandon()
             raise
-        added = merged_references(work, group, schema, written)
+        added = merged_references(work, group, parts.schema, written)
         change = replacement(work, TabletAt(tablet.id, tablet.epoch), group.id, added, records_read)
         try:
-            saved = self._metadata.commit(table.id, [change])
+            # Columns that came into the group meanwhile are not in what was written, nor in what was chosen.
+            saved = self._metadata.commit(table.id, [RequireSchema(schema_version), change])
         except (RequirementFailed, UnknownTable) as error:
             _log.info("a compaction of %s was in vain: %s", table.name, error)
             output.abandon()

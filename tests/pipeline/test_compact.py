@@ -323,7 +323,7 @@ def test_a_tablet_that_changes_every_time_is_given_up_and_others_are_done(
             horizon = compactor.horizon_of(table._state, group.id)
             choice = choose_all(tablet.group(group.id), horizon)
             assert choice is not None
-            assert compactor._carry_out(table._state, tablet, group, choice, horizon)
+            assert compactor._carry_out(table._state, table.schema.version, tablet, group, choice, horizon)
 
         before_commit(monkeypatch, *[disturb] * 4)
         summary = compact(db, "t", spark=here)

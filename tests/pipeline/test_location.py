@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import ebla
 from ebla.errors import Closed, StoreNotFound, UnknownTable
 from ebla.pipeline.location import forget, open_at, reading, store_of, table_by_id
+from ebla.pipeline.sections import plan_scan, read_section
 
 POINTS = ebla.Schema(key={"k": "string"}, columns={"n": "int64"})
 
@@ -67,3 +70,25 @@ def test_tables_are_found_by_id_and_missing_ones_are_an_error(db: ebla.Database)
 def test_a_store_that_is_not_there_is_an_error(root: str) -> None:
     with pytest.raises(StoreNotFound):
         open_at(root, 0)
+
+
+def test_an_open_whose_files_were_merged_and_removed_is_renewed_in_the_middle_of_a_scan(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    settings = ebla.Settings(background_compaction=False, history_seconds=0.0, garbage_age_seconds=0.0)
+    with ebla.open(root, settings=settings) as db:
+        table = db.create_table("t", ebla.Schema(key={"k": "int64"}, columns={"n": "int64"}))
+        table.put([{"k": k, "n": 1} for k in range(100)])
+        table.flush()
+        with db.snapshot() as snapshot:
+            planned = plan_scan(db, "t", native=False, as_of=snapshot)
+            before = open_at(str(root.resolve()), snapshot.txn)
+            table.put([{"k": k, "n": 2} for k in range(100)])
+            table.compact()
+            db.gc(dry_run=False)
+            assert len(db.gc(dry_run=False).removed) == 2
+            with pytest.raises(ebla.HistoryGone):
+                list(before.table("t").scan())
+            batches = [batch for one in planned.sections for batch in read_section(planned.target, one)]
+            assert [row["n"] for batch in batches for row in batch.to_pylist()] == [1] * 100
+            assert open_at(str(root.resolve()), snapshot.txn) is not before
+    forget(str(root.resolve()))

@@ -37,7 +37,7 @@ def compact_one(db: ebla.Database, table: ebla.Table, number: int) -> None:
         horizon = compactor.horizon_of(state, group.id)
         choice = choose_all(tablet.group(group.id), horizon)
         assert choice is not None
-        assert compactor._carry_out(state, tablet, group, choice, horizon)
+        assert compactor._carry_out(state, state.view.schema.version, tablet, group, choice, horizon)
 
 
 CHANGES: dict[str, Callable[[ebla.Table], object]] = {

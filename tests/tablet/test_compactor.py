@@ -245,6 +245,38 @@ def test_a_table_that_is_dropped_during_its_compaction_is_gone_and_the_others_go
         assert other.get("a")["age"] == 1
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_schema_that_changes_during_a_compaction_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reverse: bool
+) -> None:
+    """Columns move while one group is merged, and the next is merged after that: what moved belongs to neither."""
+    groups = [ebla.Group("x", columns={"a": "int64", "b": "int64"}), ebla.Group("y", columns={"c": "int64"})]
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        schema = ebla.Schema(key={"k": "int64"}, groups=groups[::-1] if reverse else groups)
+        table = db.create_table("t", schema, splits=[50])
+        for n in range(3):
+            table.put([{"k": k, "a": n, "b": n, "c": n} for k in range(100)])
+            table.flush()
+        moves = iter([{"a": "y"}, {"c": "x"}, {"a": "x", "b": "y"}, {"c": "y"}])
+
+        def altered_meanwhile(*arguments: Any) -> Any:
+            done = merge(*arguments)
+            move = next(moves, None)
+            if move is not None:
+                db.alter_table("t", move=move)
+            return done
+
+        monkeypatch.setattr("ebla.tablet.compactor.merge", altered_meanwhile)
+        for _ in range(3):
+            table.compact()
+            assert all(row == {"k": k, "a": 2, "b": 2, "c": 2} for k, row in enumerate(table.scan()))
+        assert next(moves, None) is None
+        assert db._store._nursery.young() == frozenset()
+        assert fragments(table) == 4, "what was in vain is done in the end"
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        assert all(row == {"k": k, "a": 2, "b": 2, "c": 2} for k, row in enumerate(db.table("t").scan()))
+
+
 def test_a_scan_of_a_table_that_is_dropped_goes_on_until_its_files_are_gone_and_says_so_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,25 @@ def test_metadata_that_cannot_be_read_keeps_everything(tmp_path: Path) -> None:
         with pytest.raises(EblaError):
             db.gc(dry_run=False)
         assert files(tmp_path) == 4
+
+
+def test_a_round_in_the_background_that_fails_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ebla.open(tmp_path, settings=replace(AT_ONCE, garbage_round_seconds=0.0)) as db:
+        flushed_thrice(db)
+
+        def fails(table_id: str) -> Any:
+            raise Unavailable("not now")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(db._store.metadata, "refresh", fails)
+            db._store._compactor._work(True)
+        assert "garbage collection was given up: not now" in caplog.text
+        stats = db.stats()
+        assert (stats["compactions"]["failure"], stats["garbage"]["failure"]) == (None, "not now")
+        db._store._compactor._work(True)
+        assert db.stats()["garbage"]["failure"] is None
 
 
 def test_files_of_a_job_under_way_stay(tmp_path: Path) -> None:

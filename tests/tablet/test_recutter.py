@@ -209,7 +209,7 @@ def test_what_one_half_has_erased_does_not_come_back_with_a_join(tmp_path: Path)
             choice = choose_all(right.group(group.id), horizon)
             assert choice is not None
             assert choice.is_rooted
-            assert store._compactor._carry_out(state, right, group, choice, horizon)
+            assert store._compactor._carry_out(state, state.view.schema.version, right, group, choice, horizon)
         expected = [n for n in range(100) if n not in range(60, 70) and n not in range(80, 90)]
         assert keys(table.scan()) == [f"{n:04}" for n in expected]
         table.join("0000", "0099")
