@@ -97,11 +97,13 @@ class BlockCache:
             for key in [key for key in self._priority if key[0] in files]:
                 self._remove(key)
 
-    def clear(self) -> None:
-        """Forget everything."""
+    def clear(self) -> int:
+        """Forget everything; return how many bytes that was."""
         with self._lock:
+            held = self._bytes
             for key in list(self._priority):
                 self._remove(key)
+            return held
 
     # --- classes ---
 

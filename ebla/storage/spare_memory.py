@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from ebla.clock import Clock
 
-__all__ = ["SpareMemory"]
+__all__ = ["MUCH_BYTES", "SpareMemory"]
 
 MUCH_BYTES = 16 << 20
 PAUSE_SECONDS = 0.5

@@ -32,7 +32,7 @@ from ebla.storage.files import Files
 from ebla.storage.fragment_reader import OpenFragments
 from ebla.storage.log_writer import LogWriter
 from ebla.storage.merge import TXN_MAX
-from ebla.storage.spare_memory import SpareMemory
+from ebla.storage.spare_memory import MUCH_BYTES, SpareMemory
 from ebla.tablet.alterer import Alterer
 from ebla.tablet.bulk import BulkCommit, BulkResult
 from ebla.tablet.bulk_driver import BulkDriver
@@ -109,10 +109,21 @@ class TabletStore:
         self.scanners = Scanners(clock, settings.scanners_max, settings.scanner_expiry_seconds)
         self._doubts = Doubts(self._tables, metadata, self.add_table)
         self._commit_lock = self._tables.lock
-        spare = SpareMemory(clock)
-        self._flusher = Flusher(self._tables, self.sequencer, metadata, files, settings, server, self._nursery, spare)
+        self._spare = SpareMemory(clock)
+        self._flusher = Flusher(
+            self._tables, self.sequencer, metadata, files, settings, server, self._nursery, self._spare
+        )
         self._compactor = Compactor(
-            self._tables, metadata, files, settings, server, clock, self._nursery, spare, self._horizon, self._sweep
+            self._tables,
+            metadata,
+            files,
+            settings,
+            server,
+            clock,
+            self._nursery,
+            self._spare,
+            self._horizon,
+            self._sweep,
         )
         self._gate = Gate(self._commit_lock)
         self._pauses = Pauses(self._commit_lock)
@@ -312,7 +323,9 @@ class TabletStore:
             self.metadata.finish_pruning()
             self.scan_pool.shutdown(cancel_futures=True)
             self._writes.stop()
-            self.cache.clear()  # the caller may keep the closed store
+            # The caller may keep the closed store.
+            if self.cache.clear() >= MUCH_BYTES:
+                self._spare.give_back()
 
     @property
     def is_closed(self) -> bool:

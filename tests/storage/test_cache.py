@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ebla
 from ebla.storage.cache import PRIORITIES, BlockCache, class_of
 
 
@@ -24,6 +26,16 @@ def test_what_was_put_is_found_until_it_is_dropped() -> None:
     assert cache.get(("a", 0)) is None
     stats = cache.stats()
     assert (stats["bytes"], stats["bytes_max"], stats["entries"], stats["hits"], stats["misses"]) == (0, 100, 0, 1, 2)
+
+
+def test_nothing_is_left_when_it_is_cleared() -> None:
+    cache = BlockCache(100)
+    cache.set_classes({"a": 1})
+    cache.put(("a", 0), "A", 10)
+    cache.put(("b", 0), "B", 20)
+    assert cache.clear() == 30
+    assert found(cache, "a", "b") == []
+    assert (cache.stats()["bytes"], cache.stats()["entries"], cache.clear()) == (0, 0, 0)
 
 
 def test_the_least_recently_used_goes_first() -> None:
@@ -157,3 +169,13 @@ def test_threads_may_share_it() -> None:
         thread.join()
     assert not wrong
     assert cache.stats()["bytes"] <= 1_000
+
+
+def test_a_closed_store_holds_no_blocks(tmp_path: Path) -> None:
+    with ebla.open(tmp_path) as db:
+        table = db.create_table("t", ebla.Schema(key={"k": "int64"}, columns={"n": "int64"}))
+        table.put([{"k": k, "n": k} for k in range(1_000)])
+        table.flush()
+        assert table.get(5, columns=["n"])["n"] == 5
+        assert db._store.cache.stats()["bytes"] > 0
+    assert db._store.cache.stats()["bytes"] == 0
