@@ -190,16 +190,37 @@ class Folds:
         return records > RECORDS_MAX or not self._cache.has_room(file, size_bytes)
 
     def _merged_of_fragment(self, ref: FragmentRef, rows: KeyRange, as_of: int) -> int:
-        """Return how many records of a fragment a fold would be merged from, at most."""
+        """Return about how many records of a fragment a fold would be merged from.
+
+        Of a block that is partly in the stretch, and not cached, it is taken to be one half.
+        """
         fragment = self._opened(ref)
         begin, end = fragment.blocks_of(rows.first, rows.last)
-        if ref.has_erasures or not tops_suffice(ref, as_of):
-            return sum(fragment.block_rows[begin:end])
-        count = 0
-        for number in (n for stretch in fragment.outer_blocks(begin, end) for n in range(*stretch)):
+        newest = not ref.has_erasures and tops_suffice(ref, as_of)
+        if newest:
+            looked_at = [n for stretch in fragment.outer_blocks(begin, end) for n in range(*stretch)]
+            count = 0
+        else:
+            looked_at = [n for n in sorted({begin, end - 1}) if n < end and not _is_within(fragment, n, rows)]
+            count = sum(fragment.block_rows[begin:end]) - sum(fragment.block_rows[n] for n in looked_at)
+        for number in looked_at:
             block = fragment.cached_block(number)
-            count += fragment.block_rows[number] if block is None else _merged_of(block, rows, newest=True)
+            if block is not None:
+                count += _merged_of(block, rows, newest=newest)
+            elif _is_within(fragment, number, rows):
+                count += fragment.block_rows[number]
+            else:
+                count += fragment.block_rows[number] // 2
         return count
+
+
+def _is_within(fragment: Fragment, block: int, rows: KeyRange) -> bool:
+    """Tell whether all rows of a block are in a stretch, but perhaps for some at its end that go on in the next."""
+    starts = fragment.first_rows
+    if starts[block] < rows.first:
+        return False
+    end = starts[block + 1] if block + 1 < len(starts) else successor(fragment.footer.last)
+    return rows.last is None or end <= rows.last
 
 
 def _base_of(fragments: Sequence[FragmentRef], row: bytes) -> FragmentRef | None:

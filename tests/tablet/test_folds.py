@@ -342,3 +342,20 @@ def test_what_a_compaction_replaced_makes_room_for_the_folds_of_what_it_wrote(tm
         for _ in range(3):
             assert [row["a"] for row in table.scan("01000", limit=3)] == [1000, -1001, 1002]
         assert folds_of(db) == 1
+
+
+def test_what_a_fold_takes_is_counted_without_what_blocks_have_beyond_it(
+    db: ebla.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = filled(db, files=3)
+    monkeypatch.setattr("ebla.tablet.folds.RECORDS_MAX", 0)
+    for at in range(0, 3_000, 10):
+        list(table.scan(f"{at:05d}", limit=10))
+    assert folds_of(db) == 0
+    base = table._state.view.metadata.tablets[0].groups[0].fragments[0]
+    first, last = (int(row[:5]) for row in table._state.reader.fragment(base).first_rows[1:3])
+    for records_max, made in ((last - first - 1, 0), (last - first, 1)):
+        monkeypatch.setattr("ebla.tablet.folds.RECORDS_MAX", records_max)
+        for _ in range(2):
+            list(table.scan(f"{first:05d}", limit=10))
+        assert folds_of(db) == made
