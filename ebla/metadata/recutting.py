@@ -242,9 +242,9 @@ def _finish_join(metadata: TableMetadata, change: FinishJoin) -> TableMetadata:
 def _united(left: TabletMetadata, right: TabletMetadata, group: int) -> GroupState:
     """Return what one tablet keeps of a group that two kept: what is in both only once."""
     own, other = left.group(group), right.group(group)
-    fragments = [_clipped(fragment, left.range) for fragment in own.fragments]
-    for fragment in other.fragments:
-        clipped = _clipped(fragment, right.range)
+    # Two that were clipped to different rows may be the same in what is left of them.
+    fragments = list(dict.fromkeys(_clipped(fragment, left.range) for fragment in own.fragments))
+    for clipped in dict.fromkeys(_clipped(fragment, right.range) for fragment in other.fragments):
         twins = (at for at, twin in enumerate(fragments) if _continues(twin, clipped))
         at = next(twins, None)
         if at is None:

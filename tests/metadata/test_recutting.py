@@ -239,6 +239,18 @@ def test_a_restriction_on_one_side_stays_on_that_side() -> None:
     assert [(ref.columns, ref.clip) for ref in refs(joined, "x")] == [(None, (b"", b"g")), ((2,), (b"g", None))]
 
 
+def test_references_that_differ_only_in_rows_of_others_become_one() -> None:
+    base = after(table((b"g",)), flush("ab", {"a": 1, "b": 1}))
+    b = base.by_id("b")
+    assert b is not None
+    (ref,) = refs(base, "b")
+    # As joins and splits leave them, if the columns came to the group one after the other.
+    clipped = tuple(msgspec.structs.replace(ref, columns=(), clip=(first, None)) for first in (b"c", b"e"))
+    base = base.with_tablets([b.with_group(msgspec.structs.replace(b.group(PROFILE), fragments=clipped))])
+    joined = join(base, A, B, "x")
+    assert [(ref.columns, ref.clip) for ref in refs(joined, "x")] == [(None, (b"", b"g")), ((), (b"g", None))]
+
+
 # --- invariants ------------------------------------------------------------------------------------
 
 
