@@ -34,6 +34,8 @@ from ebla.storage.records import (
 from ebla.storage.row_block import RowBlock, RowPlan, combine_rows
 
 FOLD_BLOCKS_MIN = 8
+# A fold takes as much memory again as it folds: blocks of this size are not folded any more, nor more than twice that.
+FOLD_BYTES_MAX = 12 << 20
 ERASURE_BYTES = 256
 
 
@@ -143,14 +145,18 @@ def choose_fold(blocks: Sequence[Block]) -> list[Block]:
     """Choose the blocks to fold into one: all up to the largest that is not much larger than those below it together.
 
     Every fold makes the block that a record is in at least half as large again, so that a record is folded a
-    logarithmic number of times. What is left is a handful of blocks, each larger than twice all smaller ones.
+    logarithmic number of times. What is left is a handful of blocks, each larger than twice all smaller ones, or so
+    large that it is better left alone.
     """
     if len(blocks) < FOLD_BLOCKS_MIN:
         return []
-    ascending = sorted(blocks, key=len)
-    count, total = 0, len(ascending[0])
-    for at, block in enumerate(ascending[1:], start=1):
-        if len(block) <= 2 * total:
+    ascending = sorted((block for block in blocks if block.bytes < FOLD_BYTES_MAX), key=len)
+    count = total = size_bytes = 0
+    for at, block in enumerate(ascending):
+        size_bytes += block.bytes
+        if size_bytes > 2 * FOLD_BYTES_MAX:
+            break
+        if at and len(block) <= 2 * total:
             count = at + 1
         total += len(block)
     wanted = {id(block) for block in ascending[:count]}

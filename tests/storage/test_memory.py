@@ -12,7 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebla.storage.memory import ERASURE_BYTES, FOLD_BLOCKS_MIN, Memory, MemoryErasure, choose_fold, combine
+from ebla.storage.memory import (
+    ERASURE_BYTES,
+    FOLD_BLOCKS_MIN,
+    FOLD_BYTES_MAX,
+    Memory,
+    MemoryErasure,
+    choose_fold,
+    combine,
+)
 from ebla.storage.merge import Rules, merge_cells, merge_columns
 from ebla.storage.records import Block, Run
 from tests.support.records import (
@@ -183,11 +191,12 @@ class TestMemory:
 
 
 class _Sized:
-    """As much of a block as the choice looks at: its length. `folds` counts how often its records were folded."""
+    """As much of a block as the choice looks at. `folds` counts how often its records were folded."""
 
-    def __init__(self, length: int, folds: int = 0) -> None:
+    def __init__(self, length: int, folds: int = 0, size_bytes: int = 0) -> None:
         self.length = length
         self.folds = folds
+        self.bytes = size_bytes
 
     def __len__(self) -> int:
         return self.length
@@ -198,7 +207,9 @@ def fold(blocks: list[Any]) -> list[Any]:
     while chosen := choose_fold(blocks):
         assert len(chosen) > 1
         at = blocks.index(chosen[0])
-        made = _Sized(sum(len(block) for block in chosen), 1 + max(block.folds for block in chosen))
+        size_bytes = sum(block.bytes for block in chosen)
+        assert size_bytes <= 2 * FOLD_BYTES_MAX
+        made = _Sized(sum(len(block) for block in chosen), 1 + max(block.folds for block in chosen), size_bytes)
         blocks = [block for block in blocks if block not in chosen]
         blocks.insert(at, made)
     return blocks
@@ -230,6 +241,14 @@ def test_a_large_block_is_not_rewritten_for_a_few_small_ones() -> None:
     chosen = choose_fold(blocks)
     assert blocks[0] not in chosen
     assert len(chosen) == FOLD_BLOCKS_MIN
+
+
+@given(st.lists(st.integers(1, 3 * FOLD_BYTES_MAX), max_size=200))
+def test_folding_large_blocks_takes_a_bounded_number_of_bytes_and_leaves_no_more_than_needed(sizes: list[int]) -> None:
+    left = fold([_Sized(size // 100 + 1, size_bytes=size) for size in sizes])
+    assert sum(block.bytes for block in left) == sum(sizes)
+    small = [block for block in left if block.bytes < FOLD_BYTES_MAX]
+    assert len(left) < FOLD_BLOCKS_MIN or len(small) <= 2 + math.log(FOLD_BYTES_MAX, 3)
 
 
 def test_few_blocks_are_left_alone() -> None:
