@@ -6,9 +6,10 @@
     save       one METADATA transaction replaces exactly the inputs
 
 Flushes, bulk loads and other compactions go on meanwhile. They add fragments, and the transaction does not mind; if
-one of the inputs is no longer what it was, the transaction is refused and the work was in vain. A failure at any step
-leaves the table as it was, and files that nobody names. What failed is not tried again before the tablet's fragments
-have changed or some time has passed, and keeps no other tablet waiting.
+one of the inputs is no longer what it was, or the schema, the transaction is refused and the work was in vain: a column
+that came into the group meanwhile is in no file written. A failure at any step leaves the table as it was, and
+files that nobody names. What failed is not tried again before the tablet's fragments have changed or some time has
+passed, and keeps no other tablet waiting.
 """
 
 from __future__ import annotations

@@ -46,6 +46,7 @@ SCHEMA = ebla.Schema(
         ebla.Group("a", columns={"n": "int64", "m": "int64"}),
         ebla.Group("b", columns={"s": "string"}),
         ebla.Group("c", families=["f"]),
+        ebla.Group("d", families=["g"]),
     ],
 )
 
@@ -134,7 +135,9 @@ class World:
             self.locks[number].acquire()
         try:
             new = {number: self.acked[number] + 1 for number in numbers}
-            self.table.put([row(number, value) for number, value in new.items()])
+            if len(new) == 1 and dice.random() < 0.3:
+                self.table.erase(f"k{first:04}:")  # a row that is not there
+            self.table.put([row(number, value) for number, value in new.items()], replace=dice.random() < 0.3)
             for number, value in new.items():
                 self.acked[number] = value
         finally:
@@ -156,7 +159,18 @@ class World:
         time.sleep(0.05)
         name = dice.choice(("n", "m", "s"))
         place = self.table.schema.resolve(name).group.name
-        self.db.alter_table("t", move={name: "b" if place == "a" else "a"})
+        family = self.table.schema.resolve("f:x").group.name
+        self.db.alter_table(
+            "t",
+            **dice.choice(
+                [
+                    {"move": {name: "b" if place == "a" else "a"}},
+                    {"move": {"f": "d" if family == "c" else "c"}},
+                    {"move": {name: "b" if place == "a" else "a", "f": "d" if family == "c" else "c"}},
+                    {"change_groups": {"a": {"compression": dice.choice(("none", "lz4", "zstd"))}}},
+                ]
+            ),
+        )
 
     def compact(self, dice: random.Random) -> None:
         time.sleep(0.03)
