@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, TypeAlias
 
 Key: TypeAlias = "tuple[str, *tuple[Hashable, ...]]"
 
 PRIORITIES = (1, 2, 3, 4)
 ON_DEMAND = 4
+# Whoever minds is told when so many bytes have gone to make room.
+MUCH_BYTES = 16 << 20
 
 
 def class_of(are_in_memory: Collection[bool]) -> int:
@@ -41,7 +43,10 @@ class BlockCache:
         # Set once.
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
+        # Called by whoever puts something, without the lock; set before the cache is used.
+        self.on_much_gone: Callable[[], None] = lambda: None
         # Guarded by _lock.
+        self._gone_bytes = 0
         self._classes: dict[int, OrderedDict[Key, tuple[Any, int]]] = {p: OrderedDict() for p in PRIORITIES}
         self._priority: dict[Key, int] = {}
         self._bytes = 0
@@ -83,7 +88,14 @@ class BlockCache:
             self._add(key, value, size_bytes, self._class_of.get(key[0], ON_DEMAND))
             while self._bytes > self._bytes_max:
                 lowest = next(p for p in reversed(PRIORITIES) if self._classes[p])
+                before = self._bytes
                 self._remove(next(iter(self._classes[lowest])))
+                self._gone_bytes += before - self._bytes
+            is_much = self._gone_bytes >= MUCH_BYTES
+            if is_much:
+                self._gone_bytes = 0
+        if is_much:
+            self.on_much_gone()
 
     def drop(self, keys: Collection[Key]) -> None:
         """Forget these keys: their file is gone."""

@@ -85,8 +85,11 @@ class SpareMemory:
         self._released_bytes: int | None = None
         self._trimmed_bytes: int | None = None
 
-    def look(self) -> None:
-        """Give it back if that is worth while. Whoever has let go of much calls this; it costs next to nothing."""
+    def look(self, *, quickly: bool = False) -> None:
+        """Give it back if that is worth while. Whoever has let go of much calls this; it costs next to nothing.
+
+        `quickly`: only what takes a millisecond, for somebody waits.
+        """
         now = self._clock.monotonic_seconds()
         if now < self._release_at or not self._lock.acquire(blocking=False):
             return
@@ -100,7 +103,7 @@ class SpareMemory:
                 self._release()
                 self._release_at = now + PAUSE_SECONDS
                 self._released_bytes = resident = self._resident_bytes() or 0
-            if resident - self._trimmed_bytes >= TRIM_BYTES and now >= self._trim_at:
+            if not quickly and resident - self._trimmed_bytes >= TRIM_BYTES and now >= self._trim_at:
                 self._give_back(now)
         finally:
             self._lock.release()

@@ -121,6 +121,7 @@ class Flusher:
             self._released_at = self.flushes
             self._spare.give_back()
         self._fold_wanted()
+        self._spare.look()
         while not self._worker.is_stopping and self._flush_next():
             self._spare.look()
 

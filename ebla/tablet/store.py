@@ -14,6 +14,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from ebla.clock import COUNTER_BITS, Clock, TxnClock, txn_at
 from ebla.coordination.service import CoordinationService
@@ -110,6 +111,7 @@ class TabletStore:
         self._doubts = Doubts(self._tables, metadata, self.add_table)
         self._commit_lock = self._tables.lock
         self._spare = SpareMemory(clock)
+        cache.on_much_gone = partial(self._spare.look, quickly=True)
         self._flusher = Flusher(
             self._tables, self.sequencer, metadata, files, settings, server, self._nursery, self._spare
         )

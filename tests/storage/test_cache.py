@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ebla
-from ebla.storage.cache import PRIORITIES, BlockCache, class_of
+from ebla.storage.cache import MUCH_BYTES, PRIORITIES, BlockCache, class_of
 
 
 def found(cache: BlockCache, *files: str) -> list[str]:
@@ -36,6 +36,16 @@ def test_nothing_is_left_when_it_is_cleared() -> None:
     assert cache.clear() == 30
     assert found(cache, "a", "b") == []
     assert (cache.stats()["bytes"], cache.stats()["entries"], cache.clear()) == (0, 0, 0)
+
+
+def test_somebody_is_told_each_time_that_much_has_gone() -> None:
+    cache = BlockCache(MUCH_BYTES)
+    told = []
+    cache.on_much_gone = lambda: told.append(cache.stats()["bytes"])
+    for n in range(20):
+        cache.put((str(n), 0), n, MUCH_BYTES // 4)
+        assert len(told) == max(0, n - 3) // 4
+    assert told == [MUCH_BYTES] * 4
 
 
 def test_the_least_recently_used_goes_first() -> None:

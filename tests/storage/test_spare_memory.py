@@ -60,6 +60,16 @@ def test_the_rest_is_given_back_if_that_was_not_enough() -> None:
     assert world.look() == ["trim"]
 
 
+def test_who_has_somebody_waiting_does_only_what_is_quick() -> None:
+    world = World()
+    assert world.resident is not None
+    world.resident += TRIM_BYTES + MUCH_BYTES
+    world.spare.look(quickly=True)
+    assert world.done == ["release"]
+    world.clock.advance(PAUSE_SECONDS)
+    assert world.look() == ["trim"]
+
+
 def test_growth_is_counted_from_the_least_that_it_was() -> None:
     world = World()
     assert world.grow(-MUCH_BYTES) == []
