@@ -20,7 +20,7 @@ from ebla.tablet.windows import cut
 
 __all__ = ["FlushWindows"]
 
-WINDOW_BYTES = 12 << 20
+WINDOW_BYTES = 6 << 20
 # A window may be longer than it should be by this part of itself, for each block.
 MARKS_EACH = 16
 
