@@ -21,6 +21,8 @@ from ebla.tablet.windows import cut
 __all__ = ["FlushWindows"]
 
 WINDOW_BYTES = 6 << 20
+# Every block is cut once for every window: where they are many and small, windows are this much longer for each.
+BLOCK_BYTES = 192 << 10
 # A window may be longer than it should be by this part of itself, for each block.
 MARKS_EACH = 16
 
@@ -33,9 +35,10 @@ class FlushWindows:
         self._blocks = rows_combined(blocks)
         self._is_cells = is_cells
         self._windows = [ALL]
-        if sum(block.bytes for block in self._blocks) > WINDOW_BYTES:
-            marks = sorted(mark for block in self._blocks for mark in _marks(block, WINDOW_BYTES // MARKS_EACH))
-            self._windows = [window for window, _ in cut(ALL, marks, WINDOW_BYTES, WINDOW_BYTES)]
+        window_bytes = max(WINDOW_BYTES, BLOCK_BYTES * len(self._blocks))
+        if sum(block.bytes for block in self._blocks) > window_bytes:
+            marks = sorted(mark for block in self._blocks for mark in _marks(block, window_bytes // MARKS_EACH))
+            self._windows = [window for window, _ in cut(ALL, marks, window_bytes, window_bytes)]
 
     def __len__(self) -> int:
         """Return how many there are at most."""

@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 
 def windows_of(blocks: Sequence[Block], *, is_cells: bool) -> list[pa.RecordBatch]:
-    with patch.object(flush_windows, "WINDOW_BYTES", 64):
+    with patch.multiple(flush_windows, WINDOW_BYTES=64, BLOCK_BYTES=0):
         return [window.records for window in FlushWindows(blocks, is_cells=is_cells)]
 
 
@@ -63,6 +63,7 @@ def test_a_flush_in_windows_leaves_every_answer_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_erasures: bool
 ) -> None:
     monkeypatch.setattr(flush_windows, "WINDOW_BYTES", 2_000)
+    monkeypatch.setattr(flush_windows, "BLOCK_BYTES", 0)
     with ebla.open(tmp_path, settings=ebla.Settings(background_compaction=False)) as db:
         table = db.create_table("t", SCHEMA)
         txns = [table.put([{"k": k, "s": "x", "a": k, "b": f"b{k}", "f:q": b"1"} for k in range(200)])]
