@@ -62,6 +62,17 @@ class Compaction:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What to merge in one group of a tablet, up to which txn versions may go, and under which schema that was chosen."""
+
+    schema_version: int
+    tablet: TabletMetadata
+    group: GroupSchema
+    choice: Choice
+    horizon: int
+
+
 class Compactor:
     """Merges the fragments of open tables, one choice at a time. Lock order: its own lock, then the commit lock."""
 
@@ -178,7 +189,7 @@ class Compactor:
         if choice is None or self._is_given_up(tablet, state):
             return False
         try:
-            return self._carry_out(table, schema_version, tablet, group, choice, horizon)
+            return self._carry_out(table, Chosen(schema_version, tablet, group, choice, horizon))
         except EblaError as error:
             self._given_up[tablet.id, group.id] = (state, self._clock.monotonic_seconds())
             self._failed(error)
@@ -211,53 +222,37 @@ class Compactor:
                     horizon = self.horizon_of(table, number)
                     choice = choose_all(current.group(number), horizon)
                     if choice is not None and group is not None:
-                        self._carry_out(table, metadata.schema.version, current, group, choice, horizon)
+                        self._carry_out(table, Chosen(metadata.schema.version, current, group, choice, horizon))
 
     # --- one compaction ---
 
-    def _carry_out(
-        self,
-        table: TableState,
-        schema_version: int,
-        tablet: TabletMetadata,
-        group: GroupSchema,
-        choice: Choice,
-        horizon: int,
-    ) -> bool:
-        """Merge, write and save what was chosen under a schema. False if that or the inputs changed meanwhile."""
+    def _carry_out(self, table: TableState, chosen: Chosen) -> bool:
+        """Merge, write and save what was chosen. False if the schema or the inputs changed meanwhile."""
         with self._tables.events.held(), self._lock:
             began = self._clock.monotonic_seconds()
             begun: list[str] = []
             try:
-                done = self._replace(table, schema_version, tablet, group, choice, horizon, begun)
+                done = self._replace(table, chosen, begun)
             except OutcomeUnknown:
                 raise  # METADATA may come to name them yet
             except BaseException:
                 self._nursery.grown(begun)
                 raise
             finally:
-                if choice.bytes >= MUCH_BYTES:
+                if chosen.choice.bytes >= MUCH_BYTES:
                     self._spare.give_back()
             self._nursery.grown(begun)
             if done is None:
                 return False
             self.note(replace(done, seconds=self._clock.monotonic_seconds() - began))
-            self._given_up.pop((tablet.id, group.id), None)
+            self._given_up.pop((chosen.tablet.id, chosen.group.id), None)
             if not self._given_up:
                 self.failure = None
             return True
 
-    def _replace(
-        self,
-        table: TableState,
-        schema_version: int,
-        tablet: TabletMetadata,
-        group: GroupSchema,
-        choice: Choice,
-        horizon: int,
-        begun: list[str],
-    ) -> Compaction | None:
+    def _replace(self, table: TableState, chosen: Chosen, begun: list[str]) -> Compaction | None:
         """Write the files, whose names go to `begun`, and make METADATA name them; None if it was in vain."""
+        tablet, group, choice = chosen.tablet, chosen.group, chosen.choice
 
         def new_path() -> str:
             begun.append(self._nursery.new_path(table.id))
@@ -266,10 +261,10 @@ class Compactor:
         view = table.view
         parts = view.parts
         current = view.metadata.by_id(tablet.id)
-        if current is None or parts.version != schema_version:
+        if current is None or parts.version != chosen.schema_version:
             return None  # it was split or joined, or the schema was changed, since the choice was made
         # Memory and fragments of one view: what is in neither is nowhere.
-        work = Merge.of(current.group(group.id), choice, group, horizon, view.memory_of(group.id).txn_min)
+        work = Merge.of(current.group(group.id), choice, group, chosen.horizon, view.memory_of(group.id).txn_min)
         del view  # or all that is in memory now would stay there until the end, flushed or not
         files_max = self._settings.fragment_bytes_max
         output = new_output(work, self._files, new_path, table.id, parts.schema, group, parts.codec, files_max)
@@ -286,7 +281,7 @@ class Compactor:
         change = replacement(work, TabletAt(tablet.id, tablet.epoch), group.id, added, records_read)
         try:
             # Columns that came into the group meanwhile are not in what was written, nor in what was chosen.
-            saved = self._metadata.commit(table.id, [RequireSchema(schema_version), change])
+            saved = self._metadata.commit(table.id, [RequireSchema(chosen.schema_version), change])
         except (RequirementFailed, UnknownTable) as error:
             _log.info("a compaction of %s was in vain: %s", table.name, error)
             output.abandon()
