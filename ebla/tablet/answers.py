@@ -24,7 +24,17 @@ from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, Block, Run
 from ebla.tablet.projection import Projection, join_rows
 from ebla.tablet.view import Sources
 
-__all__ = ["Answers", "ReadPoint", "as_it_is", "is_clean", "is_clean_run", "is_stacked", "only_cells", "rules_for"]
+__all__ = [
+    "Answers",
+    "ReadPoint",
+    "as_it_is",
+    "is_clean",
+    "is_clean_run",
+    "is_stacked",
+    "only_cells",
+    "rules_for",
+    "tops_suffice",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +107,13 @@ def is_stacked(sources: Sources, rules: Rules) -> bool:
     known: list[Block | FragmentRef] = [*sources.blocks, *sources.fragments]
     known.sort(key=attrgetter("txn_min"))
     return all(s.txn_max <= rules.as_of for s in known) and all(a.txn_max < b.txn_min for a, b in pairwise(known))
+
+
+def tops_suffice(source: Block | FragmentRef, newest_at: int | None) -> bool:
+    """Tell whether a reader of the newest version gets all from the newest record of each row, and erasures."""
+    if newest_at is None or source.unique or source.txn_max > newest_at:
+        return False
+    return not source.has_partial or (isinstance(source, FragmentRef) and source.topped)
 
 
 def is_clean_run(run: Run, rules: Rules) -> bool:

@@ -34,6 +34,7 @@ from ebla.storage.cache import BlockCache, Key
 from ebla.storage.fragment_reader import Fragment
 from ebla.storage.merge import Erasure
 from ebla.storage.records import Block
+from ebla.tablet.answers import tops_suffice
 from ebla.tablet.projection import Projection
 from ebla.tablet.view import Sources, TableView, check_history
 
@@ -240,13 +241,6 @@ def _rows_in(ref: FragmentRef) -> int:
 def _is_fold(base: FragmentRef, sources: Sources) -> bool:
     """Tell whether the blocks of a file that is alone in its stretch are folds: one record per row, and all count."""
     return base.unique and not base.has_erasures and base.clip is None and not sources.erasures
-
-
-def tops_suffice(source: Block | FragmentRef, newest_at: int | None) -> bool:
-    """Tell whether a reader of the newest version gets all from the newest record of each row, and erasures."""
-    if newest_at is None or source.unique or source.txn_max > newest_at:
-        return False
-    return not source.has_partial or (isinstance(source, FragmentRef) and source.topped)
 
 
 def _merged_of(block: Block, rows: KeyRange, *, newest: bool) -> int:

@@ -17,8 +17,8 @@ from ebla.storage.fragment_reader import FieldTypes, Fragment, OpenFragments
 from ebla.storage.merge import MergedCells, MergedColumns, Rules, merge_cells, merge_columns
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
 from ebla.storage.topping import firsts_of_rows
-from ebla.tablet.answers import Answers, ReadPoint, as_it_is, is_clean, is_stacked, only_cells, rules_for
-from ebla.tablet.folds import Fold, Folds, Found, tops_suffice
+from ebla.tablet.answers import Answers, ReadPoint, as_it_is, is_clean, is_stacked, only_cells, rules_for, tops_suffice
+from ebla.tablet.folds import Fold, Folds, Found
 from ebla.tablet.projection import Projection
 from ebla.tablet.row_reader import RowReader
 from ebla.tablet.scopes import Scoped, is_mixed, merge_scoped, restricted, scope_of

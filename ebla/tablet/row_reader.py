@@ -17,8 +17,17 @@ from ebla.storage.fragment_reader import Fragment
 from ebla.storage.merge import MergedCells, MergedColumns, merge_cells, merge_columns
 from ebla.storage.order import lower_bound, upper_bound
 from ebla.storage.records import ERASED, ROW, SET, TXN, Block, Run
-from ebla.tablet.answers import Answers, ReadPoint, as_it_is, is_clean, is_clean_run, is_stacked, only_cells, rules_for
-from ebla.tablet.folds import tops_suffice
+from ebla.tablet.answers import (
+    Answers,
+    ReadPoint,
+    as_it_is,
+    is_clean,
+    is_clean_run,
+    is_stacked,
+    only_cells,
+    rules_for,
+    tops_suffice,
+)
 from ebla.tablet.row_records import RowRecord, newest_first, resolve, visible_records
 from ebla.tablet.scopes import WHOLE, Scoped, covers, is_mixed, merge_scoped, restricted, scope_of
 from ebla.tablet.view import Sources, TableView, check_history
