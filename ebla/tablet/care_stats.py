@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from ebla.clock import microseconds_of
 from ebla.tablet.bulk_jobs import JobIntent
 from ebla.tablet.pins import Pin
+from ebla.tablet.refused_tables import RefusedTables
+from ebla.tablet.table_state import TableState
 
 
 def writing_stats(ingested_bytes: int, flushed_bytes: int, compacted_bytes: int) -> dict[str, object]:
@@ -44,3 +46,21 @@ def held_stats(
             for intent in intents
         },
     }
+
+
+def log_held_by(tables: Iterable[TableState], refused: RefusedTables) -> dict[str, object] | None:
+    """Return the table and group whose oldest unflushed record keeps the log from going; None if nothing does."""
+    held = [
+        (memory.txn_min, table.name, group.name)
+        for table in tables
+        for view in (table.view,)
+        for group in view.schema.groups
+        for memory in (view.memory_of(group.id),)
+        if memory.txn_min is not None
+    ]
+    if refused.held_txn is not None and refused.errors:
+        held.append((refused.held_txn, min(refused.errors), ""))
+    if not held:
+        return None
+    txn, name, group_name = min(held)
+    return {"table": name, "group": group_name, "txn": txn}

@@ -64,7 +64,7 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What to merge in one group of a tablet, up to which txn versions may go, and under which schema that was chosen."""
+    """What to merge in one group of a tablet, up to which txn versions may go, and the schema it was chosen under."""
 
     schema_version: int
     tablet: TabletMetadata

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from ebla.clock import COUNTER_BITS, Clock, TxnClock, txn_at
+from ebla.clock import COUNTER_BITS, Clock, TxnClock
 from ebla.coordination.service import CoordinationService
 from ebla.errors import (
     EblaError,
     ReadOnly,
-    RequestError,
     Unavailable,
 )
 from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
@@ -38,7 +37,7 @@ from ebla.tablet.alterer import Alterer
 from ebla.tablet.bulk import BulkCommit, BulkResult
 from ebla.tablet.bulk_driver import BulkDriver
 from ebla.tablet.bulk_jobs import list_intents, remove_expired
-from ebla.tablet.care_stats import held_stats, writing_stats
+from ebla.tablet.care_stats import held_stats, log_held_by, writing_stats
 from ebla.tablet.cloning import Cloner
 from ebla.tablet.compact_driver import CompactDriver
 from ebla.tablet.compact_job import BeginCompaction, CompactCommit, PrepareCompaction
@@ -55,6 +54,7 @@ from ebla.tablet.orders import Answer, Order
 from ebla.tablet.pauses import Pauses
 from ebla.tablet.pins import Pins
 from ebla.tablet.preloader import Preloader
+from ebla.tablet.read_txns import ReadTxns
 from ebla.tablet.recent_rows import RecentRows
 from ebla.tablet.recutter import Recutter
 from ebla.tablet.refused_tables import RefusedTables
@@ -65,7 +65,6 @@ from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.shaper import Shaper
 from ebla.tablet.sweep_job import PrepareSweep, Sweep
 from ebla.tablet.table_state import TableState
-from ebla.tablet.view import TableView
 from ebla.tablet.write_path import WritePath
 
 _log = logging.getLogger(__name__)
@@ -102,7 +101,6 @@ class TabletStore:
         self.recent = RecentRows(settings.recent_row_slots, txn_clock.last)
         self.sequencer = Sequencer(txn_clock.last)
         self.scan_pool = ThreadPoolExecutor(settings.scan_threads, thread_name_prefix="ebla-scan")
-        self._opened_at = max(txn_clock.last, txn_at(clock.microseconds()))
         self._clock = clock
         self._tables = OpenTables()
         self.events = self._tables.events
@@ -149,6 +147,19 @@ class TabletStore:
         self.commit = self._writes.commit
         self.wait = self._writes.wait
         self.check_unchanged = self._writes.check_unchanged
+        moments = ReadTxns(
+            self.sequencer,
+            txn_clock,
+            clock,
+            self._commit_lock,
+            self._gate,
+            self.pins,
+            log=lambda: self._writes.log,
+            horizon_max=lambda: self._compactor.horizon_max,
+        )
+        self.read_txn = moments.read_txn
+        self.hold_newest = moments.hold_newest
+        self.hold_views = moments.hold_views
         self._recutter = Recutter(
             self._tables,
             metadata,
@@ -499,64 +510,6 @@ class TabletStore:
 
     # --- reading ---
 
-    def read_txn(self, as_of: int | None = None, *, uncommitted: bool = False, at_once: bool = False) -> int:
-        """Return the txn at which to read, so that an answer at it never changes.
-
-        Without `as_of` it is that of the newest commit; with `at_once` that of this very moment, for tables in which
-        time alone changes what is seen.
-        """
-        if as_of is None and at_once:
-            as_of = max(self.sequencer.committed, self._opened_at)
-            if self._writes.log is not None:
-                as_of = max(as_of, self.txn_clock.last, self._clock.microseconds() << COUNTER_BITS)
-                if uncommitted:
-                    self.txn_clock.observe(as_of)
-                    # Whoever got a smaller txn before that has its records in memory once the lock is free.
-                    with self._commit_lock:
-                        self._gate.wait(self._writes.log, as_of)
-                        return as_of
-        if as_of is None:
-            if not uncommitted:
-                return self.sequencer.committed
-            with self._commit_lock:  # not between the allocation of a txn and its records
-                return self.sequencer.allocated
-        if as_of > self.sequencer.committed:
-            if self._writes.log is None:
-                return self._read_only_txn(as_of)
-            self.txn_clock.observe(as_of)
-            with self._commit_lock:
-                self._gate.wait(self._writes.log, as_of)
-                in_flight = min(as_of, self.sequencer.allocated)
-            self._writes.log.wait(in_flight)
-        return as_of
-
-    def _read_only_txn(self, as_of: int) -> int:
-        if as_of > self._opened_at:
-            raise RequestError(
-                f"this read-only open sees the store as of txn {self._opened_at}: open it again for later"
-            )
-        return as_of
-
-    def hold_newest(self) -> int:
-        """Hold the newest commit for a reader, who lets go of it through `pins`; return its txn."""
-        while True:
-            txn = self.read_txn()
-            self.pins.hold(txn)
-            if txn >= self._compactor.horizon_max:
-                return txn
-            self.pins.let_go(txn)  # history has ended meanwhile, as it may if none is kept
-
-    def hold_views(self, tables: Sequence[TableState]) -> tuple[int, list[TableView]]:
-        """Hold the newest commit, as `hold_newest` does; return its txn, and the tables as they are at that moment."""
-        while True:
-            with self._commit_lock:
-                txn = self.sequencer.committed
-                views = [table.view for table in tables]
-                self.pins.hold(txn)
-            if txn >= self._compactor.horizon_max:
-                return txn, views
-            self.pins.let_go(txn)
-
     def hold_files(self, files: Iterable[str]) -> Callable[[], None]:
         """Keep fragments that somebody reads by their names from garbage collection; return how to let go of them."""
         held = tuple(files)
@@ -570,24 +523,6 @@ class TabletStore:
             self._writes.log.wait(target)
             self.sequencer.wait_stable(target)
         return self.sequencer.stable
-
-    def _log_held_by(self) -> dict[str, object] | None:
-        """Return the table and group whose oldest unflushed record keeps the log from going; None if nothing does."""
-        held = [
-            (memory.txn_min, table.name, group.name)
-            for table in self._tables.all()
-            for view in (table.view,)
-            for group in view.schema.groups
-            for memory in (view.memory_of(group.id),)
-            if memory.txn_min is not None
-        ]
-        refused = self._tables.refused
-        if refused.held_txn is not None and refused.errors:
-            held.append((refused.held_txn, min(refused.errors), ""))
-        if not held:
-            return None
-        txn, name, group_name = min(held)
-        return {"table": name, "group": group_name, "txn": txn}
 
     def _held(self) -> dict[str, object]:
         """Return what keeps old versions and files from going, and until when."""
@@ -611,7 +546,7 @@ class TabletStore:
             "queued_bytes": self._writes.log.queued_bytes if self._writes.log is not None else 0,
             "log_bytes": self._flusher.log_bytes(),
             "log_segments": self._flusher.log_segments(),
-            "log_held_by": self._log_held_by(),
+            "log_held_by": log_held_by(self._tables.all(), self._tables.refused),
             "flushes": self._flusher.flushes,
             "writing": writing_stats(
                 self._writes.ingested_bytes, self._flusher.bytes_written, self._compactor.bytes_written

@@ -1,0 +1,111 @@
+"""At which txn a reader reads, and how he holds on to it.
+
+    read_txn      the newest commit; or the one asked for, when all up to it is in memory and can no longer change
+    hold_newest   a commit that compaction keeps whole until it is let go of
+
+A reader of the past never waits. One who asks for a txn that is not committed yet waits for what is under way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from ebla.clock import COUNTER_BITS, Clock, TxnClock, txn_at
+from ebla.errors import RequestError
+from ebla.tablet.commit_log import CommitLog
+from ebla.tablet.gate import Gate
+from ebla.tablet.pins import Pins
+from ebla.tablet.sequencer import Sequencer
+from ebla.tablet.table_state import TableState
+from ebla.tablet.view import TableView
+
+__all__ = ["ReadTxns"]
+
+
+class ReadTxns:
+    """Finds the txns of reads. Safe to use from several threads.
+
+    `log` returns the log, None in a store that is open for reading; `horizon_max` how far compaction has come.
+    """
+
+    def __init__(
+        self,
+        sequencer: Sequencer,
+        txn_clock: TxnClock,
+        clock: Clock,
+        commit_lock: threading.Lock,
+        gate: Gate,
+        pins: Pins,
+        log: Callable[[], CommitLog | None],
+        horizon_max: Callable[[], int],
+    ) -> None:
+        # Set once.
+        self._sequencer = sequencer
+        self._txn_clock = txn_clock
+        self._clock = clock
+        self._commit_lock = commit_lock
+        self._gate = gate
+        self._pins = pins
+        self._log = log
+        self._horizon_max = horizon_max
+        self._opened_at = max(txn_clock.last, txn_at(clock.microseconds()))
+
+    def read_txn(self, as_of: int | None = None, *, uncommitted: bool = False, at_once: bool = False) -> int:
+        """Return the txn at which to read, so that an answer at it never changes.
+
+        Without `as_of` it is that of the newest commit; with `at_once` that of this very moment, for tables in which
+        time alone changes what is seen.
+        """
+        log = self._log()
+        if as_of is None and at_once:
+            as_of = max(self._sequencer.committed, self._opened_at)
+            if log is not None:
+                as_of = max(as_of, self._txn_clock.last, self._clock.microseconds() << COUNTER_BITS)
+                if uncommitted:
+                    self._txn_clock.observe(as_of)
+                    # Whoever got a smaller txn before that has its records in memory once the lock is free.
+                    with self._commit_lock:
+                        self._gate.wait(log, as_of)
+                        return as_of
+        if as_of is None:
+            if not uncommitted:
+                return self._sequencer.committed
+            with self._commit_lock:  # not between the allocation of a txn and its records
+                return self._sequencer.allocated
+        if as_of > self._sequencer.committed:
+            if log is None:
+                return self._read_only_txn(as_of)
+            self._txn_clock.observe(as_of)
+            with self._commit_lock:
+                self._gate.wait(log, as_of)
+                in_flight = min(as_of, self._sequencer.allocated)
+            log.wait(in_flight)
+        return as_of
+
+    def _read_only_txn(self, as_of: int) -> int:
+        if as_of > self._opened_at:
+            raise RequestError(
+                f"this read-only open sees the store as of txn {self._opened_at}: open it again for later"
+            )
+        return as_of
+
+    def hold_newest(self) -> int:
+        """Hold the newest commit for a reader, who lets go of it through `pins`; return its txn."""
+        while True:
+            txn = self.read_txn()
+            self._pins.hold(txn)
+            if txn >= self._horizon_max():
+                return txn
+            self._pins.let_go(txn)  # history has ended meanwhile, as it may if none is kept
+
+    def hold_views(self, tables: Sequence[TableState]) -> tuple[int, list[TableView]]:
+        """Hold the newest commit, as `hold_newest` does; return its txn, and the tables as they are at that moment."""
+        while True:
+            with self._commit_lock:
+                txn = self._sequencer.committed
+                views = [table.view for table in tables]
+                self._pins.hold(txn)
+            if txn >= self._horizon_max():
+                return txn, views
+            self._pins.let_go(txn)
