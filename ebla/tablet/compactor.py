@@ -214,15 +214,21 @@ class Compactor:
         while waiting := [tablet for tablet in table.view.metadata.tablets if tablet.id not in done]:
             for tablet in waiting:
                 done.add(tablet.id)
-                for number in [group.id for group in table.view.schema.groups]:
-                    metadata = table.view.metadata
-                    current, group = metadata.by_id(tablet.id), metadata.schema.group_by_id.get(number)
-                    if current is None:
-                        break
-                    horizon = self.horizon_of(table, number)
-                    choice = choose_all(current.group(number), horizon)
-                    if choice is not None and group is not None:
-                        self._carry_out(table, Chosen(metadata.schema.version, current, group, choice, horizon))
+                self.compact_tablet(table, tablet.id)
+
+    def compact_tablet(self, table: TableState, tablet_id: str) -> int:
+        """Merge one tablet into one run per group, and return how many groups that were; 0 if it is not there."""
+        merged = 0
+        for number in [group.id for group in table.view.schema.groups]:
+            metadata = table.view.metadata
+            tablet, group = metadata.by_id(tablet_id), metadata.schema.group_by_id.get(number)
+            if tablet is None:
+                break
+            horizon = self.horizon_of(table, number)
+            choice = choose_all(tablet.group(number), horizon)
+            if choice is not None and group is not None:
+                merged += self._carry_out(table, Chosen(metadata.schema.version, tablet, group, choice, horizon))
+        return merged
 
     # --- one compaction ---
 

@@ -23,7 +23,7 @@ from ebla.pipeline.compact_task import CompactTask, SectionResult
 from ebla.settings import Settings
 from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.compact_job import CompactCommit, CompactResult
-from ebla.tablet.compaction import choose_all, runs_of
+from ebla.tablet.compaction import runs_of
 from tests.pipeline.tables import EVERYTHING, expected, fill, fragment_files
 from tests.support.compact_here import compact_here, compacting, tasks_here
 
@@ -319,11 +319,7 @@ def test_a_tablet_that_changes_every_time_is_given_up_and_others_are_done(
             table.put([{"k": "02500", "n": 1}])
             table.flush()
             tablet = table._state.view.metadata.tablets[-1]
-            compactor, group = db._store._compactor, table._state.view.schema.groups[0]
-            horizon = compactor.horizon_of(table._state, group.id)
-            choice = choose_all(tablet.group(group.id), horizon)
-            assert choice is not None
-            assert compactor._carry_out(table._state, table.schema.version, tablet, group, choice, horizon)
+            assert db._store._compactor.compact_tablet(table._state, tablet.id) == 1
 
         before_commit(monkeypatch, *[disturb] * 4)
         summary = compact(db, "t", spark=here)

@@ -11,7 +11,6 @@ import pytest
 import ebla
 from ebla.pipeline.sections import plan_scan, read_section
 from ebla.settings import Settings
-from ebla.tablet.compaction import choose_all
 
 SCHEMA = ebla.Schema(key={"k": "string"}, columns={"n": "int64"})
 BY_HAND = Settings(background_compaction=False)
@@ -31,13 +30,8 @@ def filled(db: ebla.Database, count: int = 2_000) -> ebla.Table:
 
 def compact_one(db: ebla.Database, table: ebla.Table, number: int) -> None:
     """Merge the fragments of one tablet only."""
-    state, compactor = table._state, db._store._compactor
-    tablet = state.view.metadata.tablets[number]
-    for group in state.view.schema.groups:
-        horizon = compactor.horizon_of(state, group.id)
-        choice = choose_all(tablet.group(group.id), horizon)
-        assert choice is not None
-        assert compactor._carry_out(state, state.view.schema.version, tablet, group, choice, horizon)
+    tablet = table._state.view.metadata.tablets[number]
+    assert db._store._compactor.compact_tablet(table._state, tablet.id) == len(table.schema.groups)
 
 
 CHANGES: dict[str, Callable[[ebla.Table], object]] = {

@@ -14,7 +14,6 @@ import ebla
 from ebla.metadata.changes import TabletAt
 from ebla.metadata.recutting import BeginJoin, BeginSplit, FinishSplit
 from ebla.settings import KIB, Settings
-from ebla.tablet.compaction import choose_all
 from ebla.tablet.merging import merge
 from tests.client.bulk_world import NUMBERS, a_by_k, numbers, written
 from tests.crash.machine import Machine, bounded
@@ -201,15 +200,9 @@ def test_what_one_half_has_erased_does_not_come_back_with_a_join(tmp_path: Path)
         table.erase_many([f"{n:04}" for n in range(60, 70)])
         table.erase_range("0080", "0090")
         table.flush()
-        state = table._state
-        store = db._store
-        right = state.view.metadata.tablets[1]
-        for group in state.view.schema.groups:
-            horizon = store._compactor.horizon_of(state, group.id)
-            choice = choose_all(right.group(group.id), horizon)
-            assert choice is not None
-            assert choice.is_rooted
-            assert store._compactor._carry_out(state, state.view.schema.version, right, group, choice, horizon)
+        compactor, right = db._store._compactor, table._state.view.metadata.tablets[1]
+        assert compactor.compact_tablet(table._state, right.id) == len(table.schema.groups)
+        assert all(done.is_rooted for done in compactor.recent)
         expected = [n for n in range(100) if n not in range(60, 70) and n not in range(80, 90)]
         assert keys(table.scan()) == [f"{n:04}" for n in expected]
         table.join("0000", "0099")
