@@ -54,7 +54,7 @@ def restore(
         from ebla import pipeline
     where = Path(path)
     check_tables(root)
-    pipeline.list_backups(where).find(at, where)  # what is wrong with it is said before Spark starts
+    pipeline.list_backups(where).find(at, where).table(of or table)  # what is wrong is said before Spark starts
     with progress_bar(f"restore {table}", force=progress) as report:
         spark = pipeline.session(master, f"ebla restore {table}", log_level="OFF")
         summary = pipeline.restore(

@@ -97,7 +97,9 @@ def backup(
     place = Place.of(source)
     target = check_backup_path(path, Path(place.root))
     known = list_backups(target) if target.is_dir() else Backups([], [], {})
-    base = None if since is None else known.find(since, target)
+    base = None
+    if since is not None:  # to build on an older one costs nothing but bytes
+        base = known.newest_readable(target) if since == "last" else known.find(since, target)
     if spark is None:
         spark = active_session() or session()
     # A read-only open may be older than the snapshot: others read by the root.

@@ -112,17 +112,16 @@ class BackupManifest(msgspec.Struct, frozen=True):
         """Return the files that lie in this very backup."""
         return [file for file in self.files if file.backup == self.id]
 
-    def table(self, name: str | None) -> BackedUpTable:
-        """Return the table of that name; the only one there is if no name is given."""
-        names = ", ".join(sorted(table.name for table in self.tables))
-        if name is None:
-            if len(self.tables) != 1:
-                raise RequestError(f"backup {self.id} has {len(self.tables)} tables: say which of {names}")
-            return self.tables[0]
+    def table(self, name: str) -> BackedUpTable:
+        """Return the table of that name, and never another: a restore in place would replace one table by it."""
         for table in self.tables:
             if table.name == name:
                 return table
-        raise RequestError(f"backup {self.id} has no table {name!r}: it has {names or 'none'}")
+        names = ", ".join(sorted(table.name for table in self.tables))
+        raise RequestError(
+            f"backup {self.id} has no table {name!r}, it has {names or 'none'}: "
+            "say which of them with --of (of=...), or another backup with --at (at=...)"
+        )
 
 
 class _Envelope(msgspec.Struct, frozen=True):
@@ -139,11 +138,18 @@ class Backups(msgspec.Struct, frozen=True):
     damaged: dict[str, str]
 
     def find(self, at: str | int | None, path: Path) -> BackupManifest:
-        """Return a backup by id, the beginning of one, or txn; the newest for None or ``last``."""
+        """Return a backup by id, the beginning of one, or txn; the newest for None or ``last``.
+
+        `Corruption` if the newest cannot be read: an older one is taken only by whoever names it.
+        """
         if at is None or at == "last":
-            if self.complete:
-                return self.complete[-1]
-            raise MissingFile(f"there is no backup in {path}: {self._instead()}")
+            newest = self.newest_readable(path)
+            if later := max((name for name in self.damaged if name > newest.id), default=None):
+                raise Corruption(
+                    str(path / later / MANIFEST_NAME),
+                    f"it is the newest backup here; the newest that can be read is {newest.id}, take it by that name",
+                )
+            return newest
         if isinstance(at, bool) or not isinstance(at, (str, int)):
             raise RequestError(f"a backup is named by its id or its txn, not by {at!r}")
         text = str(at)
@@ -159,6 +165,12 @@ class Backups(msgspec.Struct, frozen=True):
             if name.startswith(text):
                 raise Corruption(str(path / name / MANIFEST_NAME), reason)
         raise RequestError(f"there is no backup {text} in {path}: {self._instead()}")
+
+    def newest_readable(self, path: Path) -> BackupManifest:
+        """Return the newest backup whose manifest can be read; `MissingFile` if there is none."""
+        if self.complete:
+            return self.complete[-1]
+        raise MissingFile(f"there is no backup in {path}: {self._instead()}")
 
     def _instead(self) -> str:
         if self.complete:

@@ -74,10 +74,10 @@ def restore(
 ) -> RestoreSummary:
     """Make a table of what a backup below `path` has: the newest, or the one of an id or txn `at`.
 
-    `of` is the table's name in the backup, if it is not `table`. With `in_place`, the table of that name is replaced,
-    in one step; what it held, and its history, is gone then. `source` is a database that this process has open, or the
-    root of a store that anybody may have open, not necessarily the one that was backed up. Without `check`, files are
-    compared with the manifest, and rows are not.
+    `of` is the table's name in the backup, if it is not `table`: no other is ever taken for it. With `in_place`, the
+    table of that name is replaced, in one step; what it held, and its history, is gone then. `source` is a database
+    that this process has open, or the root of a store that anybody may have open, not necessarily the one that was
+    backed up. Without `check`, files are compared with the manifest, and rows are not.
 
     Raises `TableExists` if there is such a table and `in_place` is not asked for; `MissingFile` or `Corruption`, with
     the file or backup, if something is missing or damaged; `ClockSkew` if the backup is from the future. In all these
@@ -87,7 +87,7 @@ def restore(
     place = Place.of(source)
     where = Path(path)
     manifest = list_backups(where).find(at, where)
-    saved = _choose(manifest, table, of)
+    saved = manifest.table(table if of is None else of)
     check_table_name(table)
     former = _former(place, table, in_place)
     metadata = saved.table_metadata(str(where / manifest.id))
@@ -129,13 +129,6 @@ def restore(
         bytes=sum(ref.bytes for ref in refs),
         seconds=time.monotonic() - began,
     )
-
-
-def _choose(manifest: BackupManifest, table: str, of: str | None) -> BackedUpTable:
-    if of is not None:
-        return manifest.table(of)
-    names = [one.name for one in manifest.tables]
-    return manifest.table(table if table in names else None)
 
 
 def _former(place: Place, table: str, in_place: bool) -> str | None:

@@ -198,7 +198,7 @@ def test_several_tables_are_of_one_moment_and_empty_ones_come_along(
     assert (len(other.table("empty").tablets()), other.table("empty").scan().count()) == (3, 0)
     with pytest.raises(ebla.CannotSplit, match="fixed"):
         other.table("empty").split(7)
-    with pytest.raises(ebla.RequestError, match="say which of empty, plain"):
+    with pytest.raises(ebla.RequestError, match="has no table 'something', it has empty, plain: say which"):
         restore(there, other, "something", spark=spark)
     assert restore(there, other, "something", of="plain", spark=spark).rows == 10
 
@@ -444,7 +444,23 @@ def test_what_is_missing_or_damaged_is_named_before_anything_changes(
     (there / first.id / MANIFEST_NAME).rename(there / "manifest")
     assert remove_unfinished(there, [first.id]) == []  # nobody knows what the later one needs
     (there / "manifest").rename(there / first.id / MANIFEST_NAME)
-    assert restore(there, other, "t", of="plain", spark=spark).backup == first.id
+    with pytest.raises(ebla.Corruption, match=f"the newest that can be read is {first.id}"):
+        restore(there, other, "t", of="plain", spark=spark)  # older rows than asked for would be a surprise
+    assert restore(there, other, "t", of="plain", at=first.id, spark=spark).backup == first.id
+    assert backup(db, "plain", there, since="last", spark=spark).base == first.id
+
+
+def test_a_table_is_never_replaced_by_another_that_is_alone_in_the_backup(
+    spark: SparkSession, db: ebla.Database, plain: ebla.Table, there: Path
+) -> None:
+    precious = db.create_table("precious", PLAIN)
+    precious.put({"n": 1, "v": "mine"})
+    backup(db, "plain", there, spark=spark)
+    for in_place, name in ((True, "precious"), (False, "misspelt")):
+        with pytest.raises(ebla.RequestError, match=f"has no table '{name}', it has plain: say which"):
+            restore(there, db, name, in_place=in_place, spark=spark)
+    assert rows(precious) == [{"n": 1, "v": "mine"}]
+    assert db.tables() == ["plain", "precious"]
 
 
 def test_a_restore_that_is_interrupted_changes_nothing(
