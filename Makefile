@@ -20,6 +20,8 @@ $(VENV)/.bench: $(VENV)/.dev
 demo: $(VENV)/.dev            ## a short story: ingest, read, correct, crash, recover
 	@$(BIN)/python -m ebla.demo
 
+# Tests start Python some hundred times: what was compiled is kept, also where that is not usual.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: check                   ## everything that must be true, in minutes
 	$(BIN)/python -m pytest -m "not soak" --numprocesses 2 --dist loadscope
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -36,7 +37,8 @@ def spark() -> SparkSession:
     from ebla.pipeline.session import session
 
     # Left running at the end: tests of the command line, in the same process, go on with it.
-    return session("local[2, 4]", "ebla tests", log_level="OFF", **{"spark.sql.shuffle.partitions": "2"})
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.python.daemon.module": "tests.support.spark_daemon"}
+    return session("local[2, 4]", "ebla tests", log_level="OFF", **settings)
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +53,12 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
         yield server
     finally:
         server.kill()
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what stays to the end: thousands of tests, and every module."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:

@@ -13,8 +13,9 @@ This package alone reads the environment (EBLA_STORE). It imports nothing of the
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -130,12 +131,18 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer does not e
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
     try:
-        code = app(args=arguments, prog_name="ebla", standalone_mode=False)
+        code = _commands()(args=arguments, prog_name="ebla", standalone_mode=False)
     except _UsageError as error:
         sys.exit(_usage_error(error))
     except typer.Abort:
         sys.exit(ExitCode.INTERRUPTED)
     sys.exit(code if isinstance(code, int) else ExitCode.FINE)
+
+
+@cache
+def _commands() -> Any:
+    """Return what reads the arguments; typer would make it anew for every line, which is most of the work."""
+    return typer.main.get_command(app)
 
 
 def _usage_error(error: Exception) -> int:
