@@ -245,6 +245,7 @@ def scan(
     ] = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="Largest key first.")] = False,
     row_format: Annotated[RowFormat, typer.Option("--format", help="How to print the rows.")] = RowFormat.table,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, as --format jsonl does.")] = False,
     store: StoreOption = None,
 ) -> None:
     """Print the rows of a table, or of a part of it, in the order of the key.
@@ -252,6 +253,8 @@ def scan(
     A KEY is the value of the first key column, or a JSON array of the first few, such as '["ada", "2026-01-01"]'.
     As a table at most 100 rows are shown unless there is a --limit. What jsonl and csv print, `ebla put` reads.
     """
+    if as_json:
+        row_format = RowFormat.jsonl
     with open_store(ctx, store) as db:
         target = db.table(table)
         schema = target.schema
@@ -283,6 +286,7 @@ def scan(
 ERASE_EXAMPLES = examples(
     "ebla erase users bob 2026-01-01",
     "ebla erase users ada 2026-01-01 --columns click:home",
+    "ebla erase people --prefix zoe",
     "ebla erase people --range a c",
 )
 
@@ -302,19 +306,25 @@ def erase(
             show_default=False,
         ),
     ] = None,
+    prefix: Annotated[
+        str | None,
+        typer.Option("--prefix", metavar="KEY", help="Erase all rows that scan --prefix shows.", show_default=False),
+    ] = None,
     store: StoreOption = None,
 ) -> None:
     """Erase a row, some columns of it, or a range of rows.
 
     To erase what is not there is fine. --as-of still shows erased rows while history is kept.
     """
-    if bool(key) == (key_range is not None):
-        raise ebla.RequestError("give a KEY or --range START STOP, one of the two")
-    if key_range is not None and columns is not None:
-        raise ebla.RequestError("--range erases whole rows: leave out --columns")
+    if bool(key) + (key_range is not None) + (prefix is not None) != 1:
+        raise ebla.RequestError("give a KEY, --range START STOP or --prefix KEY, one of the three")
+    if not key and columns is not None:
+        raise ebla.RequestError("--range and --prefix erase whole rows: leave out --columns")
     with open_store(ctx, store, write=True) as db:
         target = db.table(table)
-        if key_range is not None:
+        if prefix is not None:
+            txn = target.erase_range(prefix=bound_from_text(prefix, target.schema))
+        elif key_range is not None:
             start, stop = (bound_from_text(text, target.schema) if text else None for text in key_range)
             txn = target.erase_range(start, stop)
         else:

@@ -99,10 +99,15 @@ class Table:
             raise RequestError(f"columns is a list of names, such as [{columns!r}]")
         return self._writing.erase(rows, columns, wait)
 
-    def erase_range(self, start: object = None, stop: object = None, *, wait: Wait = "durable") -> int:
-        """Erase all rows from `start` up to and not including `stop`, in one step. Returns the txn."""
+    def erase_range(
+        self, start: object = None, stop: object = None, *, prefix: object = None, wait: Wait = "durable"
+    ) -> int:
+        """Erase all rows from `start` up to and not including `stop`, or all that `prefix` begins, in one step.
+
+        The three mean what they mean to `scan`. Returns the txn.
+        """
         self._check_writable(wait)
-        return self._writing.erase_range(self._range(start, stop, None), wait)
+        return self._writing.erase_range(self._range(start, stop, prefix), wait)
 
     # --- changes that depend on what was read ---
 

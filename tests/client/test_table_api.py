@@ -380,6 +380,10 @@ class TestScan:
         assert [row["day"] for row in users.scan(("ada", days[1]), ("bob",))] == days[1:]
         with pytest.raises(ebla.RequestError, match="either prefix"):
             users.scan(("a",), prefix=("b",))
+        users.erase_range(prefix=("bob",))
+        assert [row["user"] for row in users.scan()] == ["ada"] * 3 + ["bobby"] * 3
+        with pytest.raises(ebla.RequestError, match="either prefix"):
+            users.erase_range(("a",), prefix=("b",))
 
     def test_of_a_single_string_key_a_prefix_is_the_beginning_of_the_string(self, counts: ebla.Table) -> None:
         assert words(counts.scan(prefix="ba")) == ["banana"]
