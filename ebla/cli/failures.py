@@ -61,7 +61,7 @@ _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
     ),
     (errors.Unavailable, "try again"),
     (errors.OutcomeUnknown, "look whether it has happened before you repeat it"),
-    (errors.StoreNotFound, "check --store or EBLA_STORE; `ebla create` makes a store where there is none"),
+    (errors.StoreNotFound, "check --store or EBLA_STORE; `ebla create`, without a table, makes an empty store"),
     (errors.LogFailed, "free disk space or repair the disk, then run the command again"),
     (errors.FormatTooNew, "install the version of Ebla that wrote it, or a later one"),
     (errors.Corruption, "leave the directory as it is and see docs/operations.md"),

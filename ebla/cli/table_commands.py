@@ -27,6 +27,7 @@ from ebla.schema import GroupSchema
 CREATE_EXAMPLES = examples(
     "ebla create users --key user:string --key day:date32 --column name:string --column age:int32 \\\n"
     '    --group "events:families=click,view;max_versions=3" --split m',
+    "ebla create --store elsewhere",
     'echo \'{"key": {"id": "int64"}, "columns": {"title": "string"}}\' | ebla create notes --schema -',
 )
 
@@ -34,7 +35,9 @@ CREATE_EXAMPLES = examples(
 @guarded
 def create(
     ctx: typer.Context,
-    table: TableArgument,
+    table: Annotated[
+        str | None, typer.Argument(metavar="TABLE", help="Name of the table; without one, only the store is made.")
+    ] = None,
     key: Annotated[
         list[str] | None,
         typer.Option(
@@ -71,17 +74,25 @@ def create(
     ] = None,
     store: StoreOption = None,
 ) -> None:
-    """Create a table, and the store if there is none.
+    """Create a table, and the store if there is none; without a table, an empty store, to load or restore into.
 
     Types are Arrow's: int32, float64, string, binary, bool, date32, timestamp[us, tz=UTC], decimal128(10, 2),
     list<string>, struct<x: int32>. A KEY is the value of the first key column, or a JSON array such as
     '["m", "2026-01-01"]'.
     """
+    if table is None:
+        if key or column or group or split or schema:
+            raise ebla.RequestError("give the name of the table, before or after its columns: `ebla create TABLE ...`")
+        with open_store(ctx, store, write=True, create=True) as db:
+            write_line(f"the store at {db.path} is there, with {len(db.tables())} table(s)")
+        return
     splits: list[Any]
     if schema is not None:
         if key or column or group:
             raise ebla.RequestError("--schema stands alone: leave out --key, --column and --group, or put them into it")
         declared, splits = schema_from_json(_read(schema), schema)
+    elif not (column or group):
+        raise ebla.RequestError("a table needs columns: give --column NAME:TYPE, --group or --schema FILE")
     else:
         declared, splits = schema_from_options(key or [], column or [], group or []), []
     numbered = declared.number()

@@ -22,11 +22,24 @@ from ebla.tablet.identity import IDENTITY_NODE
 COORDINATION_FILE = "coordination.sqlite"
 ADDRESS_FILE = "coordination.address"
 STORE_DIRECTORIES = ("metadata", "fragments", "log")
+STORE_FILES = ("metadata/*/*.meta", "fragments/*/*.parquet", "log/*/*.log")
 
 
 def is_store(root: Path) -> bool:
     """Whether there is a store in a directory."""
     return (root / COORDINATION_FILE).exists() or (root / ADDRESS_FILE).exists()
+
+
+def no_store(root: Path) -> StoreError:
+    """Return what to raise where `is_store` is false: the path is wrong, or a store there has lost its service."""
+    if root.exists() and not root.is_dir():
+        return StoreNotFound(f"{root} is a file, not the directory of a store: check the path")
+    if any(next(root.glob(pattern), None) for pattern in STORE_FILES):
+        return MissingFile(
+            f"{root} has files of a store, but neither {COORDINATION_FILE} nor {ADDRESS_FILE}: "
+            "bring back the one that it had, from a copy"
+        )
+    return StoreNotFound(f"there is no store at {root}: check the path, or make one with ebla.open(path)")
 
 
 def connect_at(root: Path, clock: Clock, *, read_only: bool = False) -> CoordinationService:
@@ -57,7 +70,7 @@ def chosen_address(root: Path, given: str | None, *, may_create: bool) -> ZooKee
     """
     there = is_store(root)
     if not there and not may_create:
-        raise StoreNotFound(f"there is no store at {root}: check the path, or open it for writing to make one")
+        raise no_store(root)
     if root.exists() and not root.is_dir():
         raise StoreNotFound(f"{root} is a file, not the directory of a store")
     if not there and any((root / directory).is_dir() for directory in STORE_DIRECTORIES):

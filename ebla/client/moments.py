@@ -25,7 +25,7 @@ def txn_of(as_of: AsOf) -> int:
         since = moment - datetime(1970, 1, 1, tzinfo=UTC)
         return txn_at((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
     if isinstance(as_of, bool) or not isinstance(as_of, (int, np.integer)) or as_of < 0:
-        raise RequestError(f"as_of is a txn, a datetime, a snapshot or the name of one, not {as_of!r}")
+        raise RequestError(f"as_of is a txn, a datetime, a snapshot or the name of one that is held, not {as_of!r}")
     return int(as_of)
 
 

@@ -11,11 +11,10 @@ import dataclasses
 import os
 from pathlib import Path
 
-from ebla.client.coordination_place import connect_at, is_store
+from ebla.client.coordination_place import connect_at, is_store, no_store
 from ebla.client.database import new_id
 from ebla.client.owning import owning
 from ebla.clock import SystemClock
-from ebla.errors import StoreNotFound
 from ebla.metadata.directory import TableDirectory
 from ebla.storage.files import LocalFiles
 from ebla.tablet.open_metadata import open_metadata
@@ -51,5 +50,5 @@ def repair(path: str | os.PathLike[str], *, dry_run: bool = True) -> VerifyRepor
 def _root(path: str | os.PathLike[str]) -> Path:
     root = Path(path)
     if not is_store(root):
-        raise StoreNotFound(f"there is no store at {root}: check the path")
+        raise no_store(root)
     return root

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ebla.client.bulk import begin_job_at, commit_bulk_at, end_job_at, order_at
-from ebla.client.coordination_place import connect_at, is_store
+from ebla.client.coordination_place import connect_at, is_store, no_store
 from ebla.client.database import Database, new_id
 from ebla.client.database import open as open_database
 from ebla.clock import SystemClock
 from ebla.coordination.service import CoordinationService
-from ebla.errors import Closed, RequestError, StoreLocked, StoreNotFound, Unavailable, UnknownTable
+from ebla.errors import Closed, RequestError, StoreLocked, Unavailable, UnknownTable
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.schema import Schema
@@ -54,7 +54,7 @@ class Place:
             raise RequestError(f"give an open database or the directory of a store, not {type(given).__name__}")
         root = Path(given)
         if not is_store(root):
-            raise StoreNotFound(f"there is no store at {root}: check the path, or open it with ebla.open to make one")
+            raise no_store(root)
         return cls(root)
 
     # --- METADATA ---

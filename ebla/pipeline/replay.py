@@ -18,10 +18,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from ebla.client.coordination_place import is_store
+from ebla.client.coordination_place import is_store, no_store
 from ebla.client.database import Database
 from ebla.client.owning import owning
-from ebla.errors import RequestError, StoreNotFound
+from ebla.errors import RequestError
 from ebla.pipeline.failures import unwrapping
 from ebla.pipeline.progress import Report, watched
 from ebla.pipeline.replay_job import LogReplay, ReplaySummary, Sorters
@@ -70,7 +70,7 @@ def replay_with(
         raise RequestError(f"portions is a number from 1 on, not {portions!r}")
     path = Path(root).absolute()
     if not is_store(path):
-        raise StoreNotFound(f"there is no store at {root}: check the path")
+        raise no_store(path)
     with owning(path) as owned:
         summary = LogReplay(owned, str(path), progress).run(start, portions)
     return replace(summary, seconds=time.monotonic() - began)

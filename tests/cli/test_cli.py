@@ -107,6 +107,22 @@ def test_dropped_table_is_gone_and_needs_a_yes(users: Cli) -> None:
     assert "ebla create" in users.fine("tables").out
 
 
+def test_create_without_a_table_makes_an_empty_store(cli: Cli) -> None:
+    assert "`ebla create`, without a table, makes an empty store" in cli.fails(ExitCode.STORE, "tables")
+    assert "with 0 table(s)" in cli.fine("create").out
+    assert json.loads(cli.fine("tables", "--json").out) == []
+    cli.fine("create", "t", "--column", "a:int32")
+    assert "with 1 table(s)" in cli.fine("create").out  # what is there stays
+
+
+@pytest.mark.parametrize("command", ["tables", "scan users", "put users {}", "verify", "compact --spark"])
+def test_a_store_that_lost_its_coordination_file_is_not_said_to_be_none(users: Cli, command: str) -> None:
+    (Path(users.store) / "coordination.sqlite").unlink()
+    line = users.fails(ExitCode.STORE, *command.split())
+    assert "has files of a store, but neither coordination.sqlite nor coordination.address: bring back" in line
+    assert "ebla create" not in line
+
+
 def test_stats_are_told_for_store_and_table(users: Cli) -> None:
     assert isinstance(json.loads(users.fine("stats", "--json").out), dict)
     assert isinstance(json.loads(users.fine("stats", "users", "--json").out), dict)
@@ -239,15 +255,23 @@ def test_erase_takes_a_row_some_columns_or_a_range(users: Cli) -> None:
     users.fine("erase", "users", "ada", "2026-01-01")
     users.fine("erase", "users", "nobody", "2026-01-01")
     assert [row["user"] for row in users.scan("users")] == ["bob", "zoe"]
+    users.fine("erase", "users", "--prefix", "zo")  # a prefix of a composite key is whole columns
     users.fine("erase", "users", "--range", "a", "c")
     assert [row["user"] for row in users.scan("users")] == ["zoe"]
     users.fine("erase", "users", "--range", '["zoe", "2026-01-03"]', "")
     assert [row["user"] for row in users.scan("users")] == ["zoe"]
+    users.fine("put", "users", '{"user": "zoey", "day": "2026-01-01"}')
+    users.fine("erase", "users", "--prefix", "zoe")
+    assert [row["user"] for row in users.scan("users")] == ["zoey"]
     users.fine("erase", "users", "--range", "", "")
     assert users.scan("users") == []
 
 
 # --- scan ----------------------------------------------------------------------------------------
+
+
+def test_scan_prints_json_lines_when_json_is_asked_for(users: Cli) -> None:
+    assert users.fine("scan", "users", "--json").out == users.fine("scan", "users", "--format", "jsonl").out
 
 
 def test_scan_takes_a_part_of_the_table(users: Cli) -> None:
@@ -367,11 +391,14 @@ def test_get_of_no_row_leaves_with_1(users: Cli) -> None:
         ("put users --file bad.csv --format jsonl", "bad.csv line 1 is not a JSON object"),
         ("put users --file - --format parquet", "pipe"),
         ("erase users", "--range"),
-        ("erase users ada 2026-01-01 --range a b", "one of the two"),
+        ("erase users ada 2026-01-01 --range a b", "one of the three"),
+        ("erase users ada 2026-01-01 --prefix a", "one of the three"),
+        ("erase users --prefix ada --columns name", "leave out --columns"),
+        ("create --column a:int32", "give the name of the table"),
         ("erase users --range a b --columns name", "leave out --columns"),
         ("create users --column a:int32", "already"),
         ("create META --column a:int32", "system table"),
-        ("create t", "at least one group"),
+        ("create t", "--column NAME:TYPE"),
         ("create t --column a:int33", "unknown type 'int33'"),
         ("create t --column a", "name:type"),
         ("create t --group g", "--group"),
