@@ -42,12 +42,13 @@ def no_store(root: Path) -> StoreError:
     return StoreNotFound(f"there is no store at {root}: check the path, or make one with ebla.open(path)")
 
 
-def connect_at(root: Path, clock: Clock, *, read_only: bool = False) -> CoordinationService:
-    """Connect to the service of a store that is there."""
+def connect_at(root: Path, clock: Clock, *, read_only: bool = False, is_lasting: bool = True) -> CoordinationService:
+    """Connect to the service of a store that is there; what need not outlive the machine need not be `is_lasting`."""
     address = recorded_address(root)
     if address is not None:
         return connect(address, clock, read_only=read_only)
-    return SqliteCoordination(root / COORDINATION_FILE, clock, read_only=read_only, create=False)
+    file = root / COORDINATION_FILE
+    return SqliteCoordination(file, clock, read_only=read_only, create=False, is_lasting=is_lasting)
 
 
 def recorded_address(root: Path) -> ZooKeeperAddress | None:

@@ -68,13 +68,16 @@ class SqliteCoordination(CoordinationService):
         *,
         read_only: bool = False,
         create: bool = True,
+        is_lasting: bool = True,
         busy_seconds: float = 10.0,
         poll_seconds: float = 0.05,
     ) -> None:
         """Open the file, making it first if it is missing and may be made.
 
         `StoreNotFound` if it is missing and `create` is false or `read_only` is true; `Corruption` if it is not what it
-        should be. `busy_seconds` bounds the wait for other processes' writes, `poll_seconds` how late a watch is.
+        should be. What is written outlives every process; and the machine, too, unless `is_lasting` is false, which
+        saves the wait for the disk. `busy_seconds` bounds the wait for other processes' writes, `poll_seconds` how late
+        a watch is.
         """
         self._file = Path(path).absolute()
         self._clock = clock
@@ -96,7 +99,8 @@ class SqliteCoordination(CoordinationService):
                 if not read_only:
                     self._writer = connect(self._file, busy_seconds, "mode=rw")
                     undo.callback(self._writer.close)
-                    self._writer.execute("PRAGMA synchronous = FULL")
+                    # In either case the file stays whole, and a commit that is synced brings those before it along.
+                    self._writer.execute(f"PRAGMA synchronous = {'FULL' if is_lasting else 'NORMAL'}")
                 self._reader = self._open_reader()
                 undo.callback(self._reader.close)
             except sqlite3.Error as error:
@@ -122,7 +126,7 @@ class SqliteCoordination(CoordinationService):
         return Node(value, version)
 
     def multi(self, operations: Sequence[Operation]) -> builtins.list[int | None]:
-        """Do all of the operations in one transaction, synced before it returns."""
+        """Do all of the operations in one transaction, synced before it returns if it is to be lasting."""
         if not operations:
             raise InvalidNode("a multi needs at least one operation")
         for operation in operations:

@@ -1,40 +1,35 @@
 """Capturing tables at one moment: what METADATA names and what is only in memory, held while it is copied.
 
     a database open for writing here    flush -> [commit lock] txn and views -> pin and files held in this process
-    any other                           read-only open -> pin by name, files by intents, for whoever has it open
+    any other                           read-only open -> pin and files held by name, for whoever has it open
 
 A captured view has all that was committed up to its txn, and nothing later. Nothing else is held: writes, flushes,
 compactions, splits and garbage go on beside it. What was held is let go when the block is left, in whatever way; if the
-process is killed, by the next capture of the same store that finds nobody behind it.
+process is killed, it expires (`keeping`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from ebla.client.coordination_place import connect_at
 from ebla.client.database import Database
 from ebla.client.database import open as open_database
-from ebla.clock import Clock, SystemClock
-from ebla.coordination.service import CoordinationService
-from ebla.errors import EblaError, StoreLocked, Unavailable
+from ebla.client.keeping import begin, end
+from ebla.clock import SystemClock
+from ebla.errors import Unavailable
 from ebla.metadata.changes import Change, RangeErase, TabletAt, update
 from ebla.metadata.table_metadata import FragmentRef, RangeErasure, TableMetadata
 from ebla.pipeline.location import store_of
 from ebla.pipeline.place import Place
 from ebla.ranges import KeyRange
 from ebla.settings import Settings
-from ebla.storage.files import FileLock, Files, LocalFiles
+from ebla.storage.files import Files
 from ebla.tablet.bulk import add_references
-from ebla.tablet.bulk_jobs import begin_hold, end_hold, list_intents
+from ebla.tablet.horizon import Horizon
 from ebla.tablet.identity import read_identity
-from ebla.tablet.pins import Pins
 from ebla.tablet.serialize import reference_to, write_blocks
 from ebla.tablet.table_state import TableState
 from ebla.tablet.view import TableView
@@ -43,13 +38,6 @@ __all__ = ["Capture", "captured", "with_memory"]
 
 ATTEMPTS_MAX = 60
 PAUSE_SECONDS = 0.02
-# What a process that was killed has held is let go after this in any case, but for its pin.
-HOLD_EXPIRES_SECONDS = 86_400.0
-PREFIX = "backup-"
-
-# No other: people name snapshots as they like, and these must not be taken for ours.
-_NAME = re.compile(PREFIX + r"\d{8}T\d{9}-[0-9a-f]{8}")
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +61,7 @@ def captured(source: Database | str | os.PathLike[str], tables: Sequence[str] | 
         with _captured_here(source, tables) as found:
             yield found
     else:
-        with _captured_elsewhere(place.root, tables, PREFIX + name) as found:
+        with _captured_elsewhere(place.root, tables, name) as found:
             yield found
 
 
@@ -105,7 +93,6 @@ def _files(views: Sequence[TableView]) -> set[str]:
 def _captured_here(database: Database, tables: Sequence[str] | None) -> Iterator[Capture]:
     store = store_of(database)
     clock = SystemClock()
-    _Hold(database._coordination, store.files, clock).remove_stale()
     states = _states(database, tables)
     for state in states:
         if not state.is_offline:
@@ -151,10 +138,6 @@ def _too_fast() -> Unavailable:
 def _captured_elsewhere(root: str, tables: Sequence[str] | None, name: str) -> Iterator[Capture]:
     clock = SystemClock()
     with contextlib.ExitStack() as held:
-        coordination = held.enter_context(connect_at(Path(root), clock))
-        hold = _Hold(coordination, LocalFiles(root), clock)
-        hold.remove_stale()
-        held.enter_context(hold.locked(name))
         for attempt in range(ATTEMPTS_MAX):
             if attempt:
                 clock.sleep(PAUSE_SECONDS)
@@ -167,71 +150,19 @@ def _captured_elsewhere(root: str, tables: Sequence[str] | None, name: str) -> I
                 txn, views = store.sequencer.committed, [state.view for state in states]
                 if not all(_is_within(view, txn) for view in views):
                     continue
-                trying.callback(hold.release, name)
-                hold.hold(name, txn, _files(views))
+                trying.callback(end, begin(root, "backup", name, txn, _files(views)))
                 # Asked after all of it is held: from here on neither files nor history go.
+                is_before = txn < Horizon(database._coordination).read()
                 current = [store.metadata.refresh(view.metadata.table_id) for view in views]
                 floors = [state.floor_txn for one in current for tablet in one.tablets for state in tablet.groups]
-                if not _are_named(views, store.metadata.read) or any(floor > txn for floor in floors):
+                if is_before or not _are_named(views, store.metadata.read) or any(floor > txn for floor in floors):
                     continue
+                store_id = read_identity(database._coordination).cluster
                 held.push(trying.pop_all())
                 break
         else:
             raise _too_fast()
-        yield Capture(read_identity(coordination).cluster, txn, {s.name: v for s, v in zip(states, views, strict=True)})
-
-
-class _Hold:
-    """Pins and intents in the coordination service, and a lock by which others see that somebody is behind them."""
-
-    def __init__(self, coordination: CoordinationService, files: Files, clock: Clock) -> None:
-        self._coordination = coordination
-        self._files = files
-        self._clock = clock
-        self._pins = Pins(coordination, clock)
-
-    @contextlib.contextmanager
-    def locked(self, name: str) -> Iterator[None]:
-        lock = self._files.lock(_lock_path(name))
-        try:
-            yield
-        finally:
-            self._unlock(name, lock)
-
-    def hold(self, name: str, txn: int, files: set[str]) -> None:
-        self._pins.pin(name, txn)
-        for directory in sorted({file.rpartition("/")[0] for file in files}):
-            table_id = directory.rpartition("/")[2]
-            begin_hold(self._coordination, self._clock, name, table_id, HOLD_EXPIRES_SECONDS)
-
-    def release(self, name: str) -> None:
-        try:
-            self._pins.release(name)
-            end_hold(self._coordination, name)
-        except EblaError as error:
-            _log.warning("the snapshot %s could not be released: %s: release it with `ebla snapshots`", name, error)
-
-    def remove_stale(self) -> None:
-        """Let go of what processes have held that are gone."""
-        names = {pin.name for pin in self._pins.all()} | {
-            intent.job.rpartition(".")[0] for intent in list_intents(self._coordination)
-        }
-        for name in sorted(name for name in names if _NAME.fullmatch(name)):
-            with contextlib.suppress(StoreLocked):
-                lock = self._files.lock(_lock_path(name))
-                try:
-                    self.release(name)
-                finally:
-                    self._unlock(name, lock)
-
-    def _unlock(self, name: str, lock: FileLock) -> None:
-        with contextlib.suppress(OSError):
-            self._files.delete(_lock_path(name))
-        lock.release()
-
-
-def _lock_path(name: str) -> str:
-    return f"bulk/{name}.lock"
+        yield Capture(store_id, txn, {s.name: v for s, v in zip(states, views, strict=True)})
 
 
 # --- what is in memory ---------------------------------------------------------------------------

@@ -31,9 +31,9 @@ from ebla.clock import SystemClock, txn_at
 from ebla.errors import RequestError
 from ebla.pipeline.change_plan import check_since, steps, touched_rows
 from ebla.pipeline.compare import rows_at, rows_since, were_there
-from ebla.pipeline.holding import Holding
+from ebla.pipeline.holding import Holding, Needs, held_plan
 from ebla.pipeline.location import store_of
-from ebla.pipeline.sections import ScanArguments, Target, opened, range_asked, rest_of, resumed, target_of
+from ebla.pipeline.sections import ScanArguments, Target, range_asked, rest_of, resumed, target_of
 from ebla.pipeline.session import active_session, session
 from ebla.pipeline.types import spark_schema
 from ebla.pipeline.worker import numbers_of
@@ -98,7 +98,10 @@ def changes(
     if asked.get("as_of") is not None:
         raise RequestError("changes have two ends: give since and until, not as_of")
     holding = Holding()
-    with opened(source) as database:
+    cores = spark.sparkContext.defaultParallelism
+
+    def plan(database: Database) -> tuple[tuple[Projection, list[Portion]], Needs]:
+        nonlocal since, until
         store = store_of(database)
         state = store.table(table)
         key_range = range_asked(state, asked.get("start"), asked.get("stop"), asked.get("prefix"))
@@ -106,15 +109,22 @@ def changes(
         first = txn_of(since) if until is not None else txn_since(since, target.as_of)
         if first > target.as_of:
             raise RequestError(f"since ({first}) is later than until ({target.as_of}): exchange them")
+        if database is source:
+            since, until = first, target.as_of  # another plan, if there has to be one, is of the same moments
         if store.is_writable:
             holding.hold(store, first or target.as_of)
-        try:
-            projection = state.projection(target.columns)
-            cores = spark.sparkContext.defaultParallelism
-            portions = plan_changes(state, target, first, key_range, before=before, cores=cores)
-        except BaseException:
-            holding.release()
-            raise
+        projection = state.projection(target.columns)
+        portions = plan_changes(state, target, first, key_range, before=before, cores=cores)
+        groups = tuple(group.id for group in projection.groups)
+        is_fixed = bool(first) or until is not None
+        needs = Needs("changes", state, first or target.as_of, groups, key_range, is_fixed=is_fixed)
+        return (projection, portions), needs
+
+    try:
+        projection, portions = held_plan(source, holding, plan)
+    except BaseException:
+        holding.release()
+        raise
     schema = change_schema(projection, before)
     own = holding.given_to(spark)
     if not portions:

@@ -5,11 +5,15 @@
         EblaReader.partitions()  one partition for each section        with a schema of its own: planned again, same txn
         EblaReader.read()        the engine's merge, over Arrow, in exactly the columns and types that Spark expects
 
+The snapshot is held from the load on, and for as long as tasks read it (`keeping`): no process sees the DataFrame end.
+Held are all loads of a minute by one pin, which expires some minutes after the last task.
+
 This way every row goes through a Python task. `ebla.pipeline.scan` lets Spark read clean files by itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,9 +25,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ebla.client.database import open as open_database
-from ebla.errors import InvalidBatch, RequestError, UnknownTable
+from ebla.client.keeping import share
+from ebla.errors import EblaError, InvalidBatch, RequestError, UnknownTable
 from ebla.pipeline.datasource_options import ReadOptions, key_from_text
 from ebla.pipeline.failures import plain_errors, told_plainly
+from ebla.pipeline.holding import SharedHolding
 from ebla.pipeline.plan import Section
 from ebla.pipeline.sections import SectionPlan, Target, plan_scan, read_section
 from ebla.pipeline.types import spark_schema
@@ -56,20 +62,27 @@ class Pinned:
 
 def pin(options: ReadOptions) -> Pinned:
     """Fix the snapshot of a load: the newest that is there, unless the options name one."""
-    with open_database(options.address.root, read_only=True) as database:
-        schema = database.table(options.address.table).schema
-        plan = plan_scan(
-            database,
-            options.address.table,
-            columns=options.columns,
-            start=key_from_text(options.start, schema),
-            stop=key_from_text(options.stop, schema),
-            prefix=key_from_text(options.prefix, schema),
-            as_of=options.as_of,
-            cores=os.cpu_count() or 1,
-            native=False,
-        )
-    return Pinned(options, plan)
+    root, table = options.address.root, options.address.table
+    texts = (options.start, options.stop, options.prefix)
+    start = stop = prefix = None
+    if any(text is not None for text in texts):
+        with open_database(root, read_only=True) as database:
+            schema = database.table(table).schema
+            start, stop, prefix = (key_from_text(text, schema) for text in texts)
+    holding = SharedHolding()
+    plan = plan_scan(
+        root,
+        table,
+        columns=options.columns,
+        start=start,
+        stop=stop,
+        prefix=prefix,
+        as_of=options.as_of,
+        cores=os.cpu_count() or 1,
+        native=False,
+        holding=holding,
+    )
+    return Pinned(options, replace(plan, target=replace(plan.target, held=holding.held)))
 
 
 class SectionPartition(InputPartition):
@@ -102,7 +115,15 @@ class EblaReader(DataSourceReader):
     @told_plainly
     def partitions(self) -> Sequence[InputPartition]:
         """Return a partition for each section; one without if there is nothing to read."""
+        self._hold()
         return [SectionPartition(section) for section in self._sections] or [SectionPartition(None)]
+
+    def _hold(self) -> None:
+        """Hold the snapshot once more if the load was made a while ago: nobody may have used it since."""
+        held = self._target.held
+        if held is not None and held.is_due:
+            with contextlib.suppress(EblaError):  # then it is there as long as history lasts
+                self._target = replace(self._target, held=share(held.root, self._target.as_of))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a section."""

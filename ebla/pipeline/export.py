@@ -52,6 +52,7 @@ from ebla.pipeline.export_manifest import (
     write_manifest,
 )
 from ebla.pipeline.failures import unwrapping
+from ebla.pipeline.holding import Holding
 from ebla.pipeline.progress import JobProgress, Report, watched
 from ebla.pipeline.scan import frame_of
 from ebla.pipeline.sections import ScanArguments, SectionPlan, plan_scan
@@ -120,8 +121,9 @@ def export(
     target = check_target(path, root, overwrite=overwrite)
     if spark is None:
         spark = session()
-    with unwrapping():
-        planned = plan_scan(source, table, cores=spark.sparkContext.defaultParallelism, **asked)
+    with unwrapping(), Holding() as holding:
+        cores = spark.sparkContext.defaultParallelism
+        planned = plan_scan(source, table, cores=cores, holding=holding, what="export", **asked)
         with warnings.catch_warnings():
             # PySpark warns that pandas 3 is new to it. Only Arrow is moved here.
             warnings.simplefilter("ignore", FutureWarning)

@@ -39,6 +39,7 @@ from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.candidates import Candidates
 from ebla.tablet.garbage import METADATA, GarbageReport, Seen, sum_up
 from ebla.tablet.nursery import FRAGMENTS
+from ebla.tablet.pins import Pins
 from ebla.tablet.sweep_job import SWEEP_MAX, PrepareSweep, Sweep, SweepResult, SweepTerms
 
 __all__ = ["GarbageReport", "gc"]
@@ -83,10 +84,11 @@ class _Round:
         now = terms.now_microseconds
         with self.place.coordination() as coordination:
             prefixes = tuple(one.prefix for one in list_intents(coordination) if one.expires_microseconds > now)
+            held = Pins(coordination, SystemClock()).files()
         seen = self._seen()
         with self.place.coordination() as coordination:
             before, version = Candidates(coordination, LocalFiles(self.place.root)).read()
-        report, verdict = sum_up(seen, frozenset(terms.young), prefixes, before, now, terms.age_microseconds)
+        report, verdict = sum_up(seen, frozenset(terms.young), held, prefixes, before, now, terms.age_microseconds)
         if dry_run:
             return report
         if self.report is not None:

@@ -9,7 +9,6 @@ merged them. All of it is about right, to a few thousandths of a file.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections import defaultdict
@@ -20,13 +19,13 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from ebla.client.database import TABLETS_MAX, Database
-from ebla.client.database import open as open_database
 from ebla.clock import txn_at
 from ebla.errors import RequestError
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import FragmentRef, TabletMetadata
 from ebla.pipeline.failures import unwrapping
 from ebla.pipeline.histogram import Mark, Marks, pieces_by_bytes, pieces_by_count
+from ebla.pipeline.holding import Holding, Needs, held_plan
 from ebla.pipeline.load_columns import columns_of, prepare, without_corrupt
 from ebla.pipeline.load_plan import ROW_BYTES, input_bytes, key_columns, sample_fraction, sample_rows
 from ebla.pipeline.location import TASK_SETTINGS, store_of
@@ -37,7 +36,7 @@ from ebla.schema import TableSchema
 from ebla.settings import MIB, Settings
 from ebla.tablet.table_state import TableState
 
-__all__ = ["RECENT_SECONDS", "KeySurvey", "check_number", "check_target", "key_of", "reading", "sampled"]
+__all__ = ["RECENT_SECONDS", "KeySurvey", "check_number", "check_target", "key_of", "sampled", "survey_of"]
 
 RECENT_SECONDS = 3_600.0
 # About so many marks in all, and of each file at least and at most.
@@ -63,18 +62,24 @@ def check_number(name: str, value: object, low: int, high: int) -> None:
         raise RequestError(f"{name} is a whole number from {low} to {high}, not {value!r}")
 
 
-@contextlib.contextmanager
-def reading(source: Database | str | os.PathLike[str]) -> Iterator[Database]:
-    """Lend a database to read from, whoever has the store open."""
-    if isinstance(source, Database):
-        yield source
-        return
-    with open_database(source, read_only=True, settings=TASK_SETTINGS) as database:
-        yield database
+def survey_of(
+    source: Database | str | os.PathLike[str], table: str, recent_seconds: float, holding: Holding
+) -> KeySurvey:
+    """Begin to survey a table of a database, or of a store that anybody may have open; its files are held."""
+
+    def plan(database: Database) -> tuple[KeySurvey, Needs]:
+        found = KeySurvey(database, table, recent_seconds)
+        store = store_of(database)
+        files = frozenset(shared.ref.file for shared in found.files)
+        if store.is_writable:
+            holding.hold_files(store, files)  # a compaction may replace them meanwhile
+        return found, Needs("stats", found.state, store.sequencer.committed, (), files=files, is_fixed=True)
+
+    return held_plan(source, holding, plan, TASK_SETTINGS)
 
 
 class KeySurvey:
-    """A table at one moment, and the marks of all its records."""
+    """A table at one moment, and the marks of all its records. Whoever makes one holds its files while it looks."""
 
     def __init__(self, database: Database, table: str, recent_seconds: float) -> None:
         self._database = database
@@ -107,13 +112,8 @@ class KeySurvey:
         marks_max = max(4 * sharers, MARKS_MIN, min(MARKS_MAX, MARKS_ALL // len(self.files)))
         task = StatsTask(str(self._database.path.absolute()), _portions(self.files), marks_max, self._recent_txn)
         count = len(task.portions)
-        # A compaction may replace them meanwhile.
-        let_go = store_of(self._database).hold_files(shared.ref.file for shared in self.files)
-        try:
-            with unwrapping(), watched(spark, f"ebla-stats-{time.time_ns()}", "looking", report):
-                rows = spark.range(0, count, 1, count).mapInArrow(task.attempt, RESULT_SCHEMA).collect()
-        finally:
-            let_go()
+        with unwrapping(), watched(spark, f"ebla-stats-{time.time_ns()}", "looking", report):
+            rows = spark.range(0, count, 1, count).mapInArrow(task.attempt, RESULT_SCHEMA).collect()
         for row in rows:
             yield from decode_marks(bytes(row["marks"]))
 

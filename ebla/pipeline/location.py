@@ -14,15 +14,16 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from ebla.client.database import Database
 from ebla.client.database import open as open_database
-from ebla.errors import UnknownTable
+from ebla.errors import RequestError, UnknownTable
 from ebla.settings import MIB, Settings
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
 
-__all__ = ["TASK_SETTINGS", "forget", "open_at", "reading", "store_of", "table_by_id"]
+__all__ = ["TASK_SETTINGS", "forget", "open_at", "opened", "reading", "store_of", "table_by_id"]
 
 # Every core of a machine may run a task, each with a store of its own.
 TASK_SETTINGS = Settings(block_cache_bytes=16 * MIB, row_cache_bytes=MIB, scan_threads=1, recent_row_slots=1 << 10)
@@ -107,6 +108,19 @@ def open_at(root: str, at_least_txn: int) -> Database:
     """
     with reading(root, at_least_txn) as database:
         return database
+
+
+@contextmanager
+def opened(source: Database | str | os.PathLike[str], settings: Settings | None = None) -> Iterator[Database]:
+    """Lend the database given, or a read-only open of the store at a root, as it is now."""
+    if isinstance(source, Database):
+        yield source
+        return
+    if not isinstance(source, (str, os.PathLike)):
+        raise RequestError(f"give an open database or the path of a store, not {type(source).__name__}")
+    # Opened anew, and not taken from this process's opens: a plan is made of the newest that is there.
+    with open_database(Path(source), read_only=True, settings=settings) as database:
+        yield database
 
 
 def forget(root: str) -> None:

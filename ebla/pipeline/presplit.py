@@ -17,8 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from ebla.client.database import Database
 from ebla.client.database import open as open_database
 from ebla.errors import ReadOnly, RequestError
-from ebla.pipeline.key_survey import RECENT_SECONDS, KeySurvey, check_target, key_of, reading, sampled
-from ebla.pipeline.location import store_of
+from ebla.pipeline.holding import Holding
+from ebla.pipeline.key_survey import RECENT_SECONDS, check_target, key_of, sampled, survey_of
+from ebla.pipeline.location import TASK_SETTINGS, opened, store_of
 from ebla.pipeline.place import Place
 from ebla.pipeline.progress import Report
 
@@ -64,8 +65,8 @@ def presplit(
     Place.of(source)
     if frame is not None:
         spark = spark or frame.sparkSession
-    with reading(source) if dry_run else _writing(source) as database:
-        found = KeySurvey(database, table, RECENT_SECONDS)
+    with opened(source, TASK_SETTINGS) if dry_run else _writing(source) as database, Holding() as holding:
+        found = survey_of(database, table, RECENT_SECONDS, holding)
         found.look(spark, progress, sampled(frame, found.schema, tablets))
         rows = found.splits(tablets, tablet_bytes)
         if not dry_run:

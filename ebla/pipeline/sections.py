@@ -16,19 +16,18 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
 
 import pyarrow as pa
 
 from ebla.client.database import Database
-from ebla.client.database import open as open_database
+from ebla.client.keeping import Held, kept
 from ebla.client.moments import AsOf, txn_of
 from ebla.errors import EblaError, HistoryGone, MissingFile, RequestError, SchemaChanged, UnknownTable
 from ebla.keys import KeyCodec
 from ebla.metadata.restoring import pack_metadata
 from ebla.metadata.table_metadata import TableMetadata
-from ebla.pipeline.holding import Holding
+from ebla.pipeline.holding import Holding, Needs, held_plan
 from ebla.pipeline.layers import Layers, lay, rows_from_stream
 from ebla.pipeline.location import forget, reading, store_of, table_by_id
 from ebla.pipeline.plan import Limits, ScanPlan, Section, make_plan
@@ -48,7 +47,6 @@ __all__ = [
     "ScanArguments",
     "SectionPlan",
     "Target",
-    "opened",
     "plan_scan",
     "plan_value",
     "range_asked",
@@ -80,6 +78,8 @@ class Target:
     at_least_txn: int
     # METADATA, packed, of a table that no store has: its files are below `root`.
     value: bytes | None = None
+    # What tasks renew while they read. Of other jobs the driver does.
+    held: Held | None = None
 
 
 class ScanArguments(TypedDict, total=False):
@@ -123,16 +123,19 @@ def plan_scan(
     limits: Limits = Limits(),  # noqa: B008 - frozen
     native: bool = True,
     holding: Holding | None = None,
+    what: str = "scan",
     **asked: Unpack[ScanArguments],
 ) -> SectionPlan:
     """Plan a scan; with `native`, what Spark's own reader can read is left to it, else `read_section` gives every row.
 
     `source` is a database that this process has open, or the root of a store; `asked` are arguments of ``table.scan``.
-    `holding` is given what the scan needs to be there, as far as this process can keep it.
+    `holding` is given what the scan needs to be there, for a job that others know as `what`.
     Raises `StoreNotFound`, `UnknownTable`, `UnknownColumn` or another `RequestError`, as ``table.scan`` does.
     """
     columns, as_of = asked.get("columns"), asked.get("as_of")
-    with opened(source) as database:
+
+    def plan(database: Database) -> tuple[SectionPlan, Needs]:
+        nonlocal as_of
         store = store_of(database)
         state = store.table(table)
         projection = state.projection(columns)
@@ -140,11 +143,17 @@ def plan_scan(
         if as_of is None:
             _flush_much(store, state)
         target = target_of(database, state, table, columns, as_of)
-        txn = target.as_of
+        if database is source:
+            as_of = target.as_of  # another plan, if there has to be one, is of the same moment
         if holding is not None and store.is_writable:
-            holding.hold(store, txn)
-        groups = [group.id for group in projection.groups if native and _reads_natively(group, projection)]
-        return _planned(store, state, target, projection, key_range, groups, cores, limits, holding)
+            holding.hold(store, target.as_of)
+        natives = [group.id for group in projection.groups if native and _reads_natively(group, projection)]
+        planned = _planned(store, state, target, projection, key_range, natives, cores, limits, holding)
+        files = frozenset(file for read in planned.plan.clean for file in read.files)
+        groups = tuple(group.id for group in projection.groups)
+        return planned, Needs(what, state, target.as_of, groups, key_range, files, is_fixed=as_of is not None)
+
+    return held_plan(source, holding, plan)
 
 
 def plan_value(root: str, metadata: TableMetadata, as_of: int, *, cores: int = 1) -> SectionPlan:
@@ -192,19 +201,6 @@ def target_of(
         as_of=txn,
         at_least_txn=seen,
     )
-
-
-@contextmanager
-def opened(source: Database | str | os.PathLike[str]) -> Iterator[Database]:
-    """Lend the database given, or a read-only open of the store at a root."""
-    if isinstance(source, Database):
-        yield source
-        return
-    if not isinstance(source, (str, os.PathLike)):
-        raise RequestError(f"give an open database or the path of a store, not {type(source).__name__}")
-    # Opened anew, and not taken from this process's opens: a plan is made of the newest that is there.
-    with open_database(Path(source), read_only=True) as database:
-        yield database
 
 
 def range_asked(state: TableState, start: object, stop: object, prefix: object) -> KeyRange:
@@ -274,22 +270,25 @@ def resumed(
     read: Callable[[TabletStore, TableState, Target, Left], Iterator[tuple[pa.Table, Left]]],
 ) -> Iterator[pa.RecordBatch]:
     """Yield what `read` gives of what is left to be read, from where it was if the open has to be renewed."""
-    for is_last_attempt in (False, True):
+    is_last_attempt = False
+    while True:
         try:
-            with _reached(target) as (store, table):
+            with kept(target.held), _reached(target) as (store, table):
                 if table.view.schema.version != target.schema_version:
                     raise SchemaChanged(
                         f"the schema of {target.table!r} was changed since the scan was planned: plan anew"
                     )
                 for found, then in read(store, table, target, left):
                     yield from spark_batches(found)
-                    left = then
+                    left, is_last_attempt = then, False
             return
         except (MissingFile, HistoryGone, UnknownTable, SchemaChanged):
             if is_last_attempt:
                 raise
-            # The open of an earlier task may be out of date: files were replaced, or the table made, since then.
+            # The open of an earlier task may be out of date: files were replaced, or the table made, since then. So may
+            # this one, if what was read of it took long.
             forget(target.root)
+            is_last_attempt = True
 
 
 @contextmanager

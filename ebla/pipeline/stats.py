@@ -21,7 +21,8 @@ from ebla.errors import RequestError
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import TabletMetadata
 from ebla.pipeline.histogram import Bucket, divide, hot_ranges
-from ebla.pipeline.key_survey import RECENT_SECONDS, KeySurvey, check_number, check_target, key_of, reading
+from ebla.pipeline.holding import Holding
+from ebla.pipeline.key_survey import RECENT_SECONDS, KeySurvey, check_number, check_target, key_of, survey_of
 from ebla.pipeline.place import Place
 from ebla.pipeline.progress import Report
 from ebla.ranges import KeyRange
@@ -103,8 +104,8 @@ def stats(
     if isinstance(recent_seconds, bool) or not isinstance(recent_seconds, (int, float)) or not recent_seconds > 0:
         raise RequestError(f"recent_seconds is a number of seconds greater than 0, not {recent_seconds!r}")
     Place.of(source)
-    with reading(source) as database:
-        found = KeySurvey(database, table, recent_seconds)
+    with Holding() as holding:
+        found = survey_of(source, table, recent_seconds, holding)
         found.look(spark, progress)
         codec = found.codec
         divided = divide(found.marks, buckets) if found.marks.rows else []

@@ -4,8 +4,8 @@
     ...     tasks write fragments/<table id>/<job>-<id>.parquet     losing attempts leave theirs behind
     end     files of the job that METADATA does not name go, then the intent
 
-Whoever collects garbage leaves the files of a job alone while its intent stands. A reader that needs files by their
-names, from a process that does not have the store open, holds all below a table's id in the same way.
+Whoever collects garbage leaves the files of a job alone while its intent stands. Files that jobs only read are held
+with their snapshots (`pins`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ from ebla.tablet.bulk import check_job, job_of
 
 __all__ = [
     "JobIntent",
-    "begin_hold",
     "begin_job",
-    "end_hold",
     "end_job",
     "end_jobs",
     "list_intents",
@@ -75,33 +73,6 @@ def begin_job(
             coordination.compare_and_set(path, msgspec.msgpack.encode(intent), node.version)
             return intent
     raise Unavailable(f"job {job} cannot be begun: the coordination service does not answer, or others begin it too")
-
-
-def begin_hold(
-    coordination: CoordinationService, clock: Clock, name: str, table_id: str, expires_seconds: float
-) -> JobIntent:
-    """Say that somebody reads the files below a table's id by their names: they are left alone until `end_hold`."""
-    path = f"{DIRECTORY}/{check_job(f'{name}.{table_id}')}"
-    now = clock.microseconds()
-    intent = JobIntent(
-        f"{name}.{table_id}", table_id, f"fragments/{table_id}/", now, now + round(expires_seconds * 1e6)
-    )
-    for _ in range(ATTEMPTS_MAX):
-        with contextlib.suppress(OutcomeUnknown):  # the next look tells
-            if coordination.read(path) is None:
-                coordination.create(path, msgspec.msgpack.encode(intent))
-            return intent
-    raise Unavailable(f"{name}: files cannot be held, the coordination service does not answer")
-
-
-def end_hold(coordination: CoordinationService, name: str) -> None:
-    """Let go of all files that are held under a name; nothing happens if none are."""
-    for path in coordination.list(DIRECTORY):
-        if path.startswith(f"{DIRECTORY}/{name}."):
-            node = coordination.read(path)
-            if node is not None:
-                with contextlib.suppress(CoordinationConflict):  # somebody else did it
-                    coordination.delete(path, node.version)
 
 
 def list_intents(coordination: CoordinationService) -> list[JobIntent]:

@@ -29,13 +29,21 @@ def writing_stats(ingested_bytes: int, flushed_bytes: int, compacted_bytes: int)
 def held_stats(
     pins: Iterable[Pin], held_here: Mapping[int, int], intents: Iterable[JobIntent], now_microseconds: int
 ) -> dict[str, object]:
-    """Return who holds on to old versions (snapshots, scans) and to files (bulk jobs), each with its age or end."""
+    """Return who holds on to old versions (snapshots, scans, jobs) and to files (jobs), each with its age or end."""
 
     def age_seconds(microseconds: int) -> float:
         return round((now_microseconds - microseconds) / 1e6, 3)
 
+    def told(pin: Pin) -> dict[str, object]:
+        found: dict[str, object] = {"txn": pin.txn, "age_seconds": age_seconds(microseconds_of(pin.txn))}
+        if pin.expires_microseconds is not None:
+            found["expires_seconds"] = -age_seconds(pin.expires_microseconds)
+        if pin.reader:
+            found |= {"reader": pin.reader, "files": pin.files}
+        return found
+
     return {
-        "snapshots": {pin.name: {"txn": pin.txn, "age_seconds": age_seconds(microseconds_of(pin.txn))} for pin in pins},
+        "snapshots": {pin.name: told(pin) for pin in pins},
         "readers_here": sum(held_here.values()),
         "oldest_reader_seconds": age_seconds(microseconds_of(min(held_here))) if held_here else None,
         "jobs": {

@@ -87,8 +87,10 @@ class Compactor:
         nursery: Nursery,
         spare: SpareMemory,
         horizon: Callable[[TableState, int], int],
+        announce: Callable[[int], None],
         sweep: Callable[[], object],
     ) -> None:
+        """`announce` puts on record, for other processes, how far a compaction goes."""
         # Set once.
         self._tables = tables
         self._metadata = metadata
@@ -99,6 +101,7 @@ class Compactor:
         self._nursery = nursery
         self._spare = spare
         self._horizon = horizon
+        self._announce = announce
         self._sweep = sweep
         self._swept_at = clock.monotonic_seconds()
         self.strategy = Strategy(
@@ -207,6 +210,14 @@ class Compactor:
         self.horizon_max = max(self.horizon_max, self._horizon(table, group))
         return self._horizon(table, group)
 
+    def agreed_horizon(self, table: TableState, group: int) -> int:
+        """Return the horizon of a group once it is on record: whoever holds a txn by name looks there afterwards."""
+        return self._agreed(table, group, self.horizon_of(table, group))
+
+    def _agreed(self, table: TableState, group: int, horizon: int) -> int:
+        self._announce(horizon)
+        return min(horizon, self._horizon(table, group))
+
     def compact_table(self, table: TableState) -> None:
         """Merge every tablet of a table into one run per group, as far as that can be."""
         done: set[str] = set()
@@ -238,7 +249,8 @@ class Compactor:
             began = self._clock.monotonic_seconds()
             begun: list[str] = []
             try:
-                done = self._replace(table, chosen, begun)
+                horizon = self._agreed(table, chosen.group.id, chosen.horizon)
+                done = self._replace(table, replace(chosen, horizon=horizon), begun)
             except OutcomeUnknown:
                 raise  # METADATA may come to name them yet
             except BaseException:

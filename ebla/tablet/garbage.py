@@ -4,10 +4,12 @@ A file may go when all of this holds:
 
     no table names it                            METADATA of every table is read, after the files were listed
     it is not about to be named                  flushes and compactions say so before they make a file, jobs by intents
+    nobody reads it by its name                  jobs hold such files, with their snapshot (pins.py)
     it was a candidate before, long enough ago   whoever still reads it with older METADATA gets that long to finish
 
-The order matters: what is about to be named is asked first, files are listed second, METADATA is read last; then the
-tables are listed once more. If anything changed in between, or cannot be read, nothing is removed: an error means keep.
+The order matters: what is about to be named, or held, is asked first, files are listed second, METADATA is read last;
+then the tables are listed once more. If anything changed in between, or cannot be read, nothing is removed: an error
+means keep.
 
 METADATA goes when its table is known to have been dropped, and two rounds said so; that of a table that nobody knows
 stays. What a table names for the sake of a snapshot is no garbage: compaction has left it there. A clone names its
@@ -76,9 +78,9 @@ class GarbageReport:
     """What a round found. `removed` is empty in a dry run; `doomed` is what would go.
 
     Of all files, so many are `named`, and `shared` of those by several tables (clones); `by_writers` are about to be
-    named by this process, `by_jobs` perhaps by bulk jobs under way; `candidates` were found unused and wait for their
-    age. `metadata_files` are those of dropped tables, `unknown_tables` have METADATA and nobody knows them: both are no
-    part of `files`.
+    named by this process, `by_jobs` perhaps by bulk jobs under way, or read by other jobs; `candidates` were found
+    unused and wait for their age. `metadata_files` are those of dropped tables, `unknown_tables` have METADATA and
+    nobody knows them: both are no part of `files`.
     """
 
     files: int
@@ -118,14 +120,15 @@ class Seen:
 def sum_up(
     seen: Seen,
     young: Collection[str],
+    held: Collection[str],
     prefixes: tuple[str, ...],
     before: Mapping[str, int],
     now_microseconds: int,
     age_microseconds: int,
 ) -> tuple[GarbageReport, Verdict]:
-    """Judge what was found; nothing is removed yet."""
+    """Judge what was found; nothing is removed yet. `held` are files that jobs read by their names."""
     sizes = {**seen.unnamed, **seen.dropped}
-    verdict = judge(sorted(sizes), (), young, prefixes, before, now_microseconds, age_microseconds)
+    verdict = judge(sorted(sizes), held, young, prefixes, before, now_microseconds, age_microseconds)
     report = GarbageReport(
         files=seen.files,
         bytes=seen.bytes,
@@ -133,7 +136,7 @@ def sum_up(
         shared=seen.shared,
         shared_bytes=seen.shared_bytes,
         by_writers=sum(path in young for path in seen.unnamed),
-        by_jobs=sum(path not in young and path.startswith(prefixes) for path in seen.unnamed),
+        by_jobs=sum(path not in young and (path in held or path.startswith(prefixes)) for path in seen.unnamed),
         candidates=len(verdict.candidates),
         candidate_bytes=sum(sizes[path] for path in verdict.candidates),
         metadata_files=len(seen.dropped),
@@ -156,12 +159,15 @@ class Garbage:
         clock: Clock,
         nursery: Nursery,
         age_seconds: float,
+        held: Callable[[], Collection[str]],
     ) -> None:
+        """`held` returns the files that jobs of other processes read by their names."""
         self._coordination = coordination
         self._metadata = metadata
         self._files = files
         self._clock = clock
         self._nursery = nursery
+        self._held = held
         self._candidates = Candidates(coordination, files)
         self._age_microseconds = round(age_seconds * 1_000_000)
         # Held while files are judged for the last time: nobody may make METADATA name any, late as it may be.
@@ -210,6 +216,7 @@ class Garbage:
         young = self._nursery.young()
         now = self._clock.microseconds()
         prefixes = tuple(i.prefix for i in list_intents(self._coordination) if i.expires_microseconds > now)
+        held = self._held()
         listed = {info.path: info.size for d in self._files.list_directories(FRAGMENTS) for info in self._files.list(d)}
         saved = {
             path.rpartition("/")[2]: {info.path: info.size for info in self._files.list(path)}
@@ -242,7 +249,7 @@ class Garbage:
             dropped=dropped,
             unknown_tables=tuple(sorted(saved.keys() - tables.keys())),
         )
-        report, verdict = sum_up(seen, young, prefixes, before, now, self._age_microseconds)
+        report, verdict = sum_up(seen, young, held, prefixes, before, now, self._age_microseconds)
         if dry_run:
             return report
         removed = self._remove_unnamed(verdict.doomed)

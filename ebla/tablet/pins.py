@@ -3,9 +3,12 @@
     held by this process    scans under way, and snapshots without a name       in memory
     held by name            until it is released, by whichever process          pins/<name> in the coordination service
     held by streams         by name, moved forward as they go on; until it expires, if they do not
+    held by jobs            by name, renewed for as long as they run; with files that they read by their names
 
-A pin is registered before its holder reads anything. It is at the newest commit of that moment, and history never ends
-later than that, so there is nothing to check.
+A pin is registered before its holder reads anything. That of this process is at the newest commit of that moment, and
+history never ends later than that, so there is nothing to check. Jobs of other processes look at `horizon` afterwards.
+
+Files lie in nodes of their own, ``held/<name>.<n>``, written once, and count as long as the pin of that name does.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -22,6 +25,7 @@ from ebla.clock import Clock
 from ebla.coordination.service import (
     CoordinationConflict,
     CoordinationService,
+    Create,
     NodeExists,
     NodeMissing,
     VersionConflict,
@@ -30,7 +34,12 @@ from ebla.errors import Corruption, OutcomeUnknown, RequestError, Unavailable
 from ebla.schema import check_table_name
 
 PINS = "pins"
+FILES = "held"
 ATTEMPTS_MAX = 8
+# So many names of files fit into a node.
+FILES_IN_NODE_MAX = 4_000
+# A pin that has lost less than this part of its time is as good as new.
+FRESH_SHARE = 8
 
 
 class Pin(msgspec.Struct, frozen=True):
@@ -40,6 +49,8 @@ class Pin(msgspec.Struct, frozen=True):
     txn: int
     created_microseconds: int
     expires_microseconds: int | None = None  # None: never
+    reader: str = ""  # the job that reads at it; people know what their snapshots are for
+    files: int = 0  # so many files are held with it
 
 
 class Pins:
@@ -98,7 +109,7 @@ class Pins:
                 return found
         return pin
 
-    def renew(self, name: str, txn: int, expires_seconds: float) -> Pin:
+    def renew(self, name: str, txn: int, expires_seconds: float, reader: str = "") -> Pin:
         """Hold `txn` under a name for so long from now on; what it held before is let go if it is older.
 
         A later txn that it holds already stays: a pin only moves forward. Whoever lets one expire may find, when it is
@@ -111,13 +122,48 @@ class Pins:
             node = self._coordination.read(path)
             with contextlib.suppress(CoordinationConflict, OutcomeUnknown):  # the next look tells
                 if node is None:
-                    pin = Pin(name, txn, now, expires)
+                    pin = Pin(name, txn, now, expires, reader)
                     self._coordination.create(path, msgspec.json.encode(pin))
                     return pin
                 there = _decode(name, node.value)
-                pin = Pin(name, max(txn, there.txn), there.created_microseconds, expires)
+                if there.txn >= txn and _is_fresh(there, now, expires_seconds):
+                    return there
+                pin = msgspec.structs.replace(there, txn=max(txn, there.txn), expires_microseconds=expires)
                 self._coordination.compare_and_set(path, msgspec.json.encode(pin), node.version)
                 return pin
+        raise Unavailable(f"others keep changing the snapshot {name!r}: try again")
+
+    def begin(self, name: str, txn: int, expires_seconds: float, reader: str, files: Collection[str] = ()) -> Pin:
+        """Hold `txn` and files under a name that is new, for so long from now on.
+
+        Files are kept if METADATA still names them when this has returned: whoever holds them looks then.
+        """
+        now = self._clock.microseconds()
+        pin = Pin(name, txn, now, now + round(expires_seconds * 1e6), reader, len(files))
+        named = sorted(files)
+        parts = [
+            Create(path, msgspec.msgpack.encode(named[n * FILES_IN_NODE_MAX : (n + 1) * FILES_IN_NODE_MAX]))
+            for n, path in enumerate(_file_paths(pin))
+        ]
+        self._coordination.multi([Create(_path(name), msgspec.json.encode(pin)), *parts[:1]])
+        for part in parts[1:]:  # all at once might be too much
+            self._coordination.multi([part])
+        return pin
+
+    def extend(self, name: str, expires_seconds: float) -> bool:
+        """Hold what a name holds for so long from now on; False if it holds nothing any more."""
+        path = _path(name)
+        for _ in range(ATTEMPTS_MAX):
+            node = self._coordination.read(path)
+            if node is None:
+                return False
+            now = self._clock.microseconds()
+            there = _decode(name, node.value)
+            if _is_fresh(there, now, expires_seconds):
+                return True
+            pin = msgspec.structs.replace(there, expires_microseconds=now + round(expires_seconds * 1e6))
+            with contextlib.suppress(CoordinationConflict, OutcomeUnknown):  # the next look tells
+                self._coordination.compare_and_set(path, msgspec.json.encode(pin), node.version)
         raise Unavailable(f"others keep changing the snapshot {name!r}: try again")
 
     def find(self, name: str) -> Pin | None:
@@ -138,7 +184,16 @@ class Pins:
                 with contextlib.suppress(CoordinationConflict, OutcomeUnknown):
                     self._coordination.delete(path, node.version)
                     removed.append(pin.name)
+        # Listed before the pins are: a pin is never made later than its files.
+        listed = self._coordination.list(FILES)
+        names = {path.removeprefix(f"{PINS}/") for path in self._coordination.list(PINS)}
+        self._remove_files(path for path in listed if _name_of(path) not in names)
         return removed
+
+    def _remove_files(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            with contextlib.suppress(CoordinationConflict, OutcomeUnknown):  # the next round tries again
+                self._coordination.delete(path, 1)  # they are never changed
 
     def txn_of(self, name: str) -> int:
         """Return the txn that a name holds; `RequestError` if it holds nothing."""
@@ -160,6 +215,7 @@ class Pins:
                 return
             except VersionConflict:
                 continue
+            self._remove_files(_file_paths(_decode(path, node.value)))
             return
         raise Unavailable(f"others keep changing the snapshot {name!r}: try again")
 
@@ -171,6 +227,16 @@ class Pins:
             if node is not None and not self._is_over(pin := _decode(path, node.value)):
                 found.append(pin)
         return found
+
+    def files(self) -> frozenset[str]:
+        """Return the files that are held by name."""
+        alive = {pin.name for pin in self.all() if pin.files}
+        found: set[str] = set()
+        for path in self._coordination.list(FILES) if alive else ():
+            node = self._coordination.read(path) if _name_of(path) in alive else None
+            if node is not None:
+                found.update(_decode_files(path, node.value))
+        return frozenset(found)
 
     def oldest(self) -> int | None:
         """Return the oldest txn that is held by anybody, None if nothing is."""
@@ -186,6 +252,28 @@ def _path(name: str) -> str:
         raise RequestError(
             f"a snapshot cannot be called {name!r}: use letters, digits, '_', '.' and '-', as for tables"
         ) from None
+
+
+def _file_paths(pin: Pin) -> list[str]:
+    return [f"{FILES}/{pin.name}.{n}" for n in range(-(-pin.files // FILES_IN_NODE_MAX))]
+
+
+def _name_of(path: str) -> str:
+    return path.removeprefix(f"{FILES}/").rpartition(".")[0]
+
+
+def _is_fresh(pin: Pin, now: int, expires_seconds: float) -> bool:
+    """Tell whether a pin would gain nothing worth a write by being held for so long from now on."""
+    if pin.expires_microseconds is None:
+        return True
+    return pin.expires_microseconds - now > expires_seconds * 1e6 * (1 - 1 / FRESH_SHARE)
+
+
+def _decode_files(path: str, value: bytes) -> list[str]:
+    try:
+        return msgspec.msgpack.decode(value, type=list[str])
+    except msgspec.MsgspecError as error:
+        raise Corruption(path, f"not a list of files: {error}") from error
 
 
 def _decode(path: str, value: bytes) -> Pin:

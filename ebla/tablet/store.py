@@ -47,6 +47,7 @@ from ebla.tablet.flusher import Flusher
 from ebla.tablet.garbage import Garbage
 from ebla.tablet.gate import Gate
 from ebla.tablet.gone_files import explained
+from ebla.tablet.horizon import Horizon
 from ebla.tablet.loader import Loader
 from ebla.tablet.nursery import Nursery
 from ebla.tablet.open_tables import OpenTables
@@ -96,7 +97,9 @@ class TabletStore:
         self.cache = cache
         self.pins = Pins(coordination, clock)
         self._nursery = Nursery(new_id)
-        self.garbage = Garbage(coordination, metadata, files, clock, self._nursery, settings.garbage_age_seconds)
+        self.garbage = Garbage(
+            coordination, metadata, files, clock, self._nursery, settings.garbage_age_seconds, self.pins.files
+        )
         self.fragments = OpenFragments(files, cache, settings.open_files_max)
         self.recent = RecentRows(settings.recent_row_slots, txn_clock.last)
         self.sequencer = Sequencer(txn_clock.last)
@@ -123,6 +126,7 @@ class TabletStore:
             self._nursery,
             self._spare,
             self._horizon,
+            Horizon(coordination).raise_to,
             self._sweep,
         )
         self._gate = Gate(self._commit_lock)
@@ -193,7 +197,7 @@ class TabletStore:
             server,
             self._nursery,
             self._compactor.strategy,
-            self._compactor.horizon_of,
+            self._compactor.agreed_horizon,
             self.flush,
             self._check_writable,
             self._compactor.note,

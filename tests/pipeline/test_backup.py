@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 import ebla
+from ebla.clock import ManualClock
 from ebla.pipeline.backup import BackupSummary, backup
 from ebla.pipeline.backup_check import check_backup
 from ebla.pipeline.backup_manifest import (
@@ -32,6 +33,7 @@ from ebla.pipeline.restore import restore
 from ebla.settings import Settings
 from ebla.storage.files import LocalFiles
 from ebla.tablet.bulk_jobs import list_intents
+from ebla.tablet.pins import Pins
 from tests.pipeline.tables import EVERYTHING, fill
 
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ def held(db: ebla.Database) -> tuple[object, ...]:
     return (
         db.snapshots(),
         db._store.pins.held_here(),
-        list_intents(db._coordination),
+        [*list_intents(db._coordination), *db._coordination.list("held")],
         set(db._store._nursery.young()),
         [*(db.path / "bulk").glob("*.lock")],
     )
@@ -336,14 +338,13 @@ def test_what_a_killed_backup_has_left_is_known_and_goes(
         f"module.backup({str(db.path)!r}, 'plain', {str(there)!r}, spark=Spark())\n"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 9
-    (name,) = db.snapshots()
-    assert name.startswith("backup-")
+    (left,) = db._store.pins.all()
+    assert left.name.startswith("backup-")
+    assert left.expires_microseconds is not None
     found = list_backups(there)
     assert (len(found.complete), len(found.unfinished)) == (0, 1)
-    mine = db.snapshot("backup-of-mine")
     assert backup(db, "plain", there, spark=spark).rows == 10
-    assert db.snapshots() == {"backup-of-mine": mine.txn}
-    mine.release()
+    assert Pins(db._coordination, ManualClock(left.expires_microseconds)).remove_expired() == [left.name]
     assert held(db) == NOTHING
     with LocalFiles(there / found.unfinished[0]).lock(LOCK_NAME):  # somebody is still at it
         assert remove_unfinished(there, found.unfinished) == []

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 import ebla
-from ebla.clock import ManualClock
+from ebla.client.coordination_place import connect_at
+from ebla.clock import ManualClock, SystemClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.settings import Settings
+from ebla.tablet import pins as module
+from ebla.tablet.horizon import Horizon
 from ebla.tablet.pins import Pins
 
 NO_HISTORY = Settings(background_compaction=False, history_seconds=0.0)
@@ -113,3 +116,75 @@ def test_a_name_that_has_expired_is_free() -> None:
     pins.renew("mine", 5, 1)
     clock.advance(1)
     assert pins.pin("mine", 8).txn == 8
+
+
+def test_files_are_held_as_long_as_their_pin_and_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FILES_IN_NODE_MAX", 2)
+    clock = ManualClock()
+    coordination = MemoryCoordination(MemoryStore(), clock)
+    pins = Pins(coordination, clock)
+    first = pins.begin("one.job", 5, 60, "a scan", ["a", "b", "c"])
+    assert (first.txn, first.reader, first.files) == (5, "a scan", 3)
+    clock.advance(30)
+    pins.begin("another", 7, 60, "a scan", ["c", "d"])
+    pins.pin("monday", 9)
+    assert (pins.files(), pins.oldest()) == ({"a", "b", "c", "d"}, 5)
+    clock.advance(30)
+    assert (pins.files(), pins.oldest()) == ({"c", "d"}, 7)
+    assert pins.remove_expired() == ["one.job"]
+    assert coordination.list("held") == ["held/another.0"]
+    pins.release("another")
+    assert (pins.files(), coordination.list("held"), pins.oldest()) == (frozenset(), [], 9)
+
+
+def test_a_pin_is_extended_while_it_is_there_and_written_only_if_that_gains_much() -> None:
+    clock = ManualClock()
+    coordination = MemoryCoordination(MemoryStore(), clock)
+    pins = Pins(coordination, clock)
+    pins.begin("job", 5, 80, "a scan")
+    clock.advance(9)
+    assert pins.extend("job", 80)
+    node = coordination.read("pins/job")
+    assert node is not None
+    assert node.version == 1
+    clock.advance(41)
+    assert pins.extend("job", 80)
+    clock.advance(79)
+    assert pins.oldest() == 5
+    pins.release("job")
+    assert not pins.extend("job", 80)
+    assert pins.oldest() is None
+
+
+def test_the_record_of_the_horizon_only_grows_whoever_writes_it() -> None:
+    coordination = MemoryCoordination(MemoryStore(), ManualClock())
+    one, other = Horizon(coordination), Horizon(coordination)
+    assert one.read() == 0
+    one.raise_to(7)
+    other.raise_to(5)
+    assert other.read() == 7
+    other.raise_to(9)
+    one.raise_to(8)
+    assert one.read() == 9
+
+
+def test_a_compaction_stops_at_a_pin_that_came_after_it_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db, connect_at(tmp_path, SystemClock()) as elsewhere:
+        table = counts(db)
+        txn = table.scan().txn
+        table.put({"word": "a", "n": 2})
+        announce = db._store._compactor._announce
+        before = Horizon(elsewhere).read()
+
+        def held_meanwhile(horizon: int) -> None:
+            Pins(elsewhere, SystemClock()).begin("job", txn, 60, "a scan")
+            monkeypatch.setattr(db._store._compactor, "_announce", announce)
+            announce(horizon)
+
+        monkeypatch.setattr(db._store._compactor, "_announce", held_meanwhile)
+        table.compact()
+        assert before <= txn < Horizon(elsewhere).read()
+        assert [row["n"] for row in table.scan(as_of=txn)] == [1, 1]
+        assert db.stats()["garbage"]["held"]["snapshots"]["job"]["reader"] == "a scan"
