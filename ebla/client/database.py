@@ -411,7 +411,7 @@ class Database:
         """Return the whole database as it is now, and keep what that shows for as long as it is held.
 
         With a name it is kept until somebody releases it, also after this process has ended; the same name then gives
-        the same snapshot again.
+        the same snapshot again. A store that is open read-only keeps nothing: it reads snapshots that have a name.
         """
         self._check_open()
         pins = self._store.pins

@@ -2,7 +2,8 @@
 
 Whoever has the store open for writing sees every change of METADATA, and its files stay for as long as it names them.
 A read-only open stays at the METADATA that it found, and nobody waits for it: after `garbage_age_seconds` the files
-that were merged since are removed. Nothing is lost then, and the store need only be opened again.
+that were merged since are removed. Nothing is lost then, and the store need only be opened again. Jobs hold the txn at
+which they read, and so can open it again as often as they have to.
 """
 
 from __future__ import annotations
