@@ -31,6 +31,12 @@ settings.register_profile("ebla", deadline=None)
 settings.load_profile("ebla")
 
 
+def pytest_configure() -> None:
+    from tests.support.places import keep_in_memory
+
+    keep_in_memory()
+
+
 @pytest.fixture(scope="session")
 def spark() -> SparkSession:
     """The session, as Ebla starts it. Tasks may fail three times: tests of lost attempts need that."""
