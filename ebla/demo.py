@@ -337,15 +337,19 @@ def on_spark(story: Story) -> None:
         story.say("(Spark is not installed here: pip install 'ebla[spark]' brings it, and a Java)")
         return
     import ebla.pipeline as pipeline
+    from ebla.pipeline.session import active_session
 
     story.chapter("5. On Spark: load, join in SQL, correct, ask again, look back")
-    story.say("starting Spark ...")
+    is_running = active_session() is not None
+    if not is_running:
+        story.say("starting Spark ...")
     spark = pipeline.session(app_name="ebla-demo")
     try:
         with ebla.open(story.directory) as db:
             _load_and_ask(story, db, spark)
     finally:
-        spark.stop()
+        if not is_running:
+            spark.stop()
 
 
 def _load_and_ask(story: Story, db: ebla.Database, spark: Any) -> None:

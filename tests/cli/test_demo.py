@@ -24,13 +24,36 @@ def test_keys_are_shuffled_unique_and_lead_back_to_their_numbers() -> None:
     assert sorted(keys.to_pylist()) != keys.to_pylist()
 
 
-def test_demo_runs_to_the_end_and_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ebla.demo", "--rows", "20000", "--directory", str(tmp_path)]
+def assert_told(out: str, directory: Path) -> None:
+    assert "acknowledged rows are there" in out
+    assert "kill -9" in out
+    assert list(directory.iterdir()) == []
+
+
+@pytest.mark.usefixtures("spark")
+def test_demo_runs_to_the_end_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main(["--rows", "20000", "--directory", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "the first answer again" in out
+    assert_told(out, tmp_path)
+
+
+WITHOUT_SPARK = "import sys; sys.modules['pyspark'] = None; from ebla.demo import main; sys.exit(main())"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(("-c", WITHOUT_SPARK), id="without Spark"),
+        pytest.param(("-m", "ebla.demo"), id="with a Spark of its own", marks=pytest.mark.soak),
+    ],
+)
+def test_demo_runs_as_a_process(tmp_path: Path, program: tuple[str, str]) -> None:
+    command = [sys.executable, *program, "--rows", "20000", "--directory", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "acknowledged rows are there" in done.stdout
-    assert "kill -9" in done.stdout
-    assert list(tmp_path.iterdir()) == []
+    assert ("Spark is not installed" in done.stdout) is (program[0] == "-c")
+    assert_told(done.stdout, tmp_path)
 
 
 @pytest.mark.parametrize("fault", ["none", "changed", "twice", "unknown"])
