@@ -351,19 +351,21 @@ class Fragment:
         words, first = self._row_index(self._skip, rows)
         asked = key_words(rows, self._skip)
         wanted = columns if columns is None or ROW in columns else [ROW, *columns]
+        records: pa.RecordBatch | None = None
         begin = neighbours_at(words, asked)
         if begin is not None:
-            sought = rows
             records = self._stretches.slice(first + begin, first + begin + len(rows), wanted)
-        else:
+            if not records.column(ROW).equals(rows):
+                records = None  # rows share words: these stand at the place of others, and must be looked for
+        if records is None:
             which, places = places_of(words, asked)
             if not len(places):
                 return []
             sought = rows if which is None else rows.take(pa.array(which))
             records = self._stretches.take(places + first, wanted)
-        if not records.column(ROW).equals(sought):
-            # Some rows share their word, and others than those asked for came along.
-            records = records.filter(pc.equal(records.column(ROW), sought))
+            if not records.column(ROW).equals(sought):
+                # Some rows share their word, and others than those asked for came along.
+                records = records.filter(pc.equal(records.column(ROW), sought))
         if wanted != columns:
             records = records.select(columns)
         return [Run(records, self._txn)] if records.num_rows else []

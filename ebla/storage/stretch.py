@@ -203,9 +203,15 @@ def is_worth_making(blocks: int, touched: int, at_hand: int) -> bool:
 
 
 def neighbours_at(words: Words, asked: Words) -> int | None:
-    """Return where in sorted `words` those that are `asked` for stand one after the other, or None if they do not."""
+    """Return where in sorted `words` those that are `asked` for stand one after the other, or None if they do not.
+
+    If the last one goes on behind them, that is None too: it has more places than one.
+    """
     begin = int(words.searchsorted(asked[0]))
-    return begin if np.array_equal(words[begin : begin + len(asked)], asked) else None
+    end = begin + len(asked)
+    if end < len(words) and words[end] == asked[-1]:
+        return None
+    return begin if np.array_equal(words[begin:end], asked) else None
 
 
 def places_of(words: Words, asked: Words) -> tuple[Indices | None, Indices]:

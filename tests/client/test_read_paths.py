@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -196,3 +197,25 @@ def test_a_scan_gives_batches_of_keys_that_python_cannot_express(tmp_path: Any) 
         assert pa.Table.from_batches(scan.to_batches()).column("d").combine_chunks().equals(days)
         with pytest.raises(ebla.RequestError, match="to_arrow"):
             _ = scan.position
+
+
+def test_many_rows_of_a_few_users_are_found_by_key_as_by_scan(tmp_path: Path) -> None:
+    # Eight bytes after what all keys of a file share are the same for all rows of a user.
+    schema = ebla.Schema(
+        key={"user": "string", "number": "int64"},
+        groups=[ebla.Group("typed", columns={"value": "int64"}), ebla.Group("cells", families=["tag"])],
+    )
+    keys = [(user, number) for user in ("u0", "u1") for number in range(50)]
+    with ebla.open(tmp_path / "users") as db:
+        table = db.create_table("t", schema)
+        for generation in (1, 2):
+            cells = {"tag:a": b"1", "tag:b": b"2"}
+            table.put([{"user": user, "number": n, "value": n * generation, **cells} for user, n in keys])
+            table.flush()
+            for asked in (keys, keys[50:], keys[30:70], keys[60:92]):
+                found = table.get_many(asked)
+                stop = (asked[-1][0], asked[-1][1] + 1)
+                assert found.drop_columns("_found").equals(table.scan(asked[0], stop).to_arrow())
+                assert found["value"].to_pylist() == [n * generation for _, n in asked]
+        table.erase_many(keys, ["value"])
+        assert table.scan(columns=["value"]).to_arrow()["value"].null_count == len(keys)

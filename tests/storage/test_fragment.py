@@ -314,6 +314,27 @@ def test_many_rows_are_found_by_the_index_as_block_by_block(
     assert fragment.find_many(pa.array(beyond, pa.binary())) == []
 
 
+@pytest.mark.parametrize("begin", [0, 1, 20, 40, 60])
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_rows_that_all_share_a_word_are_told_apart(begin: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragment_reader, "INDEX_KEYS_MIN", 1)
+    # As of a text and a number: the words of all rows with one text are the same.
+    rows = [b"%s-and-more-%03d" % (text, n) for text in (b"a", b"b") for n in range(40)]
+    fragment = World(SIMPLE, simple_records(rows), rows_per_block=17, unique=True).open()
+    keys = rows[begin : begin + count]
+    runs = fragment.find_many(pa.array(keys, pa.binary()))
+    assert [n for run in runs for n in numbers(run)] == [*range(begin, begin + len(keys))]
+
+
+def test_all_records_of_the_last_of_neighbouring_rows_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragment_reader, "INDEX_KEYS_MIN", 1)
+    rows = [b"a", b"b", b"c", b"c", b"c", b"d"]  # as of cells: unique by cell, not by row
+    fragment = World(SIMPLE, simple_records(rows), rows_per_block=17, unique=True).open()
+    for asked in ([b"a", b"b", b"c"], [b"b", b"c"], [b"c"], [b"c", b"d"]):
+        runs = fragment.find_many(pa.array(asked, pa.binary()))
+        assert [n for run in runs for n in numbers(run)] == [at for at, row in enumerate(rows) if row in asked]
+
+
 @pytest.mark.parametrize("index_cache_share", [1, 1 << 40], ids=["whole", "part"])
 def test_rows_in_a_part_of_a_file_are_found_by_an_index_of_that_part(
     index_cache_share: int, monkeypatch: pytest.MonkeyPatch
