@@ -68,6 +68,9 @@ from ebla.tablet.sweep_job import PrepareSweep, Sweep
 from ebla.tablet.table_state import TableState
 from ebla.tablet.write_path import WritePath
 
+# History ends in so many steps of its length: how far it has come is put on record once for each, not every time.
+HISTORY_STEPS = 100
+
 _log = logging.getLogger(__name__)
 
 
@@ -500,11 +503,13 @@ class TabletStore:
 
     def _horizon(self, table: TableState, group: int) -> int:
         """Return the txn below which nobody reads a group any more, and nothing of it is only in memory."""
-        history_microseconds = round(self.settings.history_seconds * 1_000_000)
+        history = round(self.settings.history_seconds * 1_000_000)
+        ended = self._clock.microseconds() - history
+        ended -= ended % max(1, history // HISTORY_STEPS)
         with self._commit_lock:
             unflushed = table.view.memory_of(group).txn_min
             newest = self.sequencer.committed if unflushed is None else min(self.sequencer.committed, unflushed - 1)
-        horizon = min(newest, (self._clock.microseconds() - history_microseconds) << COUNTER_BITS)
+        horizon = min(newest, ended << COUNTER_BITS)
         pinned = self.pins.oldest()
         return max(0, horizon if pinned is None else min(horizon, pinned))
 
