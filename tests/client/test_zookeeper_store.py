@@ -9,6 +9,7 @@ import pytest
 
 import ebla
 from ebla.client.coordination_place import ADDRESS_FILE
+from ebla.client.keeping import begin, end
 from ebla.client.ownership import OWNER_NODE
 from ebla.clock import SystemClock
 from ebla.coordination.address import connect, parse_address
@@ -40,6 +41,10 @@ def test_a_store_is_made_crashes_and_is_found_again_without_the_address(tmp_path
                 reader.table("t").put({"k": "x", "v": 1})
         with pytest.raises(ebla.StoreLocked):
             ebla.open(tmp_path)
+        held = begin(str(tmp_path), "scan", "t", 5, ["a file"])
+        assert (again.snapshots(), again._store.pins.files()) == ({held.name: 5}, {"a file"})
+        end(held)
+        assert [*again._coordination.list("pins"), *again._coordination.list("held")] == []
     assert not (tmp_path / "coordination.sqlite").exists()
     assert Place.of(tmp_path).metadata("t") is not None
 
