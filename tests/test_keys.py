@@ -23,7 +23,7 @@ from ebla.schema import Column, Schema
 # Few distinct characters, among them NUL and the escape byte, so that strings share prefixes.
 few_bytes = st.lists(st.sampled_from([0x00, 0x01, 0x61, 0xFE, 0xFF]), max_size=5).map(bytes)
 few_chars = st.text(st.sampled_from("\x00\x01aé\uffff\U0001f600"), max_size=4)
-ns_years = {"min_value": datetime(1700, 1, 1), "max_value": datetime(2200, 1, 1)}
+ns_years: dict[str, Any] = {"min_value": datetime(1700, 1, 1), "max_value": datetime(2200, 1, 1)}
 
 
 def ints(bits: int, *, signed: bool) -> st.SearchStrategy[int]:

@@ -148,7 +148,7 @@ class TestNumbering:
         ).number()
         ids = [column.id for column in schema.key]
         for group in schema.groups:
-            ids += [part.id for part in (*group.columns, *group.families)] + [group.id]
+            ids += [column.id for column in group.columns] + [family.id for family in group.families] + [group.id]
         assert ids == list(range(1, len(ids) + 1))
         assert schema.next_id == len(ids) + 1
         assert schema.version == 1

@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
-from coordination_worlds import WORLDS, World, make_world
 
 from ebla.coordination.service import (
     VALUE_BYTES_MAX,
     Check,
     CompareAndSet,
+    CoordinationConflict,
     CoordinationService,
     Create,
     Delete,
@@ -25,6 +26,7 @@ from ebla.coordination.service import (
     VersionConflict,
 )
 from ebla.errors import Closed, Conflict, ReadOnly
+from tests.contract.coordination_worlds import WORLDS, World, make_world
 
 PATIENCE_SECONDS = 20
 
@@ -131,8 +133,9 @@ def test_a_node_with_others_below_it_cannot_be_deleted(service: CoordinationServ
 
 
 def test_errors_of_a_node_are_conflicts_that_name_it(service: CoordinationService) -> None:
-    with pytest.raises(Conflict, match="a/b") as raised:
+    with pytest.raises(CoordinationConflict, match="a/b") as raised:
         service.compare_and_set("a/b", b"", 1)
+    assert isinstance(raised.value, Conflict)
     assert raised.value.path == "a/b"
 
 
@@ -332,7 +335,7 @@ def test_a_watch_cancelled_by_another_on_the_way_does_not_fire(service: Coordina
 
 
 def test_a_watch_may_use_the_service_and_sees_the_change(service: CoordinationService) -> None:
-    seen: list[object] = []
+    seen: list[Any] = []
     done = threading.Event()
 
     def look(path: str) -> None:

@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -187,7 +188,7 @@ def test_a_request_that_is_late_may_still_land_but_not_once_its_version_is_gone(
         assert other.read(path).value == (b"2" if late else b"late")
 
 
-def _cut_when_held(proxy: Proxy, gate: object, request: Callable[[], object]) -> None:
+def _cut_when_held(proxy: Proxy, gate: Any, request: Callable[[], object]) -> None:
     def cut() -> None:
         assert gate.held.wait(PATIENCE_SECONDS)
         proxy.cut()

@@ -31,7 +31,7 @@ from ebla.metadata.store import MetadataStore
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.schema import Group, Schema
 from tests.master.memory_durable import MemoryDurable
-from tests.metadata.metadata_world import World
+from tests.metadata.metadata_world import ServerOfTests, World
 from tests.support.simulated_files import SimulatedFiles
 
 CLUSTER = "cluster-1"
@@ -40,17 +40,26 @@ SCHEMA = Schema(key={"user": "string"}, groups=[Group("profile", columns={"name"
 _terms = itertools.count(1)
 
 
-def real_durable(world: World) -> MetadataDurable:
+class DurableOfTests(MetadataDurable):
+    """METADATA with its parts at hand, for tests to give it faults, and to look at its files."""
+
+    disks: dict[str, SimulatedFiles]
+    disk: World
+    metadata_server: ServerOfTests
+    client: MemoryCoordination
+
+
+def real_durable(world: World) -> DurableOfTests:
     """METADATA files on the simulated disk, configurations in the coordination service in memory."""
     server = world.server()
     store = MetadataStore(world.files, 4)
-    durable = MetadataDurable(server, store, TableNaming(server.client, world.clock, attempts_max=8))
+    durable = DurableOfTests(server, store, TableNaming(server.client, world.clock, attempts_max=8))
     durable.disks = {"m0": world.files}
-    durable.metadata_server, durable.disk = server, world  # for tests to give it faults, and to look at its files
+    durable.metadata_server, durable.disk = server, world
     return durable
 
 
-def spread_durable(servers: int = 3) -> MetadataDurable:
+def spread_durable(servers: int = 3) -> DurableOfTests:
     """The same with several metadata servers, each with a disk of its own."""
     clock = ManualClock()
     coordination = MemoryCoordination(MemoryStore(), clock)
@@ -60,7 +69,7 @@ def spread_durable(servers: int = 3) -> MetadataDurable:
     server = MetadataServers(
         coordination, copies, clock, server_ids=tuple(disks), new_id=lambda: f"x-{next(numbers):04d}"
     )
-    durable = MetadataDurable(server, copies, TableNaming(coordination, clock, attempts_max=8))
+    durable = DurableOfTests(server, copies, TableNaming(coordination, clock, attempts_max=8))
     durable.disks, durable.client = disks, coordination
     return durable
 

@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from ebla.master import heartbeats, master, reports, tables
+from ebla.master import heartbeats, reports, tables
 from ebla.master.catalog import Catalog
 from ebla.master.heartbeats import HeartbeatHandler
 from ebla.master.master import Master
 from ebla.master.servers import Server, Servers
+from ebla.master.tasks import Tasks
 from ebla.master.writes import StoredTable
 from ebla.metadata import assigning
 from ebla.metadata.changes import RequirementFailed, update
@@ -141,7 +142,7 @@ def test_full_reports_that_a_new_master_does_not_ask_for_are_noticed(monkeypatch
 
 def test_tasks_that_the_reply_ends_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request counts as done when it was sent: a lost one is never repeated."""
-    due = master.Tasks.due
+    due = Tasks.due
 
     def once(self: Any, server: str, *arguments: Any) -> Any:
         found = due(self, server, *arguments)
@@ -149,5 +150,5 @@ def test_tasks_that_the_reply_ends_are_noticed(monkeypatch: pytest.MonkeyPatch) 
             self.done(server, tablet, operation)
         return found
 
-    monkeypatch.setattr(master.Tasks, "due", once)
+    monkeypatch.setattr(Tasks, "due", once)
     assert "it does not come to rest" in _breaks(1000)

@@ -8,12 +8,11 @@ import pytest
 
 from ebla.coordination.memory import Fault
 from ebla.errors import EblaError, OutcomeUnknown, RequestError, SchemaError, TableExists, Unavailable, UnknownTable
-from ebla.master.durable import MetadataDurable
 from ebla.master.master import MasterStopped
 from ebla.master.settings import MasterSettings
 from ebla.schema import Group, Schema
 from ebla.schema_change import Alteration
-from tests.master.master_world import SCHEMA, MasterWorld, real_durable, spread_durable
+from tests.master.master_world import SCHEMA, DurableOfTests, MasterWorld, real_durable, spread_durable
 from tests.metadata.metadata_world import World
 from tests.support.simulated_files import FaultPlan
 
@@ -106,7 +105,7 @@ def test_purged_table_leaves_nothing_but_its_id(world: MasterWorld) -> None:
     world.restart()
     assert not world.master.catalog.tables
     assert table_id in world.master.catalog.tombstones
-    if isinstance(world.durable, MetadataDurable):
+    if isinstance(world.durable, DurableOfTests):
         assert not any(disk.list(f"metadata/{table_id}") for disk in world.durable.disks.values())
     else:
         assert not world.durable.metadata

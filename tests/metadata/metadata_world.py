@@ -51,6 +51,12 @@ def files_of(metadata: TableMetadata) -> set[str]:
     return {file.rpartition("/")[2].removesuffix(".parquet") for file in metadata.files()}
 
 
+class ServerOfTests(MetadataServer):
+    """A metadata server that has its way to the coordination service at hand, for tests to give it faults."""
+
+    client: MemoryCoordination
+
+
 class World:
     """One disk, one coordination service, any number of servers."""
 
@@ -64,11 +70,11 @@ class World:
 
     def server(
         self, *, snapshot_every: int = 4, attempts_max: int = 8, ids: Callable[[], str] | None = None
-    ) -> MetadataServer:
+    ) -> ServerOfTests:
         coordination = MemoryCoordination(self.nodes, self.clock)
         name = f"{self._prefix}s{next(self._names)}"
         numbers = itertools.count()
-        server = MetadataServer(
+        server = ServerOfTests(
             coordination,
             MetadataStore(self.files, snapshot_every),
             self.clock,
@@ -77,10 +83,10 @@ class World:
             attempts_max=attempts_max,
             prune_in_background=False,  # or steps would come in another order each time
         )
-        server.client = coordination  # for tests to give it faults
+        server.client = coordination
         return server
 
-    def crash_at(self, server: MetadataServer, step: int | None) -> None:
+    def crash_at(self, server: ServerOfTests, step: int | None) -> None:
         """Count the server's steps, on disk and to the coordination service, and stop everything before one of them."""
 
         def is_last() -> bool:
@@ -109,6 +115,7 @@ __all__ = [
     "PROFILE",
     "SCHEMA",
     "TABLE",
+    "ServerOfTests",
     "SimulatedCrash",
     "TakeLog",
     "World",

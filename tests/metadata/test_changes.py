@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metadata_world import EVENTS, PROFILE, SCHEMA, files_of, flush, fragment, table
 
 from ebla.errors import Conflict
 from ebla.metadata.changes import (
@@ -29,6 +28,7 @@ from ebla.metadata.changes import (
     apply,
 )
 from ebla.metadata.table_metadata import InvalidMetadata, RangeErasure, StreamBatch, TableMetadata
+from tests.metadata.metadata_world import EVENTS, PROFILE, SCHEMA, files_of, flush, fragment, table
 
 replace = msgspec.structs.replace
 EVERYTHING = RangeErasure(b"", None, 5)

@@ -7,9 +7,9 @@ import itertools
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
-from metadata_world import PROFILE, TABLE, flush, table
 
 from ebla.clock import ManualClock, SystemClock
 from ebla.coordination.memory import Fault as CoordinationFault
@@ -25,6 +25,7 @@ from ebla.metadata.store import MetadataStore
 from ebla.metadata.table_config import TableConfig, config_path, decode_config, encode_config
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction_file import SnapshotRecord, encode
+from tests.metadata.metadata_world import PROFILE, TABLE, flush, table
 from tests.support.simulated_files import Fault, FaultPlan, SimulatedFiles
 from tests.support.zookeeper import ZooKeeperServer
 
@@ -36,7 +37,7 @@ class World:
 
     def __init__(self, servers: int = 3, coordination: CoordinationService | None = None, **options: object) -> None:
         self.nodes = MemoryStore()
-        self.client = coordination or MemoryCoordination(self.nodes, ManualClock())
+        self.client: Any = coordination or MemoryCoordination(self.nodes, ManualClock())
         self.disks = {f"s{n}": SimulatedFiles() for n in range(servers)}
         numbers = itertools.count()
         self.seen: list[tuple[str, str]] = []

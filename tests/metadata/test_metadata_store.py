@@ -9,7 +9,6 @@ from pathlib import Path
 import google_crc32c
 import msgspec
 import pytest
-from metadata_world import PROFILE, TABLE, files_of, flush, fragment, table
 
 from ebla.errors import Corruption, FormatTooNew, MissingFile, StoreError
 from ebla.metadata import transaction_file
@@ -19,6 +18,7 @@ from ebla.metadata.store import MetadataNotSaved, MetadataStore
 from ebla.metadata.table_metadata import GroupState, InvalidMetadata, TableMetadata
 from ebla.metadata.transaction_file import FORMAT_VERSION, ChangeRecord, SnapshotRecord, decode, encode
 from ebla.storage.files import LocalFiles
+from tests.metadata.metadata_world import PROFILE, TABLE, files_of, flush, fragment, table
 from tests.support.simulated_files import FaultPlan, SimulatedFiles
 
 

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from metadata_world import EVENTS, PROFILE, SCHEMA, TABLE, SimulatedCrash, World, files_of, flush, table
 
 from ebla.clock import SystemClock
 from ebla.coordination.memory import Fault
@@ -29,8 +28,19 @@ from ebla.metadata.changes import RecordJob, RequirementFailed
 from ebla.metadata.store import MetadataNotSaved, MetadataStore
 from ebla.metadata.table_config import TableEntry
 from ebla.metadata.table_metadata import InvalidMetadata, initial_metadata
-from ebla.metadata.transaction import MetadataServer
 from ebla.storage.files import LocalFiles
+from tests.metadata.metadata_world import (
+    EVENTS,
+    PROFILE,
+    SCHEMA,
+    TABLE,
+    ServerOfTests,
+    SimulatedCrash,
+    World,
+    files_of,
+    flush,
+    table,
+)
 from tests.support.simulated_files import FaultPlan
 
 
@@ -40,7 +50,7 @@ def world() -> World:
 
 
 @pytest.fixture
-def server(world: World) -> MetadataServer:
+def server(world: World) -> ServerOfTests:
     server = world.server()
     server.create_table("users", TABLE, table())
     return server
@@ -65,7 +75,7 @@ def stored(world: World) -> set[str]:
 # --- the plain way -------------------------------------------------------------------------------
 
 
-def test_a_created_table_is_found_by_name_and_read_by_others(world: World, server: MetadataServer) -> None:
+def test_a_created_table_is_found_by_name_and_read_by_others(world: World, server: ServerOfTests) -> None:
     other = world.server()
     assert other.find("users") == TABLE
     assert other.list_tables() == [TableEntry("users", TABLE)]
@@ -74,7 +84,7 @@ def test_a_created_table_is_found_by_name_and_read_by_others(world: World, serve
     assert other.directory.config(TABLE).metadata_servers == ("s0",)
 
 
-def test_a_commit_is_seen_by_itself_at_once_and_by_others_after_refresh(world: World, server: MetadataServer) -> None:
+def test_a_commit_is_seen_by_itself_at_once_and_by_others_after_refresh(world: World, server: ServerOfTests) -> None:
     other = world.server()
     before = other.read(TABLE)
     after = server.commit(TABLE, [flush("f", {"a": 1})])
@@ -85,11 +95,11 @@ def test_a_commit_is_seen_by_itself_at_once_and_by_others_after_refresh(world: W
     assert other.read(TABLE) == after
 
 
-def test_a_commit_of_nothing_changes_nothing(server: MetadataServer) -> None:
+def test_a_commit_of_nothing_changes_nothing(server: ServerOfTests) -> None:
     assert server.commit(TABLE, []) is server.read(TABLE)
 
 
-def test_a_change_that_does_not_fit_is_refused_and_leaves_no_file(world: World, server: MetadataServer) -> None:
+def test_a_change_that_does_not_fit_is_refused_and_leaves_no_file(world: World, server: ServerOfTests) -> None:
     before, names = server.read(TABLE), stored(world)
     with pytest.raises(RequirementFailed, match="epoch"):
         server.commit(TABLE, [flush("f", {"a": 1}), flush("g", {"b": 1}, epoch=9)])
@@ -97,7 +107,7 @@ def test_a_change_that_does_not_fit_is_refused_and_leaves_no_file(world: World, 
     assert stored(world) == names
 
 
-def test_many_transactions_can_be_loaded_from_few_files(world: World, server: MetadataServer) -> None:
+def test_many_transactions_can_be_loaded_from_few_files(world: World, server: ServerOfTests) -> None:
     for number in range(1, 40):
         server.commit(TABLE, [flush(f"f{number}", {"a": number})])
     assert world.server().read(TABLE) == server.read(TABLE)
@@ -116,7 +126,7 @@ def test_a_name_that_no_table_may_have_is_refused(world: World, name: str) -> No
     assert world.files.list(f"metadata/{TABLE}") == []
 
 
-def test_a_name_is_given_once(world: World, server: MetadataServer) -> None:
+def test_a_name_is_given_once(world: World, server: ServerOfTests) -> None:
     other = initial_metadata("t2", SCHEMA, ["x"])
     with pytest.raises(TableExists, match="users"):
         world.server().create_table("users", "t2", other)
@@ -140,7 +150,7 @@ def test_of_two_that_create_a_name_at_once_one_wins(world: World) -> None:
     assert stored(world) == set()
 
 
-def test_a_dropped_table_is_gone_and_its_name_is_free(world: World, server: MetadataServer) -> None:
+def test_a_dropped_table_is_gone_and_its_name_is_free(world: World, server: ServerOfTests) -> None:
     other = world.server()
     other.read(TABLE)
     assert server.drop_table("users") == TABLE
@@ -163,7 +173,7 @@ def test_a_dropped_table_is_gone_and_its_name_is_free(world: World, server: Meta
     }
 
 
-def test_a_commit_to_a_table_that_somebody_else_dropped_is_refused(world: World, server: MetadataServer) -> None:
+def test_a_commit_to_a_table_that_somebody_else_dropped_is_refused(world: World, server: ServerOfTests) -> None:
     names = stored(world)
     world.server().drop_table("users")
     with pytest.raises(UnknownTable, match="dropped"):
@@ -171,7 +181,7 @@ def test_a_commit_to_a_table_that_somebody_else_dropped_is_refused(world: World,
     assert stored(world) == names
 
 
-def test_a_drop_goes_through_while_others_commit(world: World, server: MetadataServer) -> None:
+def test_a_drop_goes_through_while_others_commit(world: World, server: ServerOfTests) -> None:
     other = world.server()
     commits = iter(range(3))
 
@@ -187,7 +197,7 @@ def test_a_drop_goes_through_while_others_commit(world: World, server: MetadataS
 # --- races ---------------------------------------------------------------------------------------
 
 
-def test_a_server_that_lost_a_race_builds_on_what_the_winner_made(world: World, server: MetadataServer) -> None:
+def test_a_server_that_lost_a_race_builds_on_what_the_winner_made(world: World, server: ServerOfTests) -> None:
     other = world.server()
     other.read(TABLE)
     server.commit(TABLE, [flush("f", {"a": 1})])
@@ -196,7 +206,7 @@ def test_a_server_that_lost_a_race_builds_on_what_the_winner_made(world: World, 
     assert server.refresh(TABLE) == after
 
 
-def test_requirements_are_checked_again_after_a_lost_race(world: World, server: MetadataServer) -> None:
+def test_requirements_are_checked_again_after_a_lost_race(world: World, server: ServerOfTests) -> None:
     other = world.server()
     other.read(TABLE)
     server.commit(TABLE, [flush("f", {"a": 5})])
@@ -206,7 +216,7 @@ def test_requirements_are_checked_again_after_a_lost_race(world: World, server: 
     assert stored(world) == names
 
 
-def test_a_refusal_on_old_metadata_is_not_believed(world: World, server: MetadataServer) -> None:
+def test_a_refusal_on_old_metadata_is_not_believed(world: World, server: ServerOfTests) -> None:
     other = world.server()
     other.commit(TABLE, [RecordJob("job", 1)])
     other.read(TABLE)
@@ -225,7 +235,7 @@ def test_a_refusal_on_old_metadata_is_not_believed(world: World, server: Metadat
     assert other.commit("t2", [RecordJob("j0", 2)]).job_txn("j0") == 2
 
 
-def test_two_servers_racing_lose_nothing_and_repeat_nothing(world: World, server: MetadataServer) -> None:
+def test_two_servers_racing_lose_nothing_and_repeat_nothing(world: World, server: ServerOfTests) -> None:
     servers = [server, world.server(attempts_max=1000), world.server(attempts_max=1000)]
 
     def work(number: int) -> None:
@@ -241,7 +251,7 @@ def test_two_servers_racing_lose_nothing_and_repeat_nothing(world: World, server
     assert [tablet.group(PROFILE).flushed for tablet in latest.tablets] == [15, 15, 15]
 
 
-def test_a_server_that_always_loses_gives_up_and_says_so(world: World, server: MetadataServer) -> None:
+def test_a_server_that_always_loses_gives_up_and_says_so(world: World, server: ServerOfTests) -> None:
     other = world.server()
     numbers = iter(range(1000))
 
@@ -255,9 +265,7 @@ def test_a_server_that_always_loses_gives_up_and_says_so(world: World, server: M
     assert other.refresh(TABLE).job_txn("mine") is None
 
 
-def test_a_reader_that_is_overtaken_by_pruning_loads_the_newer_transaction(
-    world: World, server: MetadataServer
-) -> None:
+def test_a_reader_that_is_overtaken_by_pruning_loads_the_newer_transaction(world: World, server: ServerOfTests) -> None:
     reader = world.server()
     started = threading.Event()
     load = reader._store.load
@@ -273,7 +281,7 @@ def test_a_reader_that_is_overtaken_by_pruning_loads_the_newer_transaction(
     assert reader.read(TABLE) == server.read(TABLE)
 
 
-def test_what_is_known_never_becomes_older(world: World, server: MetadataServer) -> None:
+def test_what_is_known_never_becomes_older(world: World, server: ServerOfTests) -> None:
     other = world.server()
     other.commit(TABLE, [flush("f", {"a": 1})])
     load = server._store.load
@@ -289,13 +297,13 @@ def test_what_is_known_never_becomes_older(world: World, server: MetadataServer)
     assert files_of(server.read(TABLE)) == {"f", "g"}
 
 
-def test_a_missing_file_that_stays_missing_is_an_error(world: World, server: MetadataServer) -> None:
+def test_a_missing_file_that_stays_missing_is_an_error(world: World, server: ServerOfTests) -> None:
     world.files.delete(f"metadata/{TABLE}/{server.read(TABLE).txnid}.meta")
     with pytest.raises(MissingFile):
         world.server().read(TABLE)
 
 
-def test_a_damaged_file_is_an_error_and_stops_nothing_else(world: World, server: MetadataServer) -> None:
+def test_a_damaged_file_is_an_error_and_stops_nothing_else(world: World, server: ServerOfTests) -> None:
     server.create_table("others", "t2", initial_metadata("t2", SCHEMA, ["a"]))
     world.files.put(f"metadata/{TABLE}/{server.read(TABLE).txnid}.meta", b"\xa5" * 100)
     other = world.server()
@@ -304,7 +312,7 @@ def test_a_damaged_file_is_an_error_and_stops_nothing_else(world: World, server:
     other.commit("t2", [RecordJob("j", 1)])
 
 
-def test_a_damaged_node_is_corruption(world: World, server: MetadataServer) -> None:
+def test_a_damaged_node_is_corruption(world: World, server: ServerOfTests) -> None:
     node = server.client.read(f"tables/{TABLE}")
     server.client.compare_and_set(f"tables/{TABLE}", b"{}", node.version)
     with pytest.raises(Corruption, match=TABLE):
@@ -319,7 +327,7 @@ UNKNOWN = [Fault.LOSE_REPLY, Fault.LOSE_REQUEST, Fault.DELAY]
 @pytest.mark.parametrize("fault", UNKNOWN)
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_commit_whose_replies_are_lost_happens_exactly_once(
-    world: World, server: MetadataServer, fault: Fault, times: int
+    world: World, server: ServerOfTests, fault: Fault, times: int
 ) -> None:
     server.client.faults = Script(*[fault] * times)
     after = server.commit(TABLE, [flush("f", {"a": 1})])
@@ -331,7 +339,7 @@ def test_a_commit_whose_replies_are_lost_happens_exactly_once(
 
 
 @pytest.mark.parametrize("mixed", range(20))
-def test_any_mixture_of_faults_is_settled(world: World, server: MetadataServer, mixed: int) -> None:
+def test_any_mixture_of_faults_is_settled(world: World, server: ServerOfTests, mixed: int) -> None:
     dice = random.Random(mixed)
     server.client.faults = Script(*(dice.choice(UNKNOWN) for _ in range(5)))
     server.commit(TABLE, [flush("f", {"a": 1})])
@@ -340,7 +348,7 @@ def test_any_mixture_of_faults_is_settled(world: World, server: MetadataServer, 
     assert (files_of(after), after.sequence) == ({"f"}, 2)
 
 
-def interrupted_commit(world: World, server: MetadataServer, fault: Fault, others: int) -> None:
+def interrupted_commit(world: World, server: ServerOfTests, fault: Fault, others: int) -> None:
     """Let one compare-and-set be lost by `fault`, and let another server commit before the next attempt."""
     other = world.server()
     attempts = iter(range(1000))
@@ -361,7 +369,7 @@ def interrupted_commit(world: World, server: MetadataServer, fault: Fault, other
 
 
 @pytest.mark.parametrize("others", [1, 3, 5])
-def test_a_lost_success_that_others_built_upon_is_recognised(world: World, server: MetadataServer, others: int) -> None:
+def test_a_lost_success_that_others_built_upon_is_recognised(world: World, server: ServerOfTests, others: int) -> None:
     interrupted_commit(world, server, Fault.LOSE_REPLY, others)
     server.commit(TABLE, [flush("f", {"a": 1})])
     expected = {"f", *(f"other{number}" for number in range(others))}
@@ -372,7 +380,7 @@ def test_a_lost_success_that_others_built_upon_is_recognised(world: World, serve
 @pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.DELAY])
 @pytest.mark.parametrize("others", [1, 3, 5])
 def test_a_lost_request_that_others_overtook_is_applied_on_top(
-    world: World, server: MetadataServer, fault: Fault, others: int
+    world: World, server: ServerOfTests, fault: Fault, others: int
 ) -> None:
     interrupted_commit(world, server, fault, others)
     after = server.commit(TABLE, [flush("f", {"a": 1})])
@@ -382,7 +390,7 @@ def test_a_lost_request_that_others_overtook_is_applied_on_top(
     assert after.sequence == 2 + others
 
 
-def test_a_lost_success_built_upon_beyond_what_is_kept_stays_unknown(world: World, server: MetadataServer) -> None:
+def test_a_lost_success_built_upon_beyond_what_is_kept_stays_unknown(world: World, server: ServerOfTests) -> None:
     interrupted_commit(world, server, Fault.LOSE_REPLY, 20)
     with pytest.raises(OutcomeUnknown):
         server.commit(TABLE, [flush("f", {"a": 1})])
@@ -391,7 +399,7 @@ def test_a_lost_success_built_upon_beyond_what_is_kept_stays_unknown(world: Worl
 
 @pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.DELAY])
 def test_an_outcome_that_stays_unknown_is_said_so_and_the_file_is_kept(
-    world: World, server: MetadataServer, fault: Fault
+    world: World, server: ServerOfTests, fault: Fault
 ) -> None:
     names = stored(world)
     server.client.faults = lambda name, paths: fault if name == "CompareAndSet" else None
@@ -411,7 +419,7 @@ def test_an_outcome_that_stays_unknown_is_said_so_and_the_file_is_kept(
     assert server.read(TABLE).sequence == 2
 
 
-def test_a_delayed_commit_that_was_given_up_never_lands_on_top_of_another(world: World, server: MetadataServer) -> None:
+def test_a_delayed_commit_that_was_given_up_never_lands_on_top_of_another(world: World, server: ServerOfTests) -> None:
     server.client.faults = lambda name, paths: Fault.DELAY if name == "CompareAndSet" else None
     with pytest.raises(OutcomeUnknown):
         server.commit(TABLE, [flush("f", {"a": 1})])
@@ -421,7 +429,7 @@ def test_a_delayed_commit_that_was_given_up_never_lands_on_top_of_another(world:
     assert files_of(after) == {"g"}
 
 
-def test_an_unreachable_service_is_not_an_unknown_outcome(world: World, server: MetadataServer) -> None:
+def test_an_unreachable_service_is_not_an_unknown_outcome(world: World, server: ServerOfTests) -> None:
     names = stored(world)
     server.client.faults = Script(Fault.FAIL_BEFORE)
     with pytest.raises(Unavailable):
@@ -430,7 +438,7 @@ def test_an_unreachable_service_is_not_an_unknown_outcome(world: World, server: 
     assert server.commit(TABLE, [flush("f", {"a": 1})]).sequence == 2
 
 
-def test_after_a_lost_reply_an_unreachable_service_leaves_it_unknown(world: World, server: MetadataServer) -> None:
+def test_after_a_lost_reply_an_unreachable_service_leaves_it_unknown(world: World, server: ServerOfTests) -> None:
     server.client.faults = Script(Fault.LOSE_REPLY, *[Fault.FAIL_BEFORE] * 100)
     with pytest.raises(OutcomeUnknown):
         server.commit(TABLE, [flush("f", {"a": 1})])
@@ -481,7 +489,7 @@ def test_a_delayed_creation_does_not_appear_after_it_was_refused(world: World) -
 
 
 @pytest.mark.parametrize("fault", UNKNOWN)
-def test_a_drop_whose_replies_are_lost_happens_once(world: World, server: MetadataServer, fault: Fault) -> None:
+def test_a_drop_whose_replies_are_lost_happens_once(world: World, server: ServerOfTests, fault: Fault) -> None:
     server.client.faults = Script(fault, fault)
     assert server.drop_table("users") == TABLE
     server.create_table("users", "t2", initial_metadata("t2", SCHEMA, ["x"]))
@@ -489,9 +497,7 @@ def test_a_drop_whose_replies_are_lost_happens_once(world: World, server: Metada
     assert server.find("users") == "t2"
 
 
-def test_a_drop_whose_reply_is_lost_does_not_take_a_new_table_of_that_name(
-    world: World, server: MetadataServer
-) -> None:
+def test_a_drop_whose_reply_is_lost_does_not_take_a_new_table_of_that_name(world: World, server: ServerOfTests) -> None:
     other = world.server()
     attempts = iter(range(100))
 
@@ -512,7 +518,7 @@ def test_a_drop_whose_reply_is_lost_does_not_take_a_new_table_of_that_name(
 
 
 @pytest.mark.parametrize("kind", ["create", "write", "sync", "sync_directory"])
-def test_a_commit_that_cannot_be_saved_changes_nothing(world: World, server: MetadataServer, kind: str) -> None:
+def test_a_commit_that_cannot_be_saved_changes_nothing(world: World, server: ServerOfTests, kind: str) -> None:
     before = server.read(TABLE)
     world.files.plan = FaultPlan.fail_when(lambda operation: operation.kind == kind, errno.ENOSPC)
     with pytest.raises(MetadataNotSaved, match="No space left"):
@@ -522,7 +528,7 @@ def test_a_commit_that_cannot_be_saved_changes_nothing(world: World, server: Met
     assert files_of(server.commit(TABLE, [flush("f", {"a": 1})])) == {"f"}
 
 
-def test_a_disk_on_which_nothing_can_be_removed_holds_nobody_up(world: World, server: MetadataServer) -> None:
+def test_a_disk_on_which_nothing_can_be_removed_holds_nobody_up(world: World, server: ServerOfTests) -> None:
     world.files.plan = FaultPlan.fail_when(lambda operation: operation.kind == "delete")
     for number in range(1, 20):
         server.commit(TABLE, [flush(f"f{number}", {"a": number})])
@@ -532,7 +538,7 @@ def test_a_disk_on_which_nothing_can_be_removed_holds_nobody_up(world: World, se
 # --- crashes -------------------------------------------------------------------------------------
 
 
-def life(server: MetadataServer, done: list[str]) -> None:
+def life(server: ServerOfTests, done: list[str]) -> None:
     """Create, change, drop, create again; `done` tells what was acknowledged."""
     server.create_table("users", TABLE, table())
     done.append("created")
@@ -602,7 +608,7 @@ def test_after_a_crash_before_any_step_everything_acknowledged_is_there() -> Non
 # --- threads -------------------------------------------------------------------------------------
 
 
-def test_requests_of_many_threads_become_few_transactions(world: World, server: MetadataServer) -> None:
+def test_requests_of_many_threads_become_few_transactions(world: World, server: ServerOfTests) -> None:
     threads = 12
     gathered = threading.Event()
     queue_seen: list[int] = []
@@ -653,7 +659,7 @@ def test_threads_and_servers_on_real_files_lose_nothing(tmp_path: Path) -> None:
     numbers = iter(range(10**6))
     services = [SqliteCoordination(tmp_path / FILE_NAME, clock) for _ in range(2)]
     servers = [
-        MetadataServer(
+        ServerOfTests(
             service,
             MetadataStore(LocalFiles(tmp_path), 8),
             clock,
@@ -673,7 +679,7 @@ def test_threads_and_servers_on_real_files_lose_nothing(tmp_path: Path) -> None:
         list(pool.map(work, range(6)))
     reader = SqliteCoordination(tmp_path / FILE_NAME, clock, read_only=True)
     store = MetadataStore(LocalFiles(tmp_path))
-    latest = MetadataServer(reader, store, clock, server_id="reader", new_id=str).read(TABLE)
+    latest = ServerOfTests(reader, store, clock, server_id="reader", new_id=str).read(TABLE)
     assert sorted(job for job, _ in latest.jobs) == sorted(
         f"j{number}-{turn}" for number in range(6) for turn in range(10)
     )

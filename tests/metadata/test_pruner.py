@@ -6,13 +6,13 @@ import itertools
 import threading
 
 import pytest
-from metadata_world import TABLE, table
 
 from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.metadata.changes import RecordJob
 from ebla.metadata.store import MetadataStore
 from ebla.metadata.transaction import MetadataServer
+from tests.metadata.metadata_world import TABLE, table
 from tests.support.simulated_files import Fault, FaultPlan, Operation, SimulatedFiles
 
 SNAPSHOT_EVERY = 4

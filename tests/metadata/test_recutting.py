@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metadata_world import EVENTS, PROFILE, files_of, flush, fragment, table
 
 from ebla.metadata.changes import (
     AddFragments,
@@ -30,6 +29,7 @@ from ebla.metadata.table_metadata import (
     initial_metadata,
 )
 from ebla.metadata.transaction_file import ChangeRecord, SnapshotRecord, decode, encode
+from tests.metadata.metadata_world import EVENTS, PROFILE, files_of, flush, fragment, table
 
 A, B, C = (TabletAt(tablet, 1) for tablet in "abc")
 

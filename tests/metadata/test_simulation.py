@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from simulation import Violation, simulate
 
 from ebla.metadata.catching_up import CatchingUp
 from ebla.metadata.coordinator import Coordinator
@@ -13,6 +13,7 @@ from ebla.metadata.history import History
 from ebla.metadata.membership import Membership
 from ebla.metadata.peer import MetadataPeer
 from ebla.metadata.protocol import Reply, Stored
+from tests.metadata.simulation import Violation, simulate
 
 SCHEDULES = 10_000
 PARTS = 8
@@ -73,7 +74,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def switch_before_a_majority(patch: pytest.MonkeyPatch) -> None:
-    def too_early(self: Coordinator, proposal: object) -> bool:
+    def too_early(self: Coordinator, proposal: Any) -> bool:
         return (
             self._peer.server in proposal.stored and len(proposal.stored) >= len(proposal.config.metadata_servers) // 2
         )
@@ -84,7 +85,7 @@ def switch_before_a_majority(patch: pytest.MonkeyPatch) -> None:
 def say_stored_before_it_is_saved(patch: pytest.MonkeyPatch) -> None:
     original = MetadataPeer.save
 
-    def hasty(self: MetadataPeer, record: object, outcome: object, waiting: str | None, content: object = None) -> None:
+    def hasty(self: MetadataPeer, record: Any, outcome: Any, waiting: str | None, content: object = None) -> None:
         original(self, record, outcome, waiting, content)
         if waiting not in (None, self.server):
             self.send(waiting, Stored(record.txnid))
@@ -95,7 +96,7 @@ def say_stored_before_it_is_saved(patch: pytest.MonkeyPatch) -> None:
 def store_without_what_it_builds_on(patch: pytest.MonkeyPatch) -> None:
     original = MetadataPeer._on_store
 
-    def careless(self: MetadataPeer, sender: str, message: object) -> None:
+    def careless(self: MetadataPeer, sender: str, message: Any) -> None:
         if message.base not in self.history and message.txnid not in self.history:
             self.send(sender, Stored(message.txnid))
         else:
@@ -105,7 +106,7 @@ def store_without_what_it_builds_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def drop_when_the_outcome_is_unknown(patch: pytest.MonkeyPatch) -> None:
-    def give_up(self: Coordinator, proposal: object) -> None:
+    def give_up(self: Coordinator, proposal: Any) -> None:
         original(self, proposal)
         then = self._peer._switches[self._peer._tag]
 
@@ -129,7 +130,7 @@ def look_at_the_current_one_only(patch: pytest.MonkeyPatch) -> None:
 def serve_while_behind(patch: pytest.MonkeyPatch) -> None:
     original = MetadataPeer._on_read
 
-    def hasty(self: MetadataPeer, sender: str, message: object) -> None:
+    def hasty(self: MetadataPeer, sender: str, message: Any) -> None:
         if self.current is not None:
             self.send(sender, Reply(message.request_id, "read", self.current.txnid, self.current))
         else:
@@ -170,14 +171,14 @@ def join_without_fetching(patch: pytest.MonkeyPatch) -> None:
 def switch_at_whatever_version(patch: pytest.MonkeyPatch) -> None:
     original = MetadataPeer.ask_switch
 
-    def blind(self: MetadataPeer, config: object, version: int, then: object) -> None:
+    def blind(self: MetadataPeer, config: Any, version: int, then: Any) -> None:
         original(self, config, self.version, then)
 
     patch.setattr(MetadataPeer, "ask_switch", blind)
 
 
 def prune_what_is_beyond_a_gap(patch: pytest.MonkeyPatch) -> None:
-    def prunable(self: History, current: object) -> list[str]:
+    def prunable(self: History, current: Any) -> list[str]:
         kept = {record.txnid for record in self.walk(current.txnid)}
         return [t for t, r in self._records.items() if t not in kept and r.sequence <= current.sequence]
 

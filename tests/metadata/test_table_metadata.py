@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metadata_world import EVENTS, PROFILE, SCHEMA, TABLE, fragment, table
 
 from ebla.errors import StoreError
 from ebla.metadata.table_metadata import (
@@ -20,6 +19,7 @@ from ebla.metadata.table_metadata import (
 )
 from ebla.ranges import KeyRange
 from ebla.schema import decode_hook, encode_hook
+from tests.metadata.metadata_world import EVENTS, PROFILE, SCHEMA, TABLE, fragment, table
 
 replace = msgspec.structs.replace
 ROWS = st.binary(max_size=3)

@@ -9,7 +9,7 @@ import reprlib
 from collections.abc import Sequence
 from typing import Any
 
-from .reference import Key, RangeErasure, ReferenceTable, Row
+from .reference import Key, RangeErasure, Record, ReferenceTable, Row
 
 EPOCH = datetime.datetime(1970, 1, 1)
 
@@ -17,10 +17,11 @@ EPOCH = datetime.datetime(1970, 1, 1)
 def canonical(value: Any) -> Any:
     """Return a value in a form that is equal exactly where value and type are: -0.0 is not 0.0, True is not 1."""
     if isinstance(value, tuple) and hasattr(value, "txn"):
-        stamp = value.timestamp
+        cell: Any = value
+        stamp = cell.timestamp
         if isinstance(stamp, datetime.datetime):
             stamp = (stamp.replace(tzinfo=None) - EPOCH) // datetime.timedelta(microseconds=1)
-        return f"{canonical(value.value)} @{value.txn} ts {stamp}"
+        return f"{canonical(cell.value)} @{cell.txn} ts {stamp}"
     if isinstance(value, list):
         return [canonical(item) for item in value]
     if isinstance(value, dict):
@@ -61,7 +62,8 @@ def history(model: ReferenceTable, keys: Sequence[Key]) -> str:
     records = [record for key in dict.fromkeys(keys) for record in model.history.get(key, ())]
     ranges = [erasure for erasure in model.ranges if any(erasure.covers(key) for key in keys)]
     lines = [f"written to {', '.join(map(str, keys)) or 'it'}:"]
-    for change in sorted([*records, *ranges], key=lambda change: change.txn):
+    changes: list[Record | RangeErasure] = [*records, *ranges]
+    for change in sorted(changes, key=lambda change: change.txn):
         if isinstance(change, RangeErasure):
             lines.append(f"  {change.txn} erased all in [{change.start}, {change.stop})")
         else:

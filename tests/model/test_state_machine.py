@@ -37,8 +37,8 @@ from .strategies import ADDABLE, APPENDABLE, ARROW_FORMS, SHAPES, WAITS, Filter,
 THROUGH = ("dicts", "dicts", "arrow", "batches")
 
 
-def step(**arguments: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Any]:
-    """Make a rule of a method; in a watchful machine, store and model are compared after it."""
+def step(**arguments: Any) -> Callable[[Callable[..., None]], Any]:
+    """Make a rule of a method, by strategies; in a watchful machine, store and model are compared after it."""
 
     def decorate(method: Callable[..., None]) -> Any:
         @functools.wraps(method)

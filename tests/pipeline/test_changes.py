@@ -59,7 +59,7 @@ def test_changes_are_the_difference_of_two_scans(seed: int, tmp_path: Path) -> N
         for columns in (None, dice.sample(list(story.shape.columns), 1)):
             since, until = sorted(dice.sample([*story.txns, story.table.scan().txn], 2))
             projection = state.projection(columns)
-            parts = [state.view, state.reader, projection]
+            parts = state.view, state.reader, projection
             rows = touched_rows(*parts, ALL, since, until)
             ranges = [step.range for step in steps(*parts, ALL, since, until, dice.choice([1, 3, 10]))]
             assert [at.last for at in ranges[:-1]] == [at.first for at in ranges[1:]]
@@ -80,7 +80,7 @@ def test_tasks_get_even_shares_of_what_changed(flushes: int, db: ebla.Database) 
         table.put([{"k": f"{n:05}", "n": n} for n in range(turn, 6_000, flushes)])
         table.flush()
     state = db._store.table("t")
-    parts = [state.view, state.reader, state.projection(None)]
+    parts = state.view, state.reader, state.projection(None)
     until = db.snapshot().txn
     for records_max, tasks, count in [(10_000, 2, 2), (10_000, 3, 3), (2_000, 2, 4), (2_000, 1, 3)]:
         found = steps(*parts, ALL, 1, until, records_max, tasks)

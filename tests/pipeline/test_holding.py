@@ -193,7 +193,7 @@ def test_tasks_renew_the_pin_of_their_load(root: str, monkeypatch: pytest.Monkey
         held = loaded.plan.target.held
         assert held is not None
         (section,) = loaded.plan.sections
-        reading = read_section(loaded.plan.target, section)
+        reading: Any = read_section(loaded.plan.target, section)
         assert next(reading).num_rows == 101
 
         def until() -> int:

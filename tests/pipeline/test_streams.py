@@ -17,7 +17,7 @@ from tests.pipeline.streaming import Copy, same
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 SHORT = Settings(history_seconds=0, background_compaction=False)
 SCHEMA = ebla.Schema(

@@ -221,8 +221,8 @@ class TestLocalFiles:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         real_write, real_writev = os.write, os.writev
-        monkeypatch.setattr(files_module.os, "write", lambda where, data: real_write(where, memoryview(data)[:3]))
-        monkeypatch.setattr(files_module.os, "writev", lambda where, parts: real_writev(where, [parts[0][:2]]))
+        monkeypatch.setattr(os, "write", lambda where, data: real_write(where, memoryview(data)[:3]))
+        monkeypatch.setattr(os, "writev", lambda where, parts: real_writev(where, [parts[0][:2]]))
         files = LocalFiles(tmp_path)
         with files.create("a") as file:
             assert file.write(b"0123456789") == 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -209,7 +209,11 @@ def fold(blocks: list[Any]) -> list[Any]:
         at = blocks.index(chosen[0])
         size_bytes = sum(block.bytes for block in chosen)
         assert size_bytes <= 2 * FOLD_BYTES_MAX
-        made = _Sized(sum(len(block) for block in chosen), 1 + max(block.folds for block in chosen), size_bytes)
+        made = _Sized(
+            sum(len(block) for block in chosen),
+            1 + max(block.folds for block in cast(list[_Sized], chosen)),
+            size_bytes,
+        )
         blocks = [block for block in blocks if block not in chosen]
         blocks.insert(at, made)
     return blocks

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 from hypothesis import strategies as st
@@ -122,6 +122,11 @@ def _columns_run(dice: Random, identities: Sequence[tuple[bytes, int]], txn: int
     return ColumnsRun(tuple(records), ids, None if txn is None else txn << 10)
 
 
+def _erasures(rules: Rules) -> list[Range]:
+    """Return the erasures that a reader knows of: all that tests give to rules are of this kind."""
+    return [cast(Range, erasure) for erasure in rules.erasures if erasure.txn <= rules.as_of]
+
+
 def seen_columns(runs: Iterable[ColumnsRun], ids: Sequence[int], rules: Rules) -> dict[bytes, dict[int, list[Any]]]:
     """Return what a reader sees: per row and column, its versions as (value, txn), newest first."""
     records = {(r.row, r.txn): (r, run.sets(r)) for run in runs for r in run.records if r.txn <= rules.as_of}
@@ -133,7 +138,7 @@ def seen_columns(runs: Iterable[ColumnsRun], ids: Sequence[int], rules: Rules) -
             (record, sets)
             for record, sets in own
             if record.txn > erased_at
-            and not any(e.hides(row, record.txn) for e in rules.erasures if e.txn <= rules.as_of)
+            and not any(e.hides(row, record.txn) for e in _erasures(rules))
             and not (rules.expires_alone and record.txn >> 10 < (rules.expired_before or 0))
         ]
         if live:
@@ -250,7 +255,7 @@ def seen_cells(runs: Iterable[Sequence[Cell]], rules: Rules) -> list[Cell]:
         for cell in sorted(cells, key=lambda c: c.order)
         if not cell.erased
         and not any(other.covers(cell) for other in cells)
-        and not any(e.hides(cell.row, cell.txn) for e in rules.erasures if e.txn <= rules.as_of)
+        and not any(e.hides(cell.row, cell.txn) for e in _erasures(rules))
     ]
     answer = []
     for versions in _by_identity(live):

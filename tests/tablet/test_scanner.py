@@ -23,7 +23,7 @@ from ebla.schema import Group, Schema
 from ebla.tablet import scanner
 from ebla.tablet.projection import Projection
 from ebla.tablet.scanner import Scanner, ScanRequest, with_columns_of
-from ebla.tablet.windows import cut, even_window_rows, lie_on_each_other
+from ebla.tablet.windows import WINDOW_GROWTH, cut, even_window_rows, lie_on_each_other
 from tests.support.simulated_files import SimulatedFiles
 
 # --- cutting -------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def test_windows_are_as_large_as_asked_for_and_grow(marks: list[tuple[bytes, int
     size = min(first, largest)
     for _, rows in windows[:-1]:
         assert rows >= size
-        size = min(largest, size * scanner.WINDOW_GROWTH)
+        size = min(largest, size * WINDOW_GROWTH)
 
 
 def test_a_range_without_marks_is_one_window() -> None:
