@@ -34,7 +34,15 @@ from ebla.pipeline.survey import Survey
 from ebla.ranges import KeyRange, successor
 from ebla.storage.cache import BlockCache
 from ebla.storage.fragment_reader import Fragment
-from ebla.storage.order import Indices, common_prefix_length, is_strictly_sorted, key_words, lower_bound, sort_rows
+from ebla.storage.order import (
+    Indices,
+    Words,
+    common_prefix_length,
+    is_strictly_sorted,
+    key_words,
+    lower_bound,
+    sort_rows,
+)
 from ebla.storage.records import ROW, TXN, Run
 from ebla.storage.stretch import places_of
 from ebla.tablet.reader import Reader
@@ -166,14 +174,25 @@ def matches(fragment: Fragment, rows: pa.Array, txn_max: int | None = None) -> I
         held = _joined(records.column(ROW))
         words = key_words(held, skip)
         from_, to = asked.searchsorted(words[0]), asked.searchsorted(words[-1], "right")
-        which, places = places_of(words, asked[from_:to])
-        which = np.arange(to - from_) if which is None else which
-        sought = rows.slice(int(from_), int(to - from_)).take(pa.array(which))
-        # Rows that share a word with one that is asked for came along.
-        same = np.asarray(pc.equal(held.take(pa.array(places)), sought).to_numpy(zero_copy_only=False))
+        which, places = _same_rows(held, words, rows.slice(int(from_), int(to - from_)), asked[from_:to])
         if txn_max is not None:
-            same = same & (Run(records).txns()[places] <= txn_max)
-        yield which[same] + (first + from_), places[same] + firsts[low]
+            seen = Run(records).txns()[places] <= txn_max
+            which, places = which[seen], places[seen]
+        yield which + (first + from_), places + firsts[low]
+
+
+def _same_rows(held: pa.Array, words: Words, rows: pa.Array, asked: Words) -> tuple[Indices, Indices]:
+    """Return which of sorted rows are among those that are held, and the places of these. Both come with words."""
+    found = places_of(words, asked)
+    if found is None:
+        numbers = pc.index_in(held, value_set=rows)
+        places = np.flatnonzero(numbers.is_valid().to_numpy(zero_copy_only=False))
+        return np.asarray(numbers.drop_null()).astype(np.int64), places
+    which, places = found
+    which = np.arange(len(asked)) if which is None else which
+    # Rows that share a word with one that is asked for came along.
+    same = pc.equal(held.take(pa.array(places)), rows.take(pa.array(which))).to_numpy(zero_copy_only=False)
+    return which[same], places[same]
 
 
 # --- rows that are merged ------------------------------------------------------------------------

@@ -314,7 +314,9 @@ class Fragment:
             return []
         columns = None if names is None else [name for name in names if name in self.names]
         if self.footer.unique and end - begin >= INDEX_KEYS_MIN and self._metadata.num_rows <= INDEX_ROWS_MAX:
-            return self._find_by_index(rows if end - begin == len(rows) else rows.slice(begin, end - begin), columns)
+            found = self._find_by_index(rows if end - begin == len(rows) else rows.slice(begin, end - begin), columns)
+            if found is not None:
+                return found
         keys: list[bytes] = rows.to_pylist()
         starts = self.footer.block_first
         runs = []
@@ -346,8 +348,11 @@ class Fragment:
         records = self._stretches.slice(begin, end, None)
         return Run(records, self._txn) if records.column(ROW).equals(rows) else None
 
-    def _find_by_index(self, rows: pa.Array, columns: Sequence[str] | None) -> list[Run]:
-        """Find many rows at once in an index of all rows of the file, for files with one record per row."""
+    def _find_by_index(self, rows: pa.Array, columns: Sequence[str] | None) -> list[Run] | None:
+        """Find many rows at once in an index of all rows of the file, for files with one record per row or cell.
+
+        None if too many rows share their word in the index.
+        """
         words, first = self._row_index(self._skip, rows)
         asked = key_words(rows, self._skip)
         wanted = columns if columns is None or ROW in columns else [ROW, *columns]
@@ -358,7 +363,10 @@ class Fragment:
             if not records.column(ROW).equals(rows):
                 records = None  # rows share words: these stand at the place of others, and must be looked for
         if records is None:
-            which, places = places_of(words, asked)
+            found = places_of(words, asked)
+            if found is None:
+                return None
+            which, places = found
             if not len(places):
                 return []
             sought = rows if which is None else rows.take(pa.array(which))

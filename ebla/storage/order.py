@@ -23,6 +23,10 @@ Words: TypeAlias = npt.NDArray[np.uint64]
 Indices: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
+# Rows are looked for by words as long as each meets no more records than this, on average, and some are spared.
+TIES_MAX = 64
+TIES_SPARED = 1_024
+
 # KEEP[n] keeps the first n bytes of a word and clears what follows them.
 _KEEP = np.array([0] + [((1 << (8 * n)) - 1) << (64 - 8 * n) for n in range(1, 9)], dtype=np.uint64)
 _WORD = (1 << 64) - 1
@@ -40,6 +44,14 @@ def offsets_and_data(rows: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray
     offsets = np.frombuffer(offset_buffer, dtype=np.int32, count=len(rows) + 1, offset=rows.offset * 4)
     data = np.zeros(0, dtype=np.uint8) if data_buffer is None else np.frombuffer(data_buffer, dtype=np.uint8)
     return offsets, data
+
+
+def tell_apart(counts: Indices) -> bool:
+    """Whether words tell rows apart well enough to look for rows by them, given how many records each of them meets.
+
+    Rows of a short text and a number may all have one word: to compare each with each would take their product.
+    """
+    return int(counts.sum()) <= TIES_SPARED + TIES_MAX * len(counts)
 
 
 def key_words(rows: pa.Array, skip: int = 0) -> Words:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebla.storage.order import Indices, Words, common_prefix_length, key_words, word_of
+from ebla.storage.order import Indices, Words, common_prefix_length, key_words, tell_apart, word_of
 
 ROW = "_row"
 FAMILY = "family"
@@ -240,6 +240,8 @@ class Block:
         asked = key_words(rows, self._skip)
         begin = words.searchsorted(asked)
         count = words.searchsorted(asked, "right") - begin
+        if not tell_apart(count):
+            return np.flatnonzero(pc.is_in(self.rows, value_set=rows).to_numpy(zero_copy_only=False))
         which = np.repeat(np.arange(len(asked)), count)
         within = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
         places: Indices = begin[which] + within

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from ebla.storage.cache import BlockCache
-from ebla.storage.order import Indices, Words
+from ebla.storage.order import Indices, Words, tell_apart
 from ebla.storage.records import Block
 
 # About so many bytes of blocks make a stretch, but no more than a share of the cache.
@@ -214,10 +214,11 @@ def neighbours_at(words: Words, asked: Words) -> int | None:
     return begin if np.array_equal(words[begin:end], asked) else None
 
 
-def places_of(words: Words, asked: Words) -> tuple[Indices | None, Indices]:
+def places_of(words: Words, asked: Words) -> tuple[Indices | None, Indices] | None:
     """Return the places in sorted `words` of those that are `asked` for, and which of these each is (None: just so).
 
-    A word that is asked for may be there several times: then all its places come, one after the other.
+    A word that is asked for may be there several times: then all its places come, one after the other. None if these
+    are so many that rows are better looked for by other means.
     """
     begin = words.searchsorted(asked)
     last = len(words) - 1
@@ -229,6 +230,8 @@ def places_of(words: Words, asked: Words) -> tuple[Indices | None, Indices]:
         which = np.flatnonzero(hit)
         return which, begin[which]
     count = words.searchsorted(asked, "right") - begin
+    if not tell_apart(count):
+        return None
     which = np.repeat(np.arange(len(asked)), count)
     return which, begin[which] + (np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count))
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from ebla.errors import Corruption, FormatTooNew, MissingFile
 from ebla.keys import KeyCodec
 from ebla.schema import Group, GroupSchema, Schema, TableSchema
-from ebla.storage import fragment_reader
+from ebla.storage import fragment_reader, order
 from ebla.storage.bloom import key_hash
 from ebla.storage.cache import BlockCache
 from ebla.storage.fragment_format import FOOTER_KEY, Footer, FragmentInfo, FragmentLayout
@@ -316,8 +316,13 @@ def test_many_rows_are_found_by_the_index_as_block_by_block(
 
 @pytest.mark.parametrize("begin", [0, 1, 20, 40, 60])
 @pytest.mark.parametrize("count", [1, 5, 40])
-def test_rows_that_all_share_a_word_are_told_apart(begin: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ties_max", [0, 64])
+def test_rows_that_all_share_a_word_are_told_apart(
+    begin: int, count: int, ties_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fragment_reader, "INDEX_KEYS_MIN", 1)
+    monkeypatch.setattr(order, "TIES_SPARED", ties_max)
+    monkeypatch.setattr(order, "TIES_MAX", ties_max)
     # As of a text and a number: the words of all rows with one text are the same.
     rows = [b"%s-and-more-%03d" % (text, n) for text in (b"a", b"b") for n in range(40)]
     fragment = World(SIMPLE, simple_records(rows), rows_per_block=17, unique=True).open()

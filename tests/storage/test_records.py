@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ebla.storage import order
 from ebla.storage.records import Block, Run, value_names
 
 row = st.builds(
@@ -29,12 +32,15 @@ def test_find_returns_exactly_the_records_of_a_row(rows: list[bytes], asked: byt
         assert list(range(begin, end)) == [at for at, row in enumerate(rows) if row == one]
 
 
-@given(some_rows, st.sets(row, max_size=10))
+@given(some_rows, st.sets(row, max_size=10), st.sampled_from([0, order.TIES_SPARED]))
 @settings(deadline=None)
-def test_find_many_returns_the_records_of_all_rows_in_order(rows: list[bytes], asked: set[bytes]) -> None:
+def test_find_many_returns_the_records_of_all_rows_in_order(
+    rows: list[bytes], asked: set[bytes], ties_spared: int
+) -> None:
     block = block_of(rows)
     within = sorted(one for one in asked | set(rows[::2]) if rows[0] <= one <= rows[-1])
-    places = block.find_many(pa.array(within, pa.binary()))
+    with patch.multiple(order, TIES_SPARED=ties_spared, TIES_MAX=0):
+        places = block.find_many(pa.array(within, pa.binary()))
     assert places.tolist() == [at for at, row in enumerate(rows) if row in within]
 
 

@@ -114,10 +114,19 @@ words = st.lists(st.integers(0, 40), min_size=1, max_size=40).map(lambda some: n
 @given(words, words)
 def test_every_place_of_a_word_is_found(held: np.ndarray, asked: np.ndarray) -> None:
     asked = np.unique(asked)
-    which, places = places_of(held, asked)
+    found = places_of(held, asked)
+    assert found is not None
+    which, places = found
     expected = [(at, place) for at, word in enumerate(asked) for place in np.flatnonzero(held == word)]
     named = np.arange(len(asked)) if which is None else which
     assert list(zip(named.tolist(), places.tolist(), strict=True)) == expected
+
+
+def test_rows_are_not_looked_for_by_words_that_most_of_them_share() -> None:
+    held, asked = np.ones(10_000, dtype=np.uint64), np.ones(1_000, dtype=np.uint64)
+    assert places_of(held, asked) is None
+    assert places_of(held[:60], asked) is not None
+    assert places_of(held, asked + 1) is not None
 
 
 @given(words, words, st.integers(0, 40), st.integers(1, 40))
