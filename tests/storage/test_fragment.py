@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pyarrow as pa
@@ -329,6 +330,37 @@ def test_rows_that_all_share_a_word_are_told_apart(
     keys = rows[begin : begin + count]
     runs = fragment.find_many(pa.array(keys, pa.binary()))
     assert [n for run in runs for n in numbers(run)] == [*range(begin, begin + len(keys))]
+
+
+tied_rows = st.builds(lambda first, rest: first + rest, st.sampled_from([b"", b"12345678"]), st.binary(max_size=2))
+
+
+@given(
+    st.sets(tied_rows, min_size=1, max_size=30),
+    st.sets(tied_rows, min_size=1),
+    st.integers(1, 30),
+    st.sampled_from([0, 64]),
+)
+@settings(deadline=None, max_examples=100)
+def test_many_rows_are_found_by_the_index_whichever_share_words(
+    held: set[bytes], asked: set[bytes], rows_per_block: int, ties_max: int
+) -> None:
+    rows, keys = sorted(held), sorted(asked | set(sorted(held)[::2]))
+    fragment = World(SIMPLE, simple_records(rows), rows_per_block=rows_per_block, unique=True).open()
+    with (
+        patch.multiple(order, TIES_SPARED=ties_max, TIES_MAX=ties_max),
+        patch.object(fragment_reader, "INDEX_KEYS_MIN", 1),
+    ):
+        runs = fragment.find_many(pa.array(keys, pa.binary()))
+    assert [n for run in runs for n in numbers(run)] == [at for at, row in enumerate(rows) if row in keys]
+
+
+def test_a_row_is_found_beside_one_that_shares_its_word_and_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragment_reader, "INDEX_KEYS_MIN", 1)
+    rows = [b"a", b"aaaaaaaa1", b"bbbbbbbb1", b"cccccccc1"]
+    fragment = World(SIMPLE, simple_records(rows), rows_per_block=17, unique=True).open()
+    runs = fragment.find_many(pa.array([b"aaaaaaaa0", b"aaaaaaaa1", b"cccccccc1"], pa.binary()))
+    assert [n for run in runs for n in numbers(run)] == [1, 3]
 
 
 def test_all_records_of_the_last_of_neighbouring_rows_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
