@@ -23,12 +23,12 @@ from pyspark.sql import SparkSession
 from ebla.client.coordination_place import is_store
 from ebla.client.database import Database
 from ebla.client.database import open as open_database
-from ebla.errors import RequestError, UnknownTable
+from ebla.errors import RequestError, UnknownColumn, UnknownTable
 from ebla.pipeline.failures import unwrapping
 from ebla.pipeline.place import Place
 from ebla.pipeline.progress import JobProgress
 from ebla.pipeline.session import active_session, register_data_source, session
-from ebla.schema import Group, Schema, TableSchema, check_table_name
+from ebla.schema import WILDCARD, Group, Schema, TableSchema, check_table_name
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -119,12 +119,30 @@ def _place_of(target: Database | str | os.PathLike[str]) -> Place:
 
 
 def _make(source: Place, target: Place, table: str, name: str) -> None:
-    """Make the mirror unless it is there; a difference between the two is found when rows are written."""
+    """Make the mirror unless it is there; if it is, it must have the names that its source has.
+
+    Other differences are found when rows are written.
+    """
     known = source.metadata(table)
     if known is None:
         raise UnknownTable(f"there is no table {table!r} in {source.root}: check the name")
-    if target.metadata(name) is None:
+    mirror = target.metadata(name)
+    if mirror is None:
         target.create_table(name, schema_like(known.schema), [])
+        return
+    there = _names(mirror.schema)
+    missing = [one for one in _names(known.schema) if one not in there]
+    if missing and WILDCARD not in there:
+        raise UnknownColumn(
+            f"the mirror {name!r} has no {', '.join(missing[:20])}, which {table!r} has: "
+            "alter the mirror as its source was altered, then call this again"
+        )
+
+
+def _names(schema: TableSchema) -> list[str]:
+    """Return the names of key columns, columns and families."""
+    columns = [column.name for group in schema.groups for column in group.columns]
+    return [*schema.key_names, *columns, *(family.name for group in schema.groups for family in group.families)]
 
 
 def schema_like(schema: TableSchema) -> Schema:
