@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,15 @@ from ebla.cli.context import JsonOption, StoreOption, examples, open_store, whol
 from ebla.cli.failures import ExitCode, guarded
 from ebla.cli.schema_text import bound_from_text
 from ebla.cli.sinks import size_text, write_json, write_line
-from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
+from ebla.cli.spark_options import (
+    MasterOption,
+    ProgressOption,
+    check_tables,
+    needing_spark,
+    plain_bar,
+    progress_bar,
+    root_of,
+)
 
 COMPACT_EXAMPLES = examples(
     "ebla compact users",
@@ -63,10 +72,11 @@ def compact(
     if start is not None or stop is not None or prefix is not None or due:
         raise ebla.RequestError("--start, --stop, --prefix and --due go with --spark: add it, or leave them out")
     done = []
-    with open_store(ctx, store, write=True) as db:
+    with open_store(ctx, store, write=True) as db, plain_bar("compact", force=progress) as bar:
         for name in [table] if table is not None else whole_tables(db, as_json=as_json):
             before = _size(db, name)
-            db.table(name).compact()
+            bar(f"compact {name}", 0, len(db.table(name).tablets()))
+            db.table(name).compact(progress=partial(bar, f"compact {name}"))
             after = _size(db, name)
             done.append(
                 {

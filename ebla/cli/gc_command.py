@@ -10,7 +10,15 @@ import typer
 from ebla.cli.context import JsonOption, StoreOption, examples, open_store
 from ebla.cli.failures import guarded
 from ebla.cli.sinks import flatten, print_facts, write_json, write_line
-from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
+from ebla.cli.spark_options import (
+    MasterOption,
+    ProgressOption,
+    check_tables,
+    needing_spark,
+    plain_bar,
+    progress_bar,
+    root_of,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +51,7 @@ def gc(
     if on_spark:
         report = _on_spark(root_of(ctx, store), delete=delete, master=master, progress=progress)
     else:
-        with open_store(ctx, store, write=True) as db:
+        with open_store(ctx, store, write=True) as db, plain_bar("gc: looking", force=progress):
             report = db.gc(dry_run=not delete)
     facts: dict[str, Any] = msgspec.to_builtins(report)
     if json:

@@ -6,7 +6,7 @@ Spark is imported, and started, only when such a command has looked at everythin
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,6 +63,23 @@ def check_tables(root: Path, tables: Iterable[str] = ()) -> None:
 @contextmanager
 def progress_bar(title: str, *, force: bool) -> Iterator[Report | None]:
     """Give what draws a bar of the tasks that are done, or None where nobody would see it."""
+    with _bar(f"{title}: starting Spark", force=force) as update:
+        if update is None:
+            yield None
+        else:
+            # Tasks are known stage by stage: the bar starts anew with every phase.
+            yield lambda now: update(f"{title}: {now.phase}", now.tasks_done, now.tasks or None)
+
+
+@contextmanager
+def plain_bar(title: str, *, force: bool) -> Iterator[Callable[[str, int, int | None], None]]:
+    """Give what draws a bar of work that this process does: what it is at, how much is done, and of how much."""
+    with _bar(title, force=force) as update:
+        yield (lambda text, done, total: None) if update is None else update
+
+
+@contextmanager
+def _bar(title: str, *, force: bool) -> Iterator[Callable[[str, int, int | None], None] | None]:
     if not (force or sys.stderr.isatty()):
         yield None
         return
@@ -70,8 +87,5 @@ def progress_bar(title: str, *, force: bool) -> Iterator[Report | None]:
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     # Rows that are printed meanwhile are for whoever reads standard output: a bar takes them over on a terminal only.
     with Progress(*columns, console=console, redirect_stdout=sys.stdout.isatty()) as bar:
-        task = bar.add_task(f"{title}: starting Spark", total=None)
-        # Tasks are known stage by stage: the bar starts anew with every phase.
-        yield lambda now: bar.update(
-            task, description=f"{title}: {now.phase}", completed=now.tasks_done, total=now.tasks or None
-        )
+        task = bar.add_task(title, total=None)
+        yield lambda text, done, total: bar.update(task, description=text, completed=done, total=total)

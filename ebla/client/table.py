@@ -272,13 +272,14 @@ class Table:
         self._check_writable("durable")
         self._store.flush(self._state)
 
-    def compact(self) -> None:
+    def compact(self, *, progress: Callable[[int, int], None] | None = None) -> None:
         """Merge all fragments of the table, leaving out what no snapshot within its history can see.
 
-        This happens by itself where it pays; by hand it is for after large changes, and for tests.
+        This happens by itself where it pays; by hand it is for after large changes, and for tests. `progress` is
+        called with how many tablets are done, and how many there are.
         """
         self._check_writable("durable")
-        self._store.compact(self._state)
+        self._store.compact(self._state, progress)
 
     def split(self, at: object = None, *, tablet: str | None = None) -> tuple[str, str]:
         """Split a tablet in two and return the ids of the two, the one with the smaller keys first.

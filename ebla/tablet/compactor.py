@@ -218,14 +218,19 @@ class Compactor:
         self._announce(horizon)
         return min(horizon, self._horizon(table, group))
 
-    def compact_table(self, table: TableState) -> None:
-        """Merge every tablet of a table into one run per group, as far as that can be."""
+    def compact_table(self, table: TableState, told: Callable[[int, int], None] | None = None) -> None:
+        """Merge every tablet of a table into one run per group, as far as that can be.
+
+        `told` is called after each with how many tablets are done, and how many there are.
+        """
         done: set[str] = set()
         # Tablets that were split or joined meanwhile come up again, under other ids.
         while waiting := [tablet for tablet in table.view.metadata.tablets if tablet.id not in done]:
             for tablet in waiting:
                 done.add(tablet.id)
                 self.compact_tablet(table, tablet.id)
+                if told is not None:
+                    told(len(done), max(len(done), len(table.view.metadata.tablets)))
 
     def compact_tablet(self, table: TableState, tablet_id: str) -> int:
         """Merge one tablet into one run per group, and return how many groups that were; 0 if it is not there."""

@@ -449,11 +449,11 @@ class TabletStore:
         log.wait(self.sequencer.allocated)
         self._flusher.flush_table(table)
 
-    def compact(self, table: TableState) -> None:
+    def compact(self, table: TableState, told: Callable[[int, int], None] | None = None) -> None:
         """Flush a table and merge the fragments of each of its tablets and groups into one run."""
         self._check_online(table)
         self.flush(table)
-        self._compactor.compact_table(table)
+        self._compactor.compact_table(table, told)
 
     def unload_table(self, name: str) -> None:
         """Take a table offline; nothing happens if it is."""

@@ -24,6 +24,9 @@ def test_compact_merges_files_and_says_so(cli: Cli) -> None:
     assert (done["table"], done["files_before"], done["files_after"]) == ("t", 3, 2)
     assert cli.fine("compact").out.startswith("compacted t: 2 to 2 file(s), ")
     cli.fails(ExitCode.REQUEST, "compact", "nothing")
+    told = cli("compact", "t", "--progress")
+    assert told.code == ExitCode.FINE
+    assert "compact t" in told.err
 
 
 @pytest.mark.usefixtures("spark")

@@ -20,6 +20,7 @@ def made(cli: Cli) -> None:
 def test_gc_only_looks_unless_it_is_told_to_delete(cli: Cli) -> None:
     made(cli)
     cli.fine("compact", "t")
+    assert "gc: looking" in cli("gc", "--progress").err
     looked = json.loads(cli.fine("gc", "--json").out)
     assert (looked["files"], looked["named"], looked["candidates"], looked["removed"]) == (4, 1, 3, [])
     assert json.loads(cli.fine("gc", "--delete", "--json").out)["removed"] == [], "they have not been unused for long"
