@@ -88,6 +88,8 @@ def _to_arrow(
         return _one_batch(read_untrusted(rows, limits.batch_bytes_max, check_schema), limits)
     if isinstance(rows, pa.Table):
         return _one_batch(rows, limits)
+    if kind == "polars" and hasattr(rows, "collect"):
+        raise InvalidBatch("the rows of a LazyFrame are not there yet: put what its collect() returns")
     try:
         if kind == "pandas" and hasattr(rows, "columns"):
             return _one_batch(_from_pandas(rows, plans), limits)
@@ -100,6 +102,8 @@ def _to_arrow(
     except RequestError:
         raise
     except (pa.ArrowException, TypeError, ValueError) as reason:
+        if kind in ("pandas", "polars") and not hasattr(rows, "columns"):
+            raise InvalidBatch(f"a {type(rows).__name__} is one column: put a frame, or a dict for one row") from None
         raise InvalidBatch(f"the rows cannot be read as Arrow: {reason}") from None
     return None
 

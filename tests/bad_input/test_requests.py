@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -86,6 +88,9 @@ TYPES = [
     refused(ebla.InvalidBatch, "age", put(key_table(age=pa.array([1 << 40], pa.int64())))),
     refused(ebla.InvalidBatch, "rows are", put(17)),
     refused(ebla.InvalidBatch, "rows are", put("text")),
+    refused(ebla.InvalidBatch, "collect", put(pl.LazyFrame({"k": [1]}))),
+    refused(ebla.InvalidBatch, "a Series is one column", put(pl.Series("k", [1]))),
+    refused(ebla.InvalidBatch, "a Series is one column", put(pd.DataFrame({"k": [1]}).iloc[0])),
     refused(ebla.InvalidBatch, "dict|row", put([1, 2, 3])),
     refused(ebla.RequestError, "increment", lambda db: db.table("users").increment(KEY, "name")),
     refused(ebla.RequestError, "counter|bytes", lambda db: db.table("users").increment(KEY, "click:home")),
