@@ -30,11 +30,9 @@ _SHORT_SCAN = (
 
 REASONS: dict[tuple[str, str, str], str] = {
     ("sparkreplay", "replay of a log", "one process"): (
-        "both sides spend 9 to 11 s of processor time on the log, half of it on Parquet pages and LZ4, and one process "
-        "keeps a core busy nearly all the time, so that two cores can be hardly more than twice as fast. Two processes "
-        "at once take 7 to 9 % more processor time than one after the other, most of it in the kernel (why was not "
-        "examined): without Spark, two that sort the same portions are 1.7 times as fast as an open. On top come the "
-        "start of the Spark job, gaps between its tasks, and that one core is done before the other"
+        "one process keeps a core busy nearly all the time, and leaves to the other one what the kernel writes; tasks "
+        "that do the same on both cores are twice as fast at best. What writing past the page cache gains is much "
+        "where memory is fresh, and little where it is warm"
     ),
     ("ingest", "one writer", "rocksdict"): (
         "about half of the time is the sync of the log, the rest sorting, copying and checking of the batch"

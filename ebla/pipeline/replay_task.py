@@ -18,7 +18,7 @@ from ebla.metadata.table_metadata import TableMetadata
 from ebla.pipeline.failures import plain_errors
 from ebla.pipeline.worker import acknowledge, settle_worker
 from ebla.schema import decode_hook, encode_hook
-from ebla.storage.files import LocalFiles
+from ebla.storage.direct_files import DirectFiles
 from ebla.tablet.bulk import new_file
 from ebla.tablet.log_sort import LogSorter, SortedPortion, map_segment, open_table
 
@@ -55,7 +55,7 @@ class ReplayTask:
 
     def run(self, number: int) -> SortedPortion:
         """Sort one portion."""
-        files = LocalFiles(self.root)
+        files = DirectFiles(self.root)
         jobs = {}
         tables = {}
         for one in self.tables:

@@ -2,6 +2,7 @@
 
     Files (protocol)
     |-- LocalFiles(root)        a directory of this machine, through os.open / os.write / fdatasync
+    |   `-- DirectFiles(root)   the same; what it writes goes past the page cache
     `-- (tests) SimulatedFiles  the same in memory; knows what a crash may lose, and fails when told to
 
 Paths are relative to the root, written with ``/``; ``""`` is the root itself. Nothing reaches outside the root.
@@ -35,7 +36,17 @@ import pyarrow as pa
 from ebla.errors import StoreLocked
 from ebla.storage.late_close import close_later
 
-__all__ = ["BytesLike", "FileInfo", "FileLock", "Files", "LocalFiles", "WritableFile", "check_path", "parent_of"]
+__all__ = [
+    "BytesLike",
+    "FileInfo",
+    "FileLock",
+    "Files",
+    "LocalFiles",
+    "WritableFile",
+    "check_path",
+    "parent_of",
+    "sync_data",
+]
 
 # Anything with the buffer protocol; pa.Buffer is one too.
 BytesLike: TypeAlias = bytes | bytearray | memoryview
@@ -45,7 +56,8 @@ _PARTS_MAX = 1024
 # Files from this size on are deleted in two steps: the name now, the space beside.
 LATE_CLOSE_BYTES_MIN = 1 << 20
 
-_sync_data = getattr(os, "fdatasync", os.fsync)
+# Makes the bytes of a file durable, by its descriptor.
+sync_data = getattr(os, "fdatasync", os.fsync)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +83,7 @@ class WritableFile(Protocol):
         """Write the parts one after the other as one write, without joining them in memory first."""
 
     def flush(self) -> None:
-        """Do nothing: writes are not buffered. Pyarrow calls it. It does not sync."""
+        """Have all that was written where it can be read. It does not sync."""
 
     def sync(self) -> None:
         """Make everything written so far durable. If it fails, what is on disk is unknown: never retry it."""
@@ -80,7 +92,7 @@ class WritableFile(Protocol):
         """Return the number of bytes written."""
 
     def close(self) -> None:
-        """Close the file, without syncing it. Closing twice is allowed."""
+        """Close the file, without syncing it; what was not flushed may be lost. Closing twice is allowed."""
 
     def __enter__(self) -> Self: ...
 
@@ -375,7 +387,7 @@ class _LocalWritableFile:
         pass
 
     def sync(self) -> None:
-        _sync_data(self._open_descriptor())
+        sync_data(self._open_descriptor())
 
     def tell(self) -> int:
         return self._position

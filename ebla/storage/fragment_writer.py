@@ -113,6 +113,7 @@ class FragmentWriter:
         self._writer.add_key_value_metadata({FOOTER_KEY: msgspec.json.encode(self._footer()).decode()})
         self._writer.close()
         self._stream.flush()
+        self._sink.flush()
         size = self._sink.tell()
         if defer is None:
             self._settle()
@@ -274,7 +275,9 @@ class _Sink:
         return len(data) if self._file.closed else self._file.write(data)
 
     def flush(self) -> None:
-        """Do nothing, as the file itself does: only `make_durable` matters."""
+        """Have all of the file where it can be read; only `make_durable` makes it last."""
+        if not self._file.closed:
+            self._file.flush()
 
     def tell(self) -> int:
         return self._file.tell()

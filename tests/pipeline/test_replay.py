@@ -465,9 +465,9 @@ def test_a_disk_that_is_full_in_a_task_is_told_and_changes_nothing(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    for place in ("ebla.storage.files._LocalWritableFile.sync", "ebla.storage.files.LocalFiles.create"):
+    for place in ("_DirectFile.write", "_DirectFile.flush", "_DirectFile.sync", "DirectFiles.create"):
         with monkeypatch.context() as patch:
-            patch.setattr(place, full)
+            patch.setattr(f"ebla.storage.direct_files.{place}", full)
             with pytest.raises(StoreError, match="No space left"):
                 replay_here(root, 3)
         assert log_of(root) == log

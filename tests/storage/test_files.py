@@ -18,12 +18,15 @@ import pytest
 from ebla.errors import StoreLocked, Unavailable
 from ebla.storage import files as files_module
 from ebla.storage import late_close
+from ebla.storage.direct_files import DirectFiles
 from ebla.storage.files import Files, LocalFiles, check_path, parent_of
 from tests.support.simulated_files import SimulatedFiles
 
 
-@pytest.fixture(params=["local", "simulated"])
+@pytest.fixture(params=["local", "direct", "simulated"])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
+    if request.param == "direct":
+        return DirectFiles(tmp_path / "root")
     return LocalFiles(tmp_path / "root") if request.param == "local" else SimulatedFiles()
 
 
@@ -63,12 +66,14 @@ class TestContract:
             assert file.write_parts([b"one", pa.py_buffer(b"two"), b"", memoryview(b"three")]) == 11
             assert file.write_parts([]) == 0
             assert file.tell() == 11
+            file.flush()
         assert files.read("a") == b"onetwothree"
 
     def test_more_parts_than_the_kernel_takes_at_once(self, files: Files) -> None:
         parts = [bytes([number % 251]) * (number % 7) for number in range(5000)]
         with files.create("a") as file:
             assert file.write_parts(parts) == sum(map(len, parts))
+            file.flush()
         assert files.read("a") == b"".join(parts)
 
     def test_create_is_exclusive(self, files: Files) -> None:
