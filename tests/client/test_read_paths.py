@@ -32,6 +32,7 @@ KEYS: dict[str, tuple[dict[str, str], Callable[[int], Any]]] = {
     "alike": ({"k": "binary"}, lambda number: b"%03d-alike-alike-%d-alike-alike" % (number // 8, number % 8)),
     "string": ({"k": "string"}, lambda number: f"a long common prefix {number:05d}"),
     "tuple": ({"k": "string", "d": "int32"}, lambda number: (f"k{number // 10}", number)),
+    "of two users": ({"u": "string", "n_": "int64"}, lambda number: (f"u{2 * number // ROWS}", number)),
 }
 
 
