@@ -197,7 +197,7 @@ class Block:
             encoded = self.columns[SET].dictionary_encode()
             count = len(encoded.dictionary)
             codes = pc.fill_null(encoded.indices, count).to_numpy(zero_copy_only=False)
-            known = self._set_codes = codes, count + 1
+            known = self._set_codes = codes, count + bool(encoded.null_count)  # null: all columns
         return known
 
     @property
