@@ -22,10 +22,8 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
-from typing import Self
 
-from ebla.storage.files import BytesLike, LocalFiles, WritableFile, parent_of, sync_data
+from ebla.storage.files import BytesLike, LocalFiles, LocalWritableFile, WritableFile, parent_of
 
 __all__ = ["DirectFiles"]
 
@@ -53,28 +51,22 @@ class DirectFiles(LocalFiles):
         return super().create(path)
 
 
-class _DirectFile:
+class _DirectFile(LocalWritableFile):
     """A file that is written in whole pages up to its first `flush` or `sync`, from then on in the ordinary way.
 
     What was written and not flushed is lost when it is closed.
     """
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._position = 0
+        super().__init__(descriptor)
         self._filling: mmap.mmap | None = mmap.mmap(-1, BUFFER_BYTES)
         self._filled = 0
         self._going: deque[tuple[Future[None], mmap.mmap]] = deque()
         self._pool: ThreadPoolExecutor | None = None
 
-    @property
-    def closed(self) -> bool:
-        return self._descriptor < 0
-
     def write(self, data: BytesLike) -> int:
         rest = memoryview(data).cast("B")
-        length = len(rest)
-        self._check_open()
+        length, descriptor = len(rest), self._open_descriptor()
         while rest and self._filling is not None:
             end = min(self._filled + len(rest), BUFFER_BYTES)
             taken = end - self._filled
@@ -83,7 +75,7 @@ class _DirectFile:
             if end == BUFFER_BYTES:
                 self._send(self._filling)
                 self._filling, self._filled = self._empty_buffer(), 0
-        _write_all(self._descriptor, rest)
+        _write_all(descriptor, rest)
         self._position += length
         return length
 
@@ -104,43 +96,23 @@ class _DirectFile:
 
     def flush(self) -> None:
         """Have all that was written in the file, where others can read it."""
-        self._check_open()
+        descriptor = self._open_descriptor()
         while self._going:
             self._going.popleft()[0].result()
         if self._filling is not None:
             rest, self._filling = memoryview(self._filling)[: self._filled], None
-            _go_ordinary_way(self._descriptor)
-            _write_all(self._descriptor, rest)
+            _go_ordinary_way(descriptor)
+            _write_all(descriptor, rest)
 
     def sync(self) -> None:
         self.flush()
-        sync_data(self._descriptor)
-
-    def tell(self) -> int:
-        return self._position
-
-    def _check_open(self) -> None:
-        if self._descriptor < 0:
-            raise ValueError("the file is closed")
+        super().sync()
 
     def close(self) -> None:
-        if self._descriptor < 0:
-            return
-        if self._pool is not None:
+        # The thread first: it writes to the descriptor.
+        if not self.closed and self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-        descriptor, self._descriptor = self._descriptor, -1
-        os.close(descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.close()
+        super().close()
 
 
 def _write_all(descriptor: int, rest: memoryview) -> None:

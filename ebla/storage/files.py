@@ -42,10 +42,10 @@ __all__ = [
     "FileLock",
     "Files",
     "LocalFiles",
+    "LocalWritableFile",
     "WritableFile",
     "check_path",
     "parent_of",
-    "sync_data",
 ]
 
 # Anything with the buffer protocol; pa.Buffer is one too.
@@ -56,8 +56,7 @@ _PARTS_MAX = 1024
 # Files from this size on are deleted in two steps: the name now, the space beside.
 LATE_CLOSE_BYTES_MIN = 1 << 20
 
-# Makes the bytes of a file durable, by its descriptor.
-sync_data = getattr(os, "fdatasync", os.fsync)
+_sync_data = getattr(os, "fdatasync", os.fsync)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +189,7 @@ class LocalFiles:
         """Open with O_EXCL: a name is never written twice."""
         full = self._full(path)
         self.make_directory(parent_of(path))
-        return _LocalWritableFile(os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        return LocalWritableFile(os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
 
     def read(self, path: str) -> bytes:
         """Read the file in one go."""
@@ -339,7 +338,7 @@ def _locked_message(full: str, holder: str) -> str:
     return f"{full}: {who} has the store open for writing: close it there, or open it here with read_only=True"
 
 
-class _LocalWritableFile:
+class LocalWritableFile:
     """An unbuffered file descriptor that was opened for writing."""
 
     def __init__(self, descriptor: int) -> None:
@@ -348,9 +347,11 @@ class _LocalWritableFile:
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called."""
         return self._descriptor < 0
 
     def write(self, data: BytesLike) -> int:
+        """Write all of it, however often the kernel has to be asked."""
         length = memoryview(data).nbytes
         done = os.write(self._open_descriptor(), data)
         self._position += done
@@ -359,6 +360,7 @@ class _LocalWritableFile:
         return length
 
     def write_parts(self, parts: Sequence[BytesLike]) -> int:
+        """Write with writev."""
         length = 0
         for begin in range(0, len(parts), _PARTS_MAX):
             some = parts[begin : begin + _PARTS_MAX]
@@ -384,15 +386,18 @@ class _LocalWritableFile:
         return self._descriptor
 
     def flush(self) -> None:
-        pass
+        """Do nothing: writes are not buffered."""
 
     def sync(self) -> None:
-        sync_data(self._open_descriptor())
+        """Make the bytes durable."""
+        _sync_data(self._open_descriptor())
 
     def tell(self) -> int:
+        """Return the number of bytes written."""
         return self._position
 
     def close(self) -> None:
+        """Close the descriptor."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

@@ -237,7 +237,7 @@ class TestLocalFiles:
 
     def test_a_full_disk_comes_through_as_an_os_error(self) -> None:
         with pytest.raises(OSError, match="No space left"):
-            files_module._LocalWritableFile(os.open("/dev/full", os.O_WRONLY)).write(b"x")
+            files_module.LocalWritableFile(os.open("/dev/full", os.O_WRONLY)).write(b"x")
 
     def test_a_lock_tells_who_holds_it(self, tmp_path: Path) -> None:
         files = LocalFiles(tmp_path)
