@@ -30,3 +30,4 @@ def test_a_mirror_that_takes_any_family_is_left_to_its_writer(db: ebla.Database)
     db.create_table("t", SCHEMA)
     db.create_table("m", ebla.Schema(key={"k": "int64"}, groups=[ebla.Group("all", families=["*"])]))
     _make(Place.of(db), Place.of(db), "t", "m")
+    assert [group.name for group in db.table("m").schema.groups] == ["all"]
