@@ -16,11 +16,6 @@ _OVERLAY = (
     "the files that were corrected and the others are two reads, each with its own fixed cost, and a condition on the "
     "number of every row of the former is looked at"
 )
-_MEMORY = (
-    "compaction of what the ingest left runs beside the scan (without it, 300 MiB less at 8M rows); up to three "
-    "windows are held decoded, joined and merged at once; about half of the resident memory is free memory that the "
-    "allocators of the threads keep"
-)
 _BORDER = "a tenth of a second of planning and of jobs on the driver, beside a query that takes hardly longer"
 
 _SHORT_SCAN = (
@@ -42,8 +37,6 @@ REASONS: dict[tuple[str, str, str], str] = {
         "one another around it, and the flush in the background takes part of the second core"
     ),
     ("single", "1 thread", "rocksdict"): _SINGLE,
-    ("memory", "peak, after a streamed scan", ""): _MEMORY,
-    ("memory", "peak, after random gets", ""): _MEMORY,
     ("replay", "open after a close, 10,000,000 rows", "Ebla, 100,000 rows"): (
         "nothing of the log is read any more; METADATA is, one small file for each change since its last snapshot, of "
         "which the smaller store has fewer: about 0.03 ms each, and never more than 32"

@@ -10,8 +10,9 @@ import numpy as np
 from ebla.client.snapshot import Snapshot
 from ebla.clock import microseconds_of, txn_at
 from ebla.errors import RequestError
+from ebla.tablet.pins import Pins
 
-__all__ = ["AsOf", "time_of", "txn_of"]
+__all__ = ["AsOf", "time_of", "txn_in", "txn_of"]
 
 AsOf: TypeAlias = int | datetime | Snapshot | str
 
@@ -29,6 +30,13 @@ def txn_of(as_of: AsOf) -> int:
     return int(as_of)
 
 
+def txn_in(pins: Pins, as_of: AsOf) -> int:
+    """Return the txn that `as_of` means where `pins` are held; text is the name of one of them."""
+    return pins.txn_of(as_of) if isinstance(as_of, str) else txn_of(as_of)
+
+
 def time_of(txn: int) -> datetime:
     """Return the time at which `txn` was given out."""
-    return datetime.fromtimestamp(0, UTC) + (datetime.resolution * microseconds_of(txn))
+    if isinstance(txn, bool) or not isinstance(txn, (int, np.integer)):
+        raise RequestError(f"a txn is a whole number, as writes return it, not {txn!r}")
+    return datetime.fromtimestamp(0, UTC) + (datetime.resolution * microseconds_of(int(txn)))

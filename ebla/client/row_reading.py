@@ -27,7 +27,8 @@ FOUND = "_found"
 # From so many keys on, it is worth a look whether they stand one after the other in a file.
 NEIGHBOURS_MIN = 32
 
-_ALL_FOUND = pa.repeat(True, 4096)
+# Of bits and not by pa.repeat, with which pyarrow imports pandas where that is installed.
+_ALL_FOUND = pa.Array.from_buffers(pa.bool_(), 4096, [None, pa.py_buffer(bytes([255]) * 512)])
 
 
 class RowReading:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -12,20 +12,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebla.client.moments import AsOf, txn_of
+from ebla.client.moments import AsOf, txn_in
 from ebla.client.row import Row
 from ebla.client.row_reading import RowReading
 from ebla.client.scan import Position, Scan
 from ebla.client.sums import appended, count_of, incremented
 from ebla.client.table_description import describe_table, describe_tablets
 from ebla.client.writing import Writing
-from ebla.errors import CannotJoin, Closed, ReadOnly, RequestError, UnknownTable
+from ebla.errors import CannotJoin, ReadOnly, RequestError, UnknownTable
 from ebla.ranges import ALL, KeyRange, successor
 from ebla.schema import TableSchema
 from ebla.tablet.scanner import Scanner, ScanRequest
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
 from ebla.tablet.write_path import Wait
+
+# More rows than any table has.
+ROWS_MAX = (1 << 63) - 1
 
 
 class Table:
@@ -78,6 +81,8 @@ class Table:
         commit, with one txn.
         """
         self._check_writable(wait)
+        if if_unchanged_since is not None:
+            _check_txn("if_unchanged_since", if_unchanged_since)
         return self._writing.put(rows, replace=replace, if_absent=if_absent, since=if_unchanged_since, wait=wait)
 
     def put_cells(self, cells: object, *, wait: Wait = "durable") -> int:
@@ -95,7 +100,7 @@ class Table:
         rows = self._state.codec.encode_many(keys)
         if not len(rows):
             return self._sequencer.committed
-        if isinstance(columns, str):
+        if columns is not None and (isinstance(columns, str) or not isinstance(columns, Iterable)):
             raise RequestError(f"columns is a list of names, such as [{columns!r}]")
         return self._writing.erase(rows, columns, wait)
 
@@ -140,6 +145,8 @@ class Table:
         written. Returns the txn of the commit, or of the read.
         """
         self._check_writable(wait)
+        if not callable(change):
+            raise RequestError(f"change is a function that gets the row and returns what to put, not {change!r}")
         return self._writing.transact(key, change, columns, wait)
 
     def _check_writable(self, wait: str) -> None:
@@ -169,6 +176,7 @@ class Table:
             txn = self._sequencer.committed
             cached = parts.row_cache.rows.get(encoded)
             if cached is not None:
+                parts.row_cache.used.add(encoded)
                 row = Row(copy.deepcopy(cached) if parts.has_nested else cached)
                 row.txn = txn
                 return row
@@ -205,10 +213,11 @@ class Table:
 
         `where` is a pyarrow expression over columns. With `versions` greater than 1, every value is a list of its
         newest versions. `as_of` is a txn, a time (UTC if it has no zone), a snapshot or the name of one. With
-        `columns`, the rows are those that the groups of these columns have. `prefix` is the beginning of a key that is
-        one string or binary, or the first columns of a composite key. `latest` follows newer commits as it goes,
-        instead of reading one snapshot; `read_uncommitted` also shows what is not in the log yet. `resume` goes on
-        after the `position` of an earlier scan with the same arguments, at the txn of that scan.
+        `columns`, the rows are those that the groups of these columns, and of those that `where` names, have. `prefix`
+        is the beginning of a key that is one string or binary, or the first columns of a composite key. `latest`
+        follows newer commits as it goes, instead of reading one snapshot; `read_uncommitted` also shows what is not in
+        the log yet. `resume` goes on after the `position` of an earlier scan with the same arguments, at the txn of
+        that scan.
         """
         _check_whole("limit", limit, at_least=0)
         _check_whole("versions", versions, at_least=1)
@@ -216,14 +225,17 @@ class Table:
             raise RequestError(f"where is a pyarrow expression, such as pc.field('age') > 5, not {where!r}")
         if resume is not None and not isinstance(resume, Position):
             raise RequestError(f"resume is the position of a scan, not {resume!r}")
-        projection = self._state.projection(columns, versions)
+        if latest and (as_of is not None or self._as_of is not None):
+            raise RequestError("latest follows newer commits, and as_of and snapshots show none: give one of them")
+        # The txn first: under a schema that was in force before it, what came after a change of it would be missing.
         txn = self._txn(resume.txn if resume is not None else as_of, read_uncommitted)
+        projection = self._state.projection(columns, versions)
         after = None if resume is None else resume.key
         request = ScanRequest(
             projection,
             self._rest(self._range(start, stop, prefix), after, reverse),
             where,
-            limit,
+            None if limit is None else min(limit, ROWS_MAX),
             reverse,
             None if latest else txn,
             read_uncommitted,
@@ -254,14 +266,12 @@ class Table:
 
     def _txn(self, as_of: AsOf | None, uncommitted: bool) -> int:
         self._check_served()
-        if isinstance(as_of, str):
-            as_of = self._store.pins.txn_of(as_of)
-        at = txn_of(as_of) if as_of is not None else self._as_of
+        at = txn_in(self._store.pins, as_of) if as_of is not None else self._as_of
         return self._store.read_txn(at, uncommitted=uncommitted, at_once=self._state.view.parts.expires)
 
     def _check_served(self) -> None:
         if self._store.is_closed:
-            raise Closed("the database was closed: open it again")
+            raise self._store.closed()
         if self._state.is_dropped:
             raise UnknownTable(f"the table {self.name!r} was dropped, or restored in place: get it anew with db.table")
 
@@ -301,7 +311,7 @@ class Table:
         self._check_writable("durable")
         metadata = self._state.view.metadata
         if tablets is not None:
-            if first is not None or last is not None or len(tablets) != 2:
+            if first is not None or last is not None or not isinstance(tablets, Sequence) or len(tablets) != 2:
                 raise CannotJoin("give either two keys, or the ids of two tablets")
             named = [metadata.by_id(tablet) for tablet in tablets]
         else:
@@ -313,6 +323,8 @@ class Table:
         left, right = named
         if left is None or right is None:
             raise CannotJoin(f"{self.name!r} has no such tablet: see tablets()")
+        if left.id == right.id:
+            raise CannotJoin(f"both are the same tablet of {self.name!r}, {left.id}: see tablets()")
         if left.last is None or left.last != right.first:
             raise CannotJoin(
                 f"the tablets {left.id} and {right.id} of {self.name!r} are not neighbours in this order: see tablets()"
@@ -338,6 +350,11 @@ class Table:
         into these.
         """
         return sorted(set(self._state.view.metadata.files()))
+
+
+def _check_txn(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise RequestError(f"{name} is a txn, as `row.txn` has it and writes return it, not {value!r}")
 
 
 def _check_whole(name: str, value: object, *, at_least: int) -> None:

@@ -74,7 +74,7 @@ class Fragment:
             self._source = self._open_source()
             if tail is not None:
                 tail.check(file, self._source)
-            reader = pq.ParquetFile(self._source, page_checksum_verification=True)
+            reader = _reader_of(self._source)
             self._metadata: pq.FileMetaData = reader.metadata
             self.footer = self._read_footer()
             names = _internal_names(reader.schema_arrow, self.footer)
@@ -437,10 +437,19 @@ class Fragment:
         with self._lock:
             reader = self._idle.pop() if self._idle else None
         if reader is None:
-            reader = pq.ParquetFile(self._source, metadata=self._metadata, page_checksum_verification=True)
+            reader = _reader_of(self._source, self._metadata)
         yield reader
         with self._lock:
             self._idle.append(reader)
+
+
+def _reader_of(source: pa.NativeFile, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    """Return a reader of a file, whose metadata need not be read again where they are known.
+
+    It does not read ahead: that is done by eight threads of Arrow's own. For a local file they gain nothing, and each
+    of them keeps the memory that it has read into.
+    """
+    return pq.ParquetFile(source, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
 
 
 class OpenFragments:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +39,8 @@ FOLD_BLOCKS_MIN = 8
 FOLD_BYTES_MAX = 12 << 20
 ERASURE_BYTES = 256
 
+_ByRow: TypeAlias = dict[bytes, list[Block]]
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryErasure:
@@ -56,7 +59,7 @@ class Memory:
     which each has the first `count` blocks; only who adds to a value that has successors already copies the list.
     """
 
-    __slots__ = ("_blocks", "_shared", "bytes", "count", "erasures")
+    __slots__ = ("_blocks", "_of_one_row", "_of_rows", "_shared", "bytes", "count", "erasures")
 
     def __init__(
         self,
@@ -64,9 +67,12 @@ class Memory:
         erasures: tuple[MemoryErasure, ...] = (),
         bytes: int = 0,
     ) -> None:
-        # Set once, but for `_blocks`, which is made when somebody asks for it.
+        # Set once, but for what is made when somebody asks for it: `_blocks`, and these divided by whether all records
+        # of a block are of one row, by which they are then found.
         self._shared = list(blocks)
         self._blocks: tuple[Block, ...] | None = tuple(blocks)
+        self._of_rows: list[Block] = []
+        self._of_one_row: _ByRow | None = None
         self.count = len(blocks)
         self.erasures = erasures
         self.bytes = bytes
@@ -86,6 +92,21 @@ class Memory:
             blocks = self._blocks = tuple(self._shared[: self.count])
         return blocks
 
+    def blocks_around(self, row: bytes) -> Sequence[Block]:
+        """Return the blocks between whose ends a row lies. Most blocks are of one row each, and cost nothing here."""
+        of_one_row = self._of_one_row
+        if of_one_row is None:
+            of_one_row, of_rows = {}, []
+            for block in self.blocks:
+                if block.first == block.last:
+                    of_one_row.setdefault(block.first, []).append(block)
+                else:
+                    of_rows.append(block)
+            self._of_rows = of_rows  # first: who sees the other has both
+            self._of_one_row = of_one_row
+        found = [block for block in self._of_rows if block.first <= row <= block.last]
+        return found + of_one_row[row] if row in of_one_row else found
+
     @property
     def txn_min(self) -> int | None:
         """The oldest txn held, or None if nothing is."""
@@ -100,6 +121,7 @@ class Memory:
         longer._shared = self._shared if is_last else self._shared[: self.count]
         longer._shared.append(block)
         longer._blocks = None
+        longer._of_one_row = None
         longer.count = self.count + 1
         longer.erasures = self.erasures
         longer.bytes = self.bytes + block.bytes

@@ -191,13 +191,20 @@ class Block:
 
     @property
     def set_codes(self) -> tuple[Indices, int]:
-        """A number for each record that says which columns it sets, and how many such numbers there are."""
+        """A number for each record that says which columns it sets, and how many such numbers there are.
+
+        Erasures have one of their own, for none stands for a record that sets nothing.
+        """
         known = self._set_codes
         if known is None:
             encoded = self.columns[SET].dictionary_encode()
             count = len(encoded.dictionary)
             codes = pc.fill_null(encoded.indices, count).to_numpy(zero_copy_only=False)
-            known = self._set_codes = codes, count + bool(encoded.null_count)  # null: all columns
+            count += bool(encoded.null_count)  # null: all columns
+            if self.has_erasures:
+                erased = pc.fill_null(self.columns[ERASED], False).to_numpy(zero_copy_only=False)
+                codes, count = np.where(erased, count, codes), count + 1
+            known = self._set_codes = codes, count
         return known
 
     @property

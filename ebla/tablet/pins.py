@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -63,17 +63,28 @@ class Pins:
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._held: Counter[int] = Counter()
+        # What was let go of, and is not taken out of the others yet. Anybody adds to it, without the lock.
+        self._let_go: deque[int] = deque()
 
     # --- held by this process ---
 
     def hold(self, txn: int) -> None:
         """Keep what a reader at `txn` needs until `let_go`."""
         with self._lock:
+            self._settle()
             self._held[txn] += 1
 
     def let_go(self, txn: int) -> None:
-        """End one `hold` of `txn`."""
-        with self._lock:
+        """End one `hold` of `txn`.
+
+        It takes no lock: a scan that nobody wants any more ends where Python clears it away, which may be anywhere.
+        """
+        self._let_go.append(txn)
+
+    def _settle(self) -> None:
+        """Take out what was let go of. The lock is held."""
+        while self._let_go:
+            txn = self._let_go.popleft()
             self._held[txn] -= 1
             if self._held[txn] <= 0:
                 del self._held[txn]
@@ -90,6 +101,7 @@ class Pins:
     def held_here(self) -> dict[int, int]:
         """Return the txns that this process holds without a name, and how often each."""
         with self._lock:
+            self._settle()
             return dict(self._held)
 
     # --- held by name ---
@@ -199,7 +211,10 @@ class Pins:
         """Return the txn that a name holds; `RequestError` if it holds nothing."""
         pin = self.find(name)
         if pin is None:
-            raise RequestError(f"as_of names the snapshot {name!r}, and there is none of that name: see snapshots()")
+            raise RequestError(
+                f"as_of names the snapshot {name!r}, and there is none of that name: see snapshots(); or give "
+                "a time as a datetime"
+            )
         return pin.txn
 
     def release(self, name: str) -> None:
@@ -241,6 +256,7 @@ class Pins:
     def oldest(self) -> int | None:
         """Return the oldest txn that is held by anybody, None if nothing is."""
         with self._lock:
+            self._settle()
             txns = list(self._held)
         return min([*txns, *(pin.txn for pin in self.all())], default=None)
 

@@ -3,6 +3,8 @@
 A cached row is what a reader at the newest commit sees. Every commit takes its rows out before it becomes visible, and
 a row is put in only if nothing has touched it since it was read (`RecentRows` knows of rows, the cache itself of range
 erasures), so that an entry is never stale. Looking a row up takes no lock.
+
+What goes first is the oldest row that nobody has asked for since its turn came last.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from ebla.storage.order import Indices
 from ebla.tablet.recent_rows import RecentRows
 
 # The places of a row in the tables of the cache, and the key by which it is found.
-ENTRY_BYTES = 240
+ENTRY_BYTES = 300
 ASKED_ONCE_MAX = 100_000
 
 
@@ -39,7 +41,7 @@ def _value_bytes(value: Any) -> int:
 
 
 class RowCache:
-    """Rows of one table, bounded in bytes; the oldest entry goes first."""
+    """Rows of one table, bounded in bytes."""
 
     def __init__(self, recent: RecentRows, bytes_max: int) -> None:
         # Set once.
@@ -48,6 +50,8 @@ class RowCache:
         self._lock = threading.Lock()
         # Written under _lock; read without it.
         self.rows: OrderedDict[bytes, dict[str, Any]] = OrderedDict()
+        # Those that were found here. Whoever finds one adds it, without the lock, perhaps when it is a row no more.
+        self.used: set[bytes] = set()
         # Guarded by _lock.
         self._asked_once: set[bytes] = set()
         self._sizes: dict[bytes, int] = {}
@@ -75,12 +79,23 @@ class RowCache:
             self._recent.watch(slot)
             if self._recent.newest(slot) > read_at or self._cleared_at > read_at:
                 return
-            self._bytes += size_bytes - self._sizes.pop(row, 0)
-            self.rows.pop(row, None)
+            if row in self.rows:
+                self._remove(row)
+            if len(self.used) > len(self.rows):
+                self.used.intersection_update(self.rows)
+            self._make_room(size_bytes)
             self.rows[row] = value
             self._sizes[row] = size_bytes
-            while self._bytes > self._bytes_max:
-                self._remove(next(iter(self.rows)))
+            self._bytes += size_bytes
+
+    def _make_room(self, size_bytes: int) -> None:
+        while self._bytes + size_bytes > self._bytes_max:
+            oldest = next(iter(self.rows))
+            if oldest in self.used:
+                self.used.discard(oldest)
+                self.rows.move_to_end(oldest)
+            else:
+                self._remove(oldest)
 
     def drop(self, rows: pa.Array, places: Indices) -> None:
         """Take out the rows at `places`: they are about to change."""
@@ -95,11 +110,13 @@ class RowCache:
         with self._lock:
             self._cleared_at = max(txn, self._cleared_at)
             self.rows.clear()
+            self.used.clear()
             self._sizes.clear()
             self._bytes = 0
 
     def _remove(self, key: bytes) -> None:
         del self.rows[key]
+        self.used.discard(key)
         self._bytes -= self._sizes.pop(key)
 
     def stats(self) -> dict[str, int]:

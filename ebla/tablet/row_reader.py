@@ -88,8 +88,8 @@ class RowReader:
         mixed = has_erasures = False
         memory = view.memory_of(group)
         places: list[tuple[Block, int, int]] = []
-        for block in memory.blocks:
-            if block.txn_min <= as_of and block.first <= row <= block.last:
+        for block in memory.blocks_around(row) if memory.count else ():
+            if block.txn_min <= as_of:
                 begin, end = block.find(row)
                 if begin < end:
                     places.append((block, begin, end))

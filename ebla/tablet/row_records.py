@@ -56,7 +56,10 @@ def visible_records(block: Block, begin: int, end: int, erased_at: int, as_of: i
 
 
 def _first_of_each_set(block: Block, begin: int, end: int) -> list[int]:
-    """Return, of the places of one row, the first that sets each different list of columns: the others add nothing."""
+    """Return, of the places of one row, the first that sets each different list of columns: the others add nothing.
+
+    And the first that erases the row.
+    """
     codes, count = block.set_codes
     if count == 1:
         return [begin]  # however many there are, the newest says it all

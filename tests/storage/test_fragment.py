@@ -6,6 +6,7 @@ import datetime as dt
 import errno
 import gc
 import io
+import threading
 import weakref
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -599,3 +600,19 @@ def test_a_fragment_that_nobody_needs_is_gone_at_once_whatever_of_it_is_cached()
         assert footer() is None
     finally:
         gc.enable()
+
+
+def test_whoever_reads_a_block_reads_the_file_himself() -> None:
+    world = World(SIMPLE, simple_records([b"%04d" % n for n in range(500)]), rows_per_block=50)
+    readers = set()
+
+    class Watched(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            readers.add(threading.get_ident())
+            return super().read(size)
+
+    with patch.object(world.files, "open_input", lambda path: pa.PythonFile(Watched(world.files.read(path)), "r")):
+        fragment = world.open()
+    fragment.block(3)
+    assert fragment.read_blocks(0, 10, ["_row", "2"]).num_rows == 500
+    assert readers == {threading.get_ident()}

@@ -119,6 +119,17 @@ def block_at(txn: int, size: int = 1) -> Block:
     return Block(_plain(*(b"%06d" % n for n in range(size))), txn=txn)
 
 
+@given(st.lists(st.lists(st.sampled_from([b"a", b"b", b"c", b"d"]), min_size=1, max_size=3), max_size=6))
+def test_blocks_are_found_by_the_rows_between_their_ends(several: list[list[bytes]]) -> None:
+    memory = Memory()
+    for rows in several:
+        memory.blocks_around(b"a")  # what it has made of fewer blocks is not what it says of more
+        memory = memory.with_block(Block(_plain(*sorted(set(rows))), txn=1))
+    for row in (b"a", b"bb", b"c", b"e"):
+        around = [block for block in memory.blocks if block.first <= row <= block.last]
+        assert sorted(map(id, memory.blocks_around(row))) == sorted(map(id, around))
+
+
 ERASURE = MemoryErasure(b"a", None, 4, {"t": 3})
 
 

@@ -173,6 +173,24 @@ def test_an_erasure_between_the_records_of_a_row_hides_what_is_below_it(tmp_path
             assert table.get_many([5, 6]).drop_columns(["_found"]).to_pylist() == expected
 
 
+@pytest.mark.parametrize("set_then", [{}, {"a": 1}, {"a": 1, "b": "new"}], ids=["nothing", "one", "two"])
+@pytest.mark.parametrize("kept", [1, "all"])
+def test_an_erasure_hides_what_is_below_it_whatever_is_set_above_it(tmp_path: Path, set_then: Any, kept: Any) -> None:
+    with ebla.open(tmp_path, settings=KEPT) as db:
+        table = db.create_table("t", schema(max_versions=kept))
+        table.put({"k": 5, "c": "in an older file"})
+        table.flush()
+        table.put([{"k": 5, "a": 0, "b": "old", "c": "old"}, {"k": 6, "b": "partial"}])
+        table.erase(5)
+        for _ in range(20):
+            table.put({"k": 5, **set_then})
+        expected = {"k": 5, "a": None, "b": None, "c": None, **set_then}
+        for step in (lambda: None, table.flush, table.compact):
+            step()
+            assert table.get(5, as_of=table.scan().txn) == expected
+            assert list(table.scan(5, 6)) == [expected]
+
+
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each step of a scan was taken: a fold read, a window merged, blocks decoded, a fold made."""

@@ -88,6 +88,36 @@ def test_the_oldest_rows_go_when_the_bytes_are_used_up() -> None:
     assert world.cache.stats()["bytes"] == 15 * (ENTRY_BYTES + 10)
 
 
+def test_a_row_that_was_found_since_its_turn_came_last_stays() -> None:
+    world = Cached(bytes_max=16 * (ENTRY_BYTES + 10))
+    rows = [b"%02d" % n for n in range(20)]
+    for row in rows[:16]:
+        world.put(row, 1, read_at=1, size=8)
+    world.cache.used.update((b"00", b"02"))
+    for row in rows[16:18]:
+        world.put(row, 1, read_at=1, size=8)
+    assert list(world.cache.rows) == [*rows[4:16], b"00", rows[16], b"02", rows[17]]
+    assert world.cache.used == set()
+
+
+def test_new_rows_find_room_where_all_rows_are_in_use() -> None:
+    world = Cached(bytes_max=16 * (ENTRY_BYTES + 10))
+    for n in range(40):
+        world.put(b"%02d" % n, 1, read_at=1, size=8)
+        world.cache.used.update(world.cache.rows)
+    assert len(world.cache.rows) == 16
+    assert b"39" in world.cache.rows
+
+
+def test_what_was_found_and_has_gone_at_the_same_moment_is_not_remembered_for_ever() -> None:
+    world = Cached()
+    for n in range(100):
+        world.put(b"%02d" % n, 1, read_at=n)
+        world.commit(n + 1, b"%02d" % n)
+        world.cache.used.add(b"%02d" % n)  # by a reader that had it just before
+        assert len(world.cache.used) <= 1
+
+
 def test_a_row_too_large_for_the_cache_is_not_kept() -> None:
     world = Cached(bytes_max=1000)
     world.put(b"a", 1, read_at=1, size=1000)
