@@ -8,13 +8,9 @@ users.put({"user": "ada", "name": "Ada", "age": 36})
 users.get("ada")
 """
 
-from ebla.client.database import Database, open  # noqa: A004 - ebla.open reads best
-from ebla.client.moments import time_of
-from ebla.client.row import Row
-from ebla.client.scan import Position, Scan
-from ebla.client.snapshot import Snapshot
-from ebla.client.table import Table
-from ebla.client.verifying import VerifyReport, repair, verify
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from ebla.errors import (
     CannotJoin,
     CannotSplit,
@@ -46,9 +42,18 @@ from ebla.errors import (
     UnknownColumn,
     UnknownTable,
 )
-from ebla.schema import Group, Schema, TableSchema
 from ebla.settings import Settings
-from ebla.tablet.projection import Version
+
+if TYPE_CHECKING:
+    from ebla.client.database import Database, open  # noqa: A004 - ebla.open reads best
+    from ebla.client.moments import time_of
+    from ebla.client.row import Row
+    from ebla.client.scan import Position, Scan
+    from ebla.client.snapshot import Snapshot
+    from ebla.client.table import Table
+    from ebla.client.verifying import VerifyReport, repair, verify
+    from ebla.schema import Group, Schema, TableSchema
+    from ebla.tablet.projection import Version
 
 __version__ = "0.1.0"
 
@@ -99,3 +104,35 @@ __all__ = [
     "time_of",
     "verify",
 ]
+
+# The same names for whoever runs it: each is fetched when it is first asked for, so that what does not touch a store,
+# such as `ebla --help`, need not wait for the engine and Arrow.
+_HOMES = {
+    "Database": "ebla.client.database",
+    "Group": "ebla.schema",
+    "Position": "ebla.client.scan",
+    "Row": "ebla.client.row",
+    "Scan": "ebla.client.scan",
+    "Schema": "ebla.schema",
+    "Snapshot": "ebla.client.snapshot",
+    "Table": "ebla.client.table",
+    "TableSchema": "ebla.schema",
+    "VerifyReport": "ebla.client.verifying",
+    "Version": "ebla.tablet.projection",
+    "open": "ebla.client.database",
+    "repair": "ebla.client.verifying",
+    "time_of": "ebla.client.moments",
+    "verify": "ebla.client.verifying",
+}
+
+if not TYPE_CHECKING:  # else every name would seem to be there
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'ebla' has no attribute {name!r}")
+        globals()[name] = found = getattr(import_module(_HOMES[name]), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,10 +4,12 @@
               --> schema_text, where, values    text to schemas, filters and typed values; pure
               --> sources                       files of rows, in portions
               --> ebla.Database, ebla.Table     the work
-              --> sinks                         tables for people; JSON lines and CSV for machines
+              --> lines, drawing, sinks         lines and tables for people; JSON lines and CSV for machines
               --> failures                      one line on standard error, and an exit code
 
 This package alone reads the environment (EBLA_STORE). It imports nothing of the engine but what any user can.
+A module of commands imports at its top what describes them, and inside a command what does the work: help is there
+before Arrow could be loaded.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ from ebla.cli import (
     verify_commands,
 )
 from ebla.cli.context import STORE_DEFAULT, STORE_HELP, Context
-from ebla.cli.failures import ExitCode, complain
-from ebla.cli.sinks import write_line
+from ebla.cli.failures import ExitCode, complain, error_line
+from ebla.cli.lines import write_line
 
 __all__ = ["app", "main"]
 
@@ -135,6 +137,9 @@ def main(arguments: list[str] | None = None) -> None:
     except _UsageError as error:
         sys.exit(_usage_error(error))
     except typer.Abort:
+        sys.exit(ExitCode.INTERRUPTED)
+    except KeyboardInterrupt as interrupt:  # before the command itself began, or after it
+        complain(error_line(interrupt))
         sys.exit(ExitCode.INTERRUPTED)
     sys.exit(code if isinstance(code, int) else ExitCode.FINE)
 

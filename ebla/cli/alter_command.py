@@ -9,8 +9,7 @@ import typer
 
 from ebla.cli.context import StoreOption, TableArgument, examples, open_store
 from ebla.cli.failures import guarded
-from ebla.cli.schema_text import group_from_text, group_options_from_text, named_type
-from ebla.cli.sinks import write_line
+from ebla.cli.lines import write_line
 from ebla.errors import SchemaError
 
 ALTER_EXAMPLES = examples(
@@ -68,6 +67,8 @@ def alter(
     No row is copied; what moves is rewritten when it is compacted. What is dropped is gone, also if its name is used
     again. GROUP can be left out where there is one group of that kind.
     """
+    from ebla.cli.schema_text import group_from_text, group_options_from_text, named_type
+
     request: dict[str, Any] = {
         "add_columns": _columns(add_column or []),
         "drop_columns": drop_column or [],
@@ -86,6 +87,8 @@ def alter(
 
 
 def _columns(texts: Iterable[str]) -> dict[str, Any]:
+    from ebla.cli.schema_text import named_type
+
     given: dict[str, Any] = {}
     for text in texts:
         name, kind = named_type(text, "--add-column")

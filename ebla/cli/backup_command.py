@@ -9,7 +9,7 @@ import typer
 
 from ebla.cli.context import JsonOption, StoreOption, examples
 from ebla.cli.failures import guarded
-from ebla.cli.sinks import size_text, write_json, write_line
+from ebla.cli.lines import size_text, write_json, write_line
 from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
 
 BACKUP_EXAMPLES = examples(

@@ -11,7 +11,7 @@ import typer
 from ebla.cli.backup_command import DirectoryArgument
 from ebla.cli.context import JsonOption, examples
 from ebla.cli.failures import ExitCode, guarded
-from ebla.cli.sinks import print_rows, size_text, write_json, write_line
+from ebla.cli.lines import size_text, write_json, write_line
 from ebla.cli.spark_options import MasterOption, ProgressOption, needing_spark, progress_bar
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ def backups(
     if as_json:
         write_json({"backups": listed, "unfinished": unfinished, "removed": removed, "problems": problems})
     else:
+        from ebla.cli.drawing import print_rows
+
         shown = [{**one, "bytes": size_text(one["bytes"]), "new_bytes": size_text(one["new_bytes"])} for one in listed]
         print_rows([_in_line(one) for one in shown], f"{len(listed)} backup(s)")
         for name in unfinished:

@@ -10,7 +10,7 @@ import typer
 import ebla
 from ebla.cli.context import JsonOption, StoreOption, examples, open_store
 from ebla.cli.failures import guarded
-from ebla.cli.sinks import print_rows, write_json, write_line
+from ebla.cli.lines import write_json, write_line
 
 CLONE_EXAMPLES = examples("ebla clone users users_test", "ebla scan users_test --limit 3")
 
@@ -67,6 +67,8 @@ def snapshots(
             if json:
                 write_json(held)
             elif held:
+                from ebla.cli.drawing import print_rows
+
                 print_rows(held, "what they show is kept")
             else:
                 write_line("no snapshots are held")

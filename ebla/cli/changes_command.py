@@ -13,7 +13,7 @@ import typer
 import ebla
 from ebla.cli.context import ColumnsOption, StoreOption, TableArgument, column_names, examples, moment_of, open_store
 from ebla.cli.failures import guarded
-from ebla.cli.sinks import write_line
+from ebla.cli.lines import write_line
 from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
 
 CHANGES_EXAMPLES = examples(

@@ -12,8 +12,7 @@ import typer
 import ebla
 from ebla.cli.context import JsonOption, StoreOption, examples, open_store, whole_tables
 from ebla.cli.failures import ExitCode, guarded
-from ebla.cli.schema_text import bound_from_text
-from ebla.cli.sinks import size_text, write_json, write_line
+from ebla.cli.lines import size_text, write_json, write_line
 from ebla.cli.spark_options import (
     MasterOption,
     ProgressOption,
@@ -111,6 +110,8 @@ def _on_spark(
     progress: bool,
     as_json: bool,
 ) -> None:
+    from ebla.cli.schema_text import bound_from_text
+
     root = root_of(ctx, store)
     if table is None and any(text is not None for text in texts.values()):
         raise ebla.RequestError("keys belong to a table: name it, or leave out --start, --stop and --prefix")

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import ebla
-from ebla.cli.sinks import write_line
+from ebla.cli.lines import write_line
 
 STORE_DEFAULT = Path("data")
 STORE_HELP = "Directory of the store."

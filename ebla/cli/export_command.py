@@ -19,9 +19,8 @@ from ebla.cli.context import (
     open_store,
 )
 from ebla.cli.failures import guarded
+from ebla.cli.lines import write_json, write_line
 from ebla.cli.row_commands import AsOfOption
-from ebla.cli.schema_text import bound_from_text
-from ebla.cli.sinks import write_json, write_line
 from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
 
 EXPORT_EXAMPLES = examples(
@@ -66,6 +65,8 @@ def export(
     checksums of all files. In CSV, lists, structs and families of cells are JSON, and bytes base64; in JSON, bytes are
     base64. A KEY is the value of the first key column, or a JSON array of the first few.
     """
+    from ebla.cli.schema_text import bound_from_text
+
     root = root_of(ctx, store)
     with needing_spark():
         from ebla import pipeline

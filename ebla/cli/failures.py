@@ -71,6 +71,9 @@ _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
     (OSError, "check the path, its permissions and the disk"),
 )
 
+# What these say after their last colon is for who calls from Python; the step above is the same for a shell.
+_ADVICE_FOR_PYTHON = (errors.StoreLocked, errors.StoreNotFound)
+
 
 def exit_code(error: BaseException) -> ExitCode:
     """Return the exit code that an error stands for."""
@@ -84,6 +87,8 @@ def error_line(error: BaseException) -> str:
     if code is ExitCode.FAULT:
         return f"a fault in ebla: {type(error).__name__}: {message}; run it again with `ebla --debug` and report it"
     step = next((step for kind, step in _NEXT_STEPS if isinstance(error, kind)), "")
+    if isinstance(error, _ADVICE_FOR_PYTHON):
+        message = message.rpartition(": ")[0] or message
     parts = ["interrupted" if code is ExitCode.INTERRUPTED else message, *getattr(error, "__notes__", ()), step]
     return "; ".join(filter(None, parts))
 

@@ -9,7 +9,7 @@ import typer
 
 from ebla.cli.context import JsonOption, StoreOption, examples, open_store
 from ebla.cli.failures import guarded
-from ebla.cli.sinks import flatten, print_facts, write_json, write_line
+from ebla.cli.lines import flatten, write_json, write_line
 from ebla.cli.spark_options import (
     MasterOption,
     ProgressOption,
@@ -19,6 +19,7 @@ from ebla.cli.spark_options import (
     progress_bar,
     root_of,
 )
+from ebla.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +60,12 @@ def gc(
         return
     shown = {name: value for name, value in facts.items() if name not in ("doomed", "removed", "unknown_tables")}
     shown |= {"may go now": len(report.doomed), "removed": len(report.removed)}
+    from ebla.cli.drawing import print_facts
+
     print_facts("files of the store", flatten(shown))
+    if report.candidates:
+        wait = f"{Settings().garbage_age_seconds:g} s"
+        write_line(f"a candidate goes when two rounds of `ebla gc --delete`, {wait} apart, have found it unused")
     if report.unknown_tables:
         write_line(f"METADATA of unknown tables, left alone: {', '.join(report.unknown_tables)}")
 

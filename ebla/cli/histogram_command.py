@@ -13,7 +13,7 @@ import typer
 import ebla
 from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples, open_store
 from ebla.cli.failures import guarded
-from ebla.cli.sinks import print_rows, size_text, write_json, write_line
+from ebla.cli.lines import size_text, write_json, write_line
 from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
 from ebla.cli.tablet_commands import key_text
 
@@ -172,6 +172,8 @@ def size_of(text: str | None) -> int | None:
 
 
 def _show(found: TableStats) -> None:
+    from ebla.cli.drawing import print_rows
+
     most = max((bucket.recent for bucket in found.buckets), default=0)
     rows = [
         {

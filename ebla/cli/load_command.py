@@ -11,7 +11,7 @@ import typer
 import ebla
 from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples
 from ebla.cli.failures import guarded
-from ebla.cli.sinks import write_json, write_line
+from ebla.cli.lines import write_json, write_line
 from ebla.cli.spark_options import MasterOption, ProgressOption, needing_spark, progress_bar, root_of
 
 if TYPE_CHECKING:
@@ -114,12 +114,15 @@ def load(
     with needing_spark():
         from ebla import pipeline
         from ebla.pipeline.files import check_files, format_of, read_files
+        from ebla.pipeline.load import check_key
         from ebla.pipeline.place import Place
     check_files(paths)
     format_ = file_format.value if file_format is not None else format_of(paths)
     known = Place.of(root).metadata(table)
     if known is None and not key:
         raise ebla.UnknownTable(f"there is no table {table!r}; to make it, name its key columns with --key")
+    if known is not None:
+        check_key(table, known.schema, key or [])
     with progress_bar(f"load {table}", force=progress) as report:
         spark = pipeline.session(master, f"ebla load {table}", log_level="OFF")
         frame = read_files(

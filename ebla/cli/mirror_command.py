@@ -9,7 +9,7 @@ import typer
 
 from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples
 from ebla.cli.failures import guarded
-from ebla.cli.sinks import write_json, write_line
+from ebla.cli.lines import write_json, write_line
 from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
 
 MIRROR_EXAMPLES = examples(
@@ -65,4 +65,5 @@ def mirror(
     if json:
         write_json({"table": table, "mirror": name or table, "batches": done.batches, "rows": done.rows})
     else:
-        write_line(f"{name or table} is as {table} was: {done.rows} rows in {done.batches} batches")
+        mirror = f"{name or table} in {to or root}"
+        write_line(f"{mirror} is as {table} was: {done.rows:,} row(s) in {done.batches:,} batch(es)")

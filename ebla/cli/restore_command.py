@@ -11,7 +11,7 @@ import typer
 from ebla.cli.backup_command import DirectoryArgument
 from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples
 from ebla.cli.failures import guarded
-from ebla.cli.sinks import size_text, write_json, write_line
+from ebla.cli.lines import size_text, write_json, write_line
 from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
 
 RESTORE_EXAMPLES = examples(
@@ -52,9 +52,13 @@ def restore(
     root = root_of(ctx, store)
     with needing_spark():
         from ebla import pipeline
+        from ebla.pipeline.place import Place
+        from ebla.pipeline.restore import former_table
     where = Path(path)
     check_tables(root)
-    pipeline.list_backups(where).find(at, where).table(of or table)  # what is wrong is said before Spark starts
+    # What is wrong is said before Spark starts.
+    former_table(Place.of(root), table, in_place)
+    pipeline.list_backups(where).find(at, where).table(of or table)
     with progress_bar(f"restore {table}", force=progress) as report:
         spark = pipeline.session(master, f"ebla restore {table}", log_level="OFF")
         summary = pipeline.restore(

@@ -6,13 +6,10 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import pyarrow as pa
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 import ebla
 from ebla.cli.context import (
@@ -26,12 +23,12 @@ from ebla.cli.context import (
     open_store,
 )
 from ebla.cli.failures import ExitCode, complain, guarded
-from ebla.cli.schema_text import bound_from_text, key_from_components
-from ebla.cli.sinks import RowFormat, json_rows, print_facts, print_rows, write_csv, write_json_lines, write_line
-from ebla.cli.sources import FileFormat, Portion, Source, column_types, open_rows, rows_from_arguments
-from ebla.cli.values import to_json
-from ebla.cli.where import parse_where, to_expression
-from ebla.schema import TableSchema
+from ebla.cli.formats import FileFormat, RowFormat
+from ebla.cli.lines import write_line
+
+if TYPE_CHECKING:
+    from ebla.cli.sources import Portion, Source
+    from ebla.schema import TableSchema
 
 TABLE_ROWS_MAX = 100
 PORTION_ROWS_DEFAULT = 8_192
@@ -90,6 +87,8 @@ def put(
     decimals text, bytes text or base64:... A cell is "family:qualifier": "value". When the command returns, the
     rows are on disk. A file is put in batches, each in full or not at all; if one fails, those before it stay.
     """
+    from ebla.cli.sources import open_rows, rows_from_arguments
+
     if bool(rows) == (file is not None):
         raise ebla.RequestError("give rows as JSON arguments or --file FILE (- for standard input), one of the two")
     with open_store(ctx, store, write=True) as db:
@@ -123,6 +122,9 @@ def _with_progress(source: Source, name: str, *, shown: bool, force: bool) -> It
     if not shown:
         yield from source.portions
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True, force_terminal=True if force else None)
     columns = (
         TextColumn("{task.description}"),
@@ -173,6 +175,9 @@ def get(
 
     A key value that begins with - goes after --, as in `ebla get points -- -5`.
     """
+    from ebla.cli.drawing import print_facts
+    from ebla.cli.schema_text import key_from_components
+
     with open_store(ctx, store) as db:
         target = db.table(table)
         row = target.get(
@@ -194,6 +199,11 @@ def _as_of(db: ebla.Database, text: str | None) -> int | datetime | None:
 
 
 def _json_row(row: dict[str, Any], schema: TableSchema) -> dict[str, Any]:
+    import pyarrow as pa
+
+    from ebla.cli.sources import column_types
+    from ebla.cli.values import to_json
+
     types = column_types(row, schema)
     return {
         # A cell may have an empty qualifier; its name alone would mean the whole family.
@@ -253,6 +263,11 @@ def scan(
     A KEY is the value of the first key column, or a JSON array of the first few, such as '["ada", "2026-01-01"]'.
     As a table at most 100 rows are shown unless there is a --limit. What jsonl and csv print, `ebla put` reads.
     """
+    from ebla.cli.drawing import print_rows
+    from ebla.cli.schema_text import bound_from_text
+    from ebla.cli.sinks import json_rows, write_csv, write_json_lines
+    from ebla.cli.where import parse_where, to_expression
+
     if as_json:
         row_format = RowFormat.jsonl
     with open_store(ctx, store) as db:
@@ -316,6 +331,8 @@ def erase(
 
     To erase what is not there is fine. --as-of still shows erased rows while history is kept.
     """
+    from ebla.cli.schema_text import bound_from_text, key_from_components
+
     if bool(key) + (key_range is not None) + (prefix is not None) != 1:
         raise ebla.RequestError("give a KEY, --range START STOP or --prefix KEY, one of the three")
     if not key and columns is not None:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
@@ -25,7 +25,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from ebla.cli.values import CELLS, from_json, from_text
+from ebla.cli.formats import FileFormat
+from ebla.cli.values import CELLS, Misfit, from_json, from_text
 from ebla.errors import InvalidBatch, RequestError
 from ebla.schema import WILDCARD, TableSchema
 
@@ -34,14 +35,6 @@ Rows: TypeAlias = "pa.Table | list[dict[str, Any]]"
 PORTION_BYTES_MAX = 8 * 1024 * 1024
 CSV_BLOCK_BYTES = 1024 * 1024
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-
-class FileFormat(StrEnum):
-    """What a file of rows holds."""
-
-    jsonl = "jsonl"
-    csv = "csv"
-    parquet = "parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,24 +106,27 @@ def rows_from_arguments(texts: Sequence[str], schema: TableSchema) -> Portion:
 
 
 def _json_portions(file: BinaryIO, name: str, schema: TableSchema, rows_max: int) -> Iterator[Portion]:
-    rows: list[dict[str, Any]] = []
+    rows: dict[int, dict[str, Any]] = {}  # by the number of their line
     first, size, done, number = 1, 0, 0, 0
     for number, line in enumerate(file, 1):
         done += len(line)
         text = (line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line).strip()
         if text:
-            rows.append(_json_row(text, f"{name} line {number}"))
+            rows[number] = _json_row(text, f"{name} line {number}")
             size += len(line)
         if len(rows) >= rows_max or size >= PORTION_BYTES_MAX:
-            yield _json_portion(rows, f"{name} lines {first} to {number}", done, schema)
-            rows, first, size = [], number + 1, 0
+            yield _json_portion(rows, name, first, number, done, schema)
+            rows, first, size = {}, number + 1, 0
     if rows:
-        yield _json_portion(rows, f"{name} lines {first} to {number}", done, schema)
+        yield _json_portion(rows, name, first, number, done, schema)
 
 
-def _json_portion(rows: list[dict[str, Any]], where: str, done: int, schema: TableSchema) -> Portion:
-    with _located(where):
-        return Portion(rows_from_json(rows, schema), len(rows), where, done)
+def _json_portion(
+    rows: dict[int, dict[str, Any]], name: str, first: int, last: int, done: int, schema: TableSchema
+) -> Portion:
+    where = f"{name} lines {first} to {last}"
+    with _located(where, lambda at: f"{name} line {list(rows)[at]}"):
+        return Portion(rows_from_json(list(rows.values()), schema), len(rows), where, done)
 
 
 def _json_row(text: bytes, where: str) -> dict[str, Any]:
@@ -149,7 +145,13 @@ def rows_from_json(rows: Sequence[dict[str, Any]], schema: TableSchema) -> Rows:
     runs = [list(run) for _, run in groupby(split, key=lambda row: row.columns.keys())]
     if len(runs) == 1 and not any(row.loose for row in split):
         return _run_to_arrow(runs[0], schema)
-    return [row for run in runs for row in _run_to_dicts(run, schema)]
+    done: list[dict[str, Any]] = []
+    for run in runs:
+        try:
+            done += _run_to_dicts(run, schema)
+        except Misfit as error:
+            raise Misfit(str(error), len(done) + error.at) from None
+    return done
 
 
 class _SplitRow(NamedTuple):
@@ -269,7 +271,7 @@ def _csv_portions(file: BinaryIO, origin: str, schema: TableSchema, rows_max: in
         for begin in range(0, batch.num_rows, rows_max):
             part = batch.slice(begin, rows_max)
             where = f"{origin} rows {first} to {first + part.num_rows - 1}"
-            with _located(where):
+            with _located(where, partial(_row_name, origin, first)):
                 rows = pa.table({name: from_text(part.column(name), kind, name) for name, kind in types.items()})
             yield Portion(spread_cells(rows) if WILDCARD in types else rows, part.num_rows, where, done)
             first += part.num_rows
@@ -291,10 +293,16 @@ def _parquet_portions(file: BinaryIO, name: str, rows_max: int) -> Iterator[Port
         first = last + 1
 
 
+def _row_name(origin: str, first: int, at: int) -> str:
+    return f"{origin} row {first + at}"
+
+
 @contextmanager
-def _located(where: str) -> Iterator[None]:
-    """Say in an error which rows it is about."""
+def _located(where: str, one: Callable[[int], str] | None = None) -> Iterator[None]:
+    """Say in an error which rows it is about; `one` names a single one by its place."""
     try:
         yield
+    except Misfit as error:
+        raise InvalidBatch(f"{where if one is None else one(error.at)}: {error}") from None
     except RequestError as error:
         raise type(error)(f"{where}: {error}") from None

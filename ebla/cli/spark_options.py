@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 import ebla
 from ebla.cli.context import Context
@@ -83,6 +81,9 @@ def _bar(title: str, *, force: bool) -> Iterator[Callable[[str, int, int | None]
     if not (force or sys.stderr.isatty()):
         yield None
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True, force_terminal=True if force else None)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     # Rows that are printed meanwhile are for whoever reads standard output: a bar takes them over on a terminal only.

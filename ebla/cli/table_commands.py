@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -12,17 +12,10 @@ import typer
 import ebla
 from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples, open_store, whole_tables
 from ebla.cli.failures import guarded
-from ebla.cli.schema_text import (
-    age_text,
-    bound_from_text,
-    bound_from_values,
-    schema_from_json,
-    schema_from_options,
-    schema_to_json,
-)
-from ebla.cli.sinks import flatten, print_facts, print_rows, size_text, write_json, write_line
-from ebla.cli.values import type_text
-from ebla.schema import GroupSchema
+from ebla.cli.lines import flatten, size_text, write_json, write_line
+
+if TYPE_CHECKING:
+    from ebla.schema import GroupSchema
 
 CREATE_EXAMPLES = examples(
     "ebla create users --key user:string --key day:date32 --column name:string --column age:int32 \\\n"
@@ -80,6 +73,8 @@ def create(
     list<string>, struct<x: int32>. A KEY is the value of the first key column, or a JSON array such as
     '["m", "2026-01-01"]'.
     """
+    from ebla.cli.schema_text import bound_from_text, bound_from_values, schema_from_json, schema_from_options
+
     if table is None:
         if key or column or group or split or schema:
             raise ebla.RequestError("give the name of the table, before or after its columns: `ebla create TABLE ...`")
@@ -134,6 +129,8 @@ def tables(ctx: typer.Context, json: JsonOption = False, store: StoreOption = No
                 {"table": name, "key": ", ".join(schema.key_names), "groups": ", ".join(g.name for g in schema.groups)}
             )
     if rows:
+        from ebla.cli.drawing import print_rows
+
         print_rows(rows, f"{len(rows)} table(s)")
     else:
         write_line("no tables yet: make one with `ebla create`")
@@ -152,6 +149,10 @@ def describe(ctx: typer.Context, table: TableArgument, json: JsonOption = False,
 
     With --json in the form that `ebla create --schema` takes.
     """
+    from ebla.cli.drawing import print_rows
+    from ebla.cli.schema_text import schema_to_json
+    from ebla.cli.values import type_text
+
     with open_store(ctx, store) as db:
         found = db.table(table)
         if json:
@@ -171,6 +172,8 @@ def describe(ctx: typer.Context, table: TableArgument, json: JsonOption = False,
 
 
 def _kept(group: GroupSchema) -> str:
+    from ebla.cli.schema_text import age_text
+
     parts = []
     if group.max_versions is not None:
         parts.append(f"{group.max_versions} version(s)")
@@ -200,6 +203,9 @@ def flush(
             write_line(f"flushed {name}")
 
 
+# What a table for people leaves out.
+_NOTHING: tuple[Any, ...] = (None, 0, "0 bytes", [])
+
 STATS_EXAMPLES = examples("ebla stats", "ebla stats users --json")
 
 
@@ -210,7 +216,10 @@ def stats(
     json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
-    """Show sizes and counts of the store, or of one table."""
+    """Show sizes and counts of the store, or of one table; those that are zero only with --json.
+
+    Counters begin when a store is opened: a process that has it open gets its own from `db.stats()`.
+    """
     with open_store(ctx, store) as db:
         facts = db.stats() if table is None else db.table(table).stats()
         title = str(db.path) if table is None else table
@@ -218,8 +227,10 @@ def stats(
     if json:
         write_json(plain)
         return
+    from ebla.cli.drawing import print_facts, print_rows
+
     by_table = plain.pop("tables", {}) if table is None else {}
-    print_facts(title, flatten(plain))
+    print_facts(title, ((name, value) for name, value in flatten(plain) if value not in _NOTHING))
     if by_table:
         print_rows([_summary(name, own) for name, own in by_table.items()], "`ebla stats TABLE` tells more of each")
 

@@ -9,8 +9,7 @@ import typer
 
 from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples, open_store
 from ebla.cli.failures import guarded
-from ebla.cli.schema_text import bound_from_text
-from ebla.cli.sinks import print_rows, size_text, write_json, write_line
+from ebla.cli.lines import size_text, write_json, write_line
 
 KEY_HELP = "The first key column's value, or a JSON array of the first few columns' values."
 
@@ -28,7 +27,12 @@ def tablets(ctx: typer.Context, table: TableArgument, json: JsonOption = False, 
     if json:
         write_json(found)
         return
+    from ebla.cli.drawing import print_rows
+
+    # How much of a tablet is loaded says something of the process that has it open, not of this one.
     shown = [{**tablet, "bytes": size_text(tablet["bytes"])} for tablet in found]
+    for tablet in shown:
+        del tablet["life"]
     print_rows(shown, f"{len(found)} tablet(s)")
 
 
@@ -62,6 +66,8 @@ def split(
 
     Without a KEY, the largest tablet is divided evenly. Tablets that grow are split by themselves.
     """
+    from ebla.cli.schema_text import bound_from_text
+
     with open_store(ctx, store, write=True) as db:
         found = db.table(table)
         at = None if key is None else bound_from_text(key, found.schema)
@@ -85,6 +91,8 @@ def join(
     store: StoreOption = None,
 ) -> None:
     """Make one tablet of two neighbours, without copying a row."""
+    from ebla.cli.schema_text import bound_from_text
+
     with open_store(ctx, store, write=True) as db:
         found = db.table(table)
         whole = found.join(bound_from_text(first, found.schema), bound_from_text(last, found.schema))

@@ -33,6 +33,14 @@ _FAILURES = (pa.ArrowException, OverflowError, ValueError, TypeError)
 _SHORT_NAMES = {"double": "float64", "float": "float32", "halffloat": "float16", "date32[day]": "date32"}
 
 
+class Misfit(InvalidBatch):
+    """A value that is not of its column's type; `at` is its place among those given."""
+
+    def __init__(self, message: str, at: int = 0) -> None:
+        super().__init__(message)
+        self.at = at
+
+
 def type_text(kind: pa.DataType) -> str:
     """Name a type in the way in which `ebla create` takes it."""
     types = pa.types
@@ -91,7 +99,7 @@ def _or_complain(convert: Callable[[Any], pa.Array], values: Any, kind: pa.DataT
         except _FAILURES:
             value = values[at].as_py() if isinstance(values[at], pa.Scalar) else values[at]
             shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "..."
-            raise InvalidBatch(f"column {column!r}: {shown} is not {type_text(kind)}{_hint(kind)}") from None
+            raise Misfit(f"column {column!r}: {shown} is not {type_text(kind)}{_hint(kind)}", at) from None
     raise InvalidBatch(f"column {column!r}: the values do not fit {type_text(kind)}")
 
 

@@ -10,7 +10,7 @@ import typer
 import ebla
 from ebla.cli.context import Context, JsonOption, StoreOption, examples
 from ebla.cli.failures import ExitCode, guarded
-from ebla.cli.sinks import write_json, write_line
+from ebla.cli.lines import write_json, write_line
 
 VERIFY_EXAMPLES = examples("ebla verify")
 REPAIR_EXAMPLES = examples("ebla repair", "ebla repair --apply")
@@ -57,7 +57,12 @@ def _tell(report: ebla.VerifyReport, json: bool) -> None:
     if json:
         write_json(msgspec.to_builtins(report))
         return
-    for finding in report.findings:
+    orphans = [finding for finding in report.findings if finding.kind == "orphan"]
+    wrong = [finding for finding in report.findings if finding.kind != "orphan"]
+    for finding in wrong:
         place = f"{finding.table}: " if finding.table else ""
         write_line(f"{finding.kind}: {place}{finding.text}" + (f" -> {finding.repair}" if finding.repair else ""))
-    write_line(f"{report.tables} table(s), {report.files} file(s), {len(report.findings)} finding(s)")
+    if orphans:
+        count = f"{len(orphans)} file(s) that no table names"
+        write_line(f"orphan: {count} -> `gc` removes them in its time; --json lists them")
+    write_line(f"{report.tables} table(s), {report.files} file(s), {len(wrong)} finding(s)")

@@ -50,8 +50,10 @@ def test_each_call_goes_on_where_the_one_before_ended(cli: Cli, tmp_path: Path) 
 
 
 def test_changes_since_a_snapshot_by_its_name(cli: Cli) -> None:
-    cli.fine("create", "users", "--key", "user:string", "--column", "name:string")
-    cli.fine("put", "users", json.dumps({"user": "ada", "name": "Ada"}))
+    cli.fine("create", "users", "--key", "user:string", "--column", "seen:timestamp[us, tz=UTC]")
+    cli.fine("put", "users", json.dumps({"user": "ada", "seen": None}))
     cli.fine("snapshots", "--take", "monday")
-    cli.fine("put", "users", json.dumps({"user": "bob", "name": "Bob"}))
-    assert [row["user"] for row in cli.fine("changes", "users", "--since", "monday").rows] == ["bob"]
+    bob = {"user": "bob", "seen": "2026-01-31T12:00:00.123456Z"}  # to the microsecond, as `scan` prints it
+    cli.fine("put", "users", json.dumps(bob))
+    assert cli.fine("changes", "users", "--since", "monday").rows == [{**bob, "_change": "insert"}]
+    assert cli.scan("users", "--prefix", "bob") == [bob]

@@ -126,7 +126,9 @@ def test_a_store_that_lost_its_coordination_file_is_not_said_to_be_none(users: C
 def test_stats_are_told_for_store_and_table(users: Cli) -> None:
     assert isinstance(json.loads(users.fine("stats", "--json").out), dict)
     assert isinstance(json.loads(users.fine("stats", "users", "--json").out), dict)
-    assert users.fine("stats").out
+    told = users.fine("stats").out
+    assert "block_cache.bytes_max" in told
+    assert "block_cache.hits" not in told  # zero says nothing
     assert "users" in users.fine("stats", "users").out
 
 
@@ -244,9 +246,26 @@ def test_a_bad_line_is_named_and_what_came_before_is_stored(users: Cli) -> None:
     good = [json.dumps({"user": f"u{n}", "day": "2026-02-01"}) for n in range(4)]
     Path("rows.jsonl").write_text("\n".join([*good, '{"user": "x", "day": "tomorrow"}']))
     line = users.fails(ExitCode.REQUEST, "put", "users", "--file", "rows.jsonl", "--batch-rows", "2")
-    assert "rows.jsonl lines 5 to 5: column 'day': 'tomorrow' is not date32" in line
+    assert "rows.jsonl line 5: column 'day': 'tomorrow' is not date32" in line
     assert "the 4 row(s) before are stored" in line
     assert len(users.scan("users", "--start", "u", "--stop", "v")) == 4
+
+
+def test_of_many_rows_in_a_file_the_bad_one_is_named(users: Cli) -> None:
+    lines = ['{"user": "a", "day": "2026-02-01"}', "", '{"user": "b", "day": "2026-02-01", "age": "old"}']
+    Path("rows.jsonl").write_text("\n".join(lines))
+    assert "rows.jsonl line 3: column 'age': 'old' is not int32" in users.fails(
+        ExitCode.REQUEST, "put", "users", "--file", "rows.jsonl"
+    )
+    rows = [f"u{n},2026-02-01,{n}" for n in range(5)]
+    Path("rows.csv").write_text("\n".join(["user,day,age", *rows, "v,2026-02-01,old", "w,2026-02-01,7"]))
+    assert "rows.csv row 6: column 'age': 'old' is not int32" in users.fails(
+        ExitCode.REQUEST, "put", "users", "--file", "rows.csv"
+    )
+    # In batches of four the row keeps its number.
+    line = users.fails(ExitCode.REQUEST, "put", "users", "--file", "rows.csv", "--batch-rows", "4")
+    assert "rows.csv row 6: column 'age'" in line
+    assert "the 4 row(s) before are stored" in line
 
 
 def test_erase_takes_a_row_some_columns_or_a_range(users: Cli) -> None:
@@ -469,11 +488,28 @@ def test_exit_codes_follow_the_error_tree(error: BaseException, code: int) -> No
     assert error_line(error)
 
 
+def test_what_to_do_without_a_store_or_beside_another_process_is_said_for_a_shell(cli: Cli) -> None:
+    told = cli.fails(ExitCode.STORE, "tables")
+    assert f"there is no store at {cli.store}; check --store or EBLA_STORE; `ebla create`" in told
+    with ebla.open(cli.store):
+        told = cli.fails(ExitCode.UNAVAILABLE, "create", "t", "--column", "n:int32")
+        assert "has the store open for writing already; wait until that process closes it" in told
+        assert "read_only=True" not in told
+
+
 def test_debug_shows_the_traceback(users: Cli) -> None:
     result = users("--debug", "scan", "nope")
     assert result.code == ExitCode.REQUEST
     assert "Traceback" in result.err
     assert "UnknownTable" in result.err
+
+
+def test_an_interrupt_before_the_command_begins_is_told_in_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ebla.cli._commands", interrupted)
+    assert cli.fails(ExitCode.INTERRUPTED, "tables") == "error: interrupted\n"
 
 
 def test_bare_command_prints_the_help(cli: Cli) -> None:

@@ -24,7 +24,11 @@ def test_gc_only_looks_unless_it_is_told_to_delete(cli: Cli) -> None:
     looked = json.loads(cli.fine("gc", "--json").out)
     assert (looked["files"], looked["named"], looked["candidates"], looked["removed"]) == (4, 1, 3, [])
     assert json.loads(cli.fine("gc", "--delete", "--json").out)["removed"] == [], "they have not been unused for long"
-    assert "candidates" in cli.fine("gc").out
+    assert "two rounds of `ebla gc --delete`, 900 s apart" in cli.fine("gc").out
+    told = cli.fine("verify").out.splitlines()
+    assert told[0].startswith("orphan: 3 file(s) that no table names")
+    assert told[1:] == ["1 table(s), 1 file(s), 0 finding(s)"]
+    assert len(json.loads(cli.fine("verify", "--json").out)["findings"]) == 3
 
 
 @pytest.mark.usefixtures("spark")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -82,3 +83,24 @@ def test_every_command_on_spark_shows_how_far_it_is(cli: Cli) -> None:
         assert phase in done.err, command
         assert "starting Spark" not in done.out
         assert "ada" in done.out or not command.startswith("changes"), "what is printed is not for the bar"
+
+
+@pytest.mark.usefixtures("unstarted")
+def test_a_table_that_is_there_already_or_has_another_key_is_told_before_spark_starts(cli: Cli) -> None:
+    cli.fine("create", "users", "--key", "user:string", "--column", "name:string")
+    Path("more.csv").write_text("user,name\n")
+    assert "the key of 'users' is user, not name" in cli.fails(
+        ExitCode.REQUEST, "load", "users", "more.csv", "--key", "name"
+    )
+    assert "there is a table 'users' already" in cli.fails(ExitCode.REQUEST, "restore", ".", "users")
+    assert "there is no table 'nobody' to be replaced" in cli.fails(
+        ExitCode.REQUEST, "restore", ".", "nobody", "--in-place"
+    )
+
+
+def test_a_database_tells_of_a_table_that_is_not_there_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ebla.pipeline, "scan", None)
+    with ebla.open(tmp_path) as db, pytest.raises(ebla.UnknownTable):
+        db.spark("nobody")

@@ -26,6 +26,7 @@ def test_tablets_are_listed_split_and_joined(cli: Cli) -> None:
     shown = cli("tablets", "t")
     assert "3 tablet(s)" in shown.out
     assert "running" in shown.out
+    assert "life" not in shown.out  # it would be this process's, which has loaded nothing
     assert cli("join", "t", "000", "060").out.startswith("joined t: ")
     assert bounds(cli) == [None, ["070", "2026-01-01"]]
     assert cli("split", "t").code == 0
