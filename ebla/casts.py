@@ -400,7 +400,8 @@ def _natural(value: Any, to: pa.DataType, kind: str) -> Any:
         # Subclasses, such as enumerations of ints, are their base; but True is no number and a moment is no day.
         if isinstance(value, plain) and not isinstance(value, (bool, datetime)):
             return plain(value) if plain in (int, float, str, bytes) else value
-    raise _Unfit(f"it is of type {type(value).__name__}")
+    wanted = "; give a Decimal" if pa.types.is_decimal(to) else ""
+    raise _Unfit(f"it is of type {type(value).__name__}{wanted}")
 
 
 def _cast_one(array: pa.Array, to: pa.DataType) -> pa.Array:

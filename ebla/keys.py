@@ -14,6 +14,7 @@ the same bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebla.casts import array_of, cast_array, natural_types
-from ebla.errors import InvalidKey
+from ebla.errors import InvalidKey, RequestError
 from ebla.key_parts import TERMINATOR, FixedPart, TextPart, part_of
 from ebla.ranges import ALL, KeyRange, prefix_end, successor
 from ebla.schema import Column
@@ -30,8 +31,6 @@ __all__ = ["KeyCodec"]
 
 _KEY_BYTES_MAX_DEFAULT = 65_536
 _ARRAY_BYTES_MAX = (1 << 31) - 1  # of pa.binary(), whose offsets are int32
-_NOTHING = pa.scalar(b"", pa.binary())
-_END = pa.scalar(TERMINATOR, pa.binary())
 
 Numbers = np.ndarray[Any, Any]
 
@@ -126,6 +125,14 @@ class KeyCodec:
     def decode_bound(self, row: bytes) -> tuple[Any, ...]:
         """Return what `bound` was given: a key, or its first few columns. `InvalidKey` if it is neither."""
         return (self._parts[0].unpack(row),) if self.is_simple else self._decode(row)
+
+    def shown_bound(self, row: bytes) -> Any:
+        """Return the bound of a tablet for people: a key, or the first columns of one, if it is that, else bytes."""
+        try:
+            key = self.decode_bound(row)
+        except RequestError:
+            return row
+        return key[0] if len(key) == 1 else key
 
     def _decode(self, row: bytes) -> tuple[Any, ...]:
         """Return the columns of a row, as many as there are."""
@@ -268,6 +275,7 @@ class KeyCodec:
         pieces: list[pa.Array | pa.Scalar] = []
         numbers: list[tuple[FixedPart, pa.Array]] = []
         bytes_total = 0
+        end = _scalar(TERMINATOR)
 
         def add_numbers() -> None:
             if numbers:
@@ -284,14 +292,14 @@ class KeyCodec:
             offsets = _offsets(pieces[-1])
             bytes_total += int(offsets[-1] - offsets[0])
             if part.terminated:
-                pieces.append(_END)
+                pieces.append(end)
                 bytes_total += len(TERMINATOR) * len(array)
         add_numbers()
         if bytes_total > _ARRAY_BYTES_MAX:
             raise InvalidKey(f"{bytes_total} bytes of keys are too many at once: use fewer rows")
-        if all(piece is _END for piece in pieces[1::2]):
-            return pc.binary_join_element_wise(*pieces[0::2], _END)
-        return pc.binary_join_element_wise(*pieces, _NOTHING)
+        if all(piece is end for piece in pieces[1::2]):
+            return pc.binary_join_element_wise(*pieces[0::2], end)
+        return pc.binary_join_element_wise(*pieces, _scalar(b""))
 
     def decode_arrays(self, rows: pa.Array) -> list[pa.Array]:
         """Return the columns of the keys that `rows` are, in the key's types. Raises `InvalidKey` where one is none."""
@@ -374,6 +382,12 @@ def _frame(keys: Any) -> pa.Table:
 def _shown(key: object) -> str:
     text = repr(key)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+@cache
+def _scalar(value: bytes) -> pa.Scalar:
+    # When it is needed, not on import: with its first scalar, pyarrow imports pandas where that is installed.
+    return pa.scalar(value, pa.binary())
 
 
 def _offsets(array: pa.Array) -> Numbers:

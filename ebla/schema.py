@@ -28,6 +28,10 @@ COMPRESSIONS = ("none", "lz4", "snappy", "zstd")
 BLOCK_BYTES_DEFAULT = 256 * 1024
 # Who chooses zstd wants little space, and small blocks compress less.
 BLOCK_BYTES_ZSTD = 384 * 1024
+BLOCK_BYTES_MIN = 1024
+BLOCK_BYTES_MAX = 1 << 30
+# What METADATA can say of ages and numbers of versions.
+NUMBER_MAX = (1 << 63) - 1
 NAME_BYTES_MAX = 255
 RESERVED_CELL_NAMES = ("family", "qualifier", "value", "timestamp")
 
@@ -77,6 +81,14 @@ def parse_type(given: TypeLike) -> pa.DataType:
             f"unknown type {given!r}: use an Arrow type or a name such as int64, string, date32, timestamp[us], "
             "decimal128(10, 2) or list<string>"
         ) from None
+
+
+def type_of(column: str, given: TypeLike) -> pa.DataType:
+    """Return the Arrow type that `given` names; `SchemaError` says for which column it cannot be."""
+    try:
+        return parse_type(given)
+    except SchemaError as error:
+        raise SchemaError(f"column {column!r}: {error}") from None
 
 
 def _split_top(text: str) -> list[str]:
@@ -139,18 +151,28 @@ def is_key_type(given: pa.DataType) -> bool:
 
 def parse_age(given: str | timedelta | float | int) -> int:
     """Return an age in microseconds from ``"30d"``, ``"12h"``, a timedelta, or a number of seconds."""
-    if isinstance(given, timedelta):
-        micros = given // timedelta(microseconds=1)
-    elif isinstance(given, (int, float)) and not isinstance(given, bool):
-        micros = int(given * 1_000_000)
-    else:
-        match = _AGE.fullmatch(given) if isinstance(given, str) else None
-        if not match:
-            raise SchemaError(f"an age is written like 30d, 12h, 15m or 45s, not {given!r}")
-        micros = int(float(match[1]) * _AGE_MICROSECONDS[match[2]])
+    try:
+        micros = _microseconds_of(given)
+    except SchemaError:
+        raise
+    except (OverflowError, ValueError):  # infinite, or no number
+        micros = NUMBER_MAX + 1
     if micros <= 0:
         raise SchemaError("an age must be longer than zero")
+    if micros > NUMBER_MAX:
+        raise SchemaError(f"an age is less than 292,000 years, not {given!r}: leave it out to keep versions of any age")
     return micros
+
+
+def _microseconds_of(given: object) -> int:
+    if isinstance(given, timedelta):
+        return given // timedelta(microseconds=1)
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        return int(given * 1_000_000)
+    match = _AGE.fullmatch(given) if isinstance(given, str) else None
+    if not match:
+        raise SchemaError(f"an age is written like 30d, 12h, 15m or 45s, not {given!r}")
+    return int(float(match[1]) * _AGE_MICROSECONDS[match[2]])
 
 
 def check_table_name(name: str) -> str:
@@ -206,6 +228,8 @@ class Schema:
         """Check the declaration and give everything in it an id. Raises `SchemaError` if it cannot be."""
         if not isinstance(self.key, Mapping) or not isinstance(self.columns, (Mapping, type(None))):
             raise SchemaError("key and columns map names to types, such as {'user': 'string', 'day': 'date32'}")
+        if not isinstance(self.groups, Sequence):
+            raise SchemaError(f"groups is a list of ebla.Group, such as [{self.groups!r}]")
         groups = list(self.groups)
         if self.columns is not None:
             groups.insert(0, Group("default", columns=self.columns))
@@ -214,7 +238,7 @@ class Schema:
         if not self.key:
             raise SchemaError("a key needs at least one column")
         ids = iter(range(1, 1 << 30))
-        key = tuple(Column(next(ids), check_name(n, "key column"), parse_type(t)) for n, t in self.key.items())
+        key = tuple(Column(next(ids), check_name(n, "key column"), type_of(n, t)) for n, t in self.key.items())
         numbered = tuple(number_group(group, ids) for group in groups)
         schema = TableSchema(version=1, key=key, groups=numbered, next_id=next(ids))
         schema.check()
@@ -227,7 +251,11 @@ def check_name(name: Any, what: str) -> str:
         raise SchemaError(f"a {what} needs a name, not {name!r}")
     if name.startswith("_"):
         raise SchemaError(f"{what} {name!r}: names that begin with '_' belong to the store")
-    if len(name.encode()) > NAME_BYTES_MAX:
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError:
+        raise SchemaError(f"{what} {name!r}: half a surrogate pair is no text, leave it out of the name") from None
+    if length > NAME_BYTES_MAX:
         raise SchemaError(f"{what} {name[:20]!r}...: a name has at most {NAME_BYTES_MAX} bytes")
     return name
 
@@ -243,12 +271,19 @@ def number_group(group: Group, ids: Iterable[int], version: int = 1, *, may_be_e
         raise SchemaError(f"group {group.name!r}: compression is one of {', '.join(COMPRESSIONS)}")
     if group.purge_join not in ("and", "or"):
         raise SchemaError(f"group {group.name!r}: purge_join is 'and' or 'or', not {group.purge_join!r}")
-    if group.block_bytes is not None and group.block_bytes < 1024:
-        raise SchemaError(f"group {group.name!r}: block_bytes is at least 1024")
-    if isinstance(group.families, str):
+    if group.block_bytes is not None and not _is_whole(group.block_bytes, BLOCK_BYTES_MIN, BLOCK_BYTES_MAX):
+        raise SchemaError(
+            f"group {group.name!r}: block_bytes is at least {BLOCK_BYTES_MIN} and at most {BLOCK_BYTES_MAX}, "
+            f"a whole number, not {group.block_bytes!r}"
+        )
+    if not isinstance(group.in_memory, bool):
+        raise SchemaError(f"group {group.name!r}: in_memory is True or False, not {group.in_memory!r}")
+    if group.columns is not None and not isinstance(group.columns, Mapping):
+        raise SchemaError(f"group {group.name!r}: columns maps names to types, such as {{'age': 'int32'}}")
+    if group.families is not None and (isinstance(group.families, str) or not isinstance(group.families, Sequence)):
         raise SchemaError(f"group {group.name!r}: families is a list of names, such as [{group.families!r}]")
     columns = tuple(
-        Column(next(take), check_name(name, "column"), parse_type(kind), version, version)
+        Column(next(take), check_name(name, "column"), type_of(name, kind), version, version)
         for name, kind in (group.columns or {}).items()
     )
     families = tuple(Family(next(take), check_family(name)) for name in (group.families or ()))
@@ -265,8 +300,12 @@ def number_group(group: Group, ids: Iterable[int], version: int = 1, *, may_be_e
         max_versions=_max_versions(group),
         max_age_microseconds=None if group.max_age is None else parse_age(group.max_age),
         purge_join=group.purge_join,
-        in_memory=bool(group.in_memory),
+        in_memory=group.in_memory,
     )
+
+
+def _is_whole(given: object, least: int, most: int) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool) and least <= given <= most
 
 
 def _block_bytes(group: Group) -> int:
@@ -283,7 +322,7 @@ def _max_versions(group: Group) -> int | None:
         return 1 if group.columns is not None and group.max_age is None else None
     if given == "all":
         return None
-    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+    if not _is_whole(given, 1, NUMBER_MAX):
         raise SchemaError(f"group {group.name!r}: max_versions is at least 1, or 'all', not {given!r}")
     return given
 
@@ -380,6 +419,14 @@ class TableSchema(msgspec.Struct, frozen=True, dict=True):
     next_id: int
     dropped: tuple[DroppedFamily, ...] = ()
 
+    def __str__(self) -> str:
+        lines = ["key: " + ", ".join(f"{column.name} {column.type}" for column in self.key)]
+        for group in self.groups:
+            names = [f"{column.name} {column.type}" for column in group.columns]
+            names += [f"{family.name}:..." for family in group.families]
+            lines.append(f"group {group.name}: " + ", ".join(names))
+        return "\n".join(lines)
+
     def check(self) -> None:
         """Raise `SchemaError` unless every column maps to one group and the key can be ordered."""
         for column in self.key:
@@ -391,6 +438,8 @@ class TableSchema(msgspec.Struct, frozen=True, dict=True):
         names: dict[str, str] = {}
         for name, where in self._names():
             if name in names:
+                if names[name] == where:
+                    raise SchemaError(f"there would be two of {name!r} in {where}: choose another name")
                 raise SchemaError(f"{name!r} stands both in {names[name]} and in {where}: a column has one place")
             names[name] = where
         if len({group.name for group in self.groups}) != len(self.groups):
@@ -466,9 +515,13 @@ class TableSchema(msgspec.Struct, frozen=True, dict=True):
         A declared column is found by its name. Otherwise ``family:qualifier`` is one cell, ``family`` or ``family:``
         a whole declared family, and a bare name in a table with a ``*`` group a cell of the unnamed family.
         """
+        if not isinstance(name, str):
+            raise UnknownColumn(f"a column is named by a string, not {name!r}")
         found = self._column_targets.get(name)
         if found is not None:
             return found
+        if name in self.key_names:
+            raise UnknownColumn(f"{name!r} is part of the key, and no column that can be changed by itself")
         family, colon, qualifier = name.partition(":")
         if not colon:
             if name in self._family_groups and name != WILDCARD:

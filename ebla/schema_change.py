@@ -38,7 +38,7 @@ from ebla.schema import (
     check_name,
     number_group,
     parse_age,
-    parse_type,
+    type_of,
 )
 
 __all__ = ["Alteration", "altered", "is_lossless"]
@@ -260,7 +260,7 @@ class _Change:
     def _add_column(self, group: GroupSchema, name: str, kind: TypeLike) -> None:
         if group.is_cells:
             raise SchemaError(f"group {group.name!r} holds families of cells: columns go to a group of columns")
-        column = Column(next(self._ids), check_name(name, "column"), parse_type(kind), self._version, self._version)
+        column = Column(next(self._ids), check_name(name, "column"), type_of(name, kind), self._version, self._version)
         self._put(group, columns=(*group.columns, column))
 
     def add_families(self, given: Mapping[str, Sequence[str]] | Sequence[str]) -> None:
@@ -302,7 +302,7 @@ class _Change:
         if name in (column.name for column in self._key):
             raise SchemaError(f"{name!r} is part of the key, whose order depends on its type: make another table")
         group, column = self._column(name)
-        kind = parse_type(given)
+        kind = type_of(name, given)
         if kind == column.type:
             return
         if not is_lossless(column.type, kind):

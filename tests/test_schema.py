@@ -24,6 +24,8 @@ from ebla.schema import (
     parse_type,
 )
 
+TOO_LONG = (1e18, 10**400, float("inf"), float("nan"), "9999999999999w", "9" * 400 + "s", timedelta.max)
+
 # --- types ---------------------------------------------------------------------------------------
 
 
@@ -120,7 +122,7 @@ class TestAges:
     def test_an_age_is_text_a_timedelta_or_seconds(self, age: Any, microseconds: int) -> None:
         assert parse_age(age) == microseconds
 
-    @pytest.mark.parametrize("age", ["", "30", "d", "-5s", "5 years", 0, -1, timedelta(0), True, None, [1]])
+    @pytest.mark.parametrize("age", ["", "30", "d", "-5s", "5 years", 0, -1, timedelta(0), True, None, [1], *TOO_LONG])
     def test_other_ages_are_refused(self, age: Any) -> None:
         with pytest.raises(SchemaError, match="an age"):
             parse_age(age)
@@ -204,7 +206,16 @@ REFUSED: list[tuple[Schema, str]] = [
     (Schema(groups=[Group("a", families=["f"], compression="gzip")]), "compression is one of"),
     (Schema(groups=[Group("a", families=["f"], purge_join="xor")]), "purge_join"),  # type: ignore[arg-type]
     (Schema(groups=[Group("a", families=["f"], max_versions=0)]), "max_versions is at least 1"),
+    (Schema(groups=[Group("a", families=["f"], max_versions=1 << 63)]), "max_versions is at least 1, or 'all'"),
     (Schema(groups=[Group("a", families=["f"], block_bytes=10)]), "block_bytes is at least"),
+    (Schema(groups=[Group("a", families=["f"], block_bytes=2048.5)]), "whole number, not 2048.5"),  # type: ignore[arg-type]
+    (Schema(groups=[Group("a", families=["f"], block_bytes="1k")]), "whole number, not '1k'"),  # type: ignore[arg-type]
+    (Schema(groups=[Group("a", families=["f"], block_bytes=1 << 70)]), "at most 1073741824"),
+    (Schema(groups=[Group("a", families=["f"], in_memory="no")]), "in_memory is True or False"),  # type: ignore[arg-type]
+    (Schema(groups=[Group("a", columns=["n"])]), "columns maps names to types"),  # type: ignore[arg-type]
+    (Schema(groups=[Group("a", families=5)]), "families is a list of names"),  # type: ignore[arg-type]
+    (Schema(groups=[Group("a", columns={"half \ud800": "int8"})]), "surrogate"),
+    (Schema(groups=Group("a", families=["f"])), "groups is a list"),  # type: ignore[arg-type]
 ]
 
 

@@ -73,7 +73,7 @@ def chosen_address(root: Path, given: str | None, *, may_create: bool) -> ZooKee
     if not there and not may_create:
         raise no_store(root)
     if root.exists() and not root.is_dir():
-        raise StoreNotFound(f"{root} is a file, not the directory of a store")
+        raise StoreNotFound(f"{root} is a file, not the directory of a store: choose another path")
     if not there and any((root / directory).is_dir() for directory in STORE_DIRECTORIES):
         # Made anew, it would know nothing of the tables that are there.
         lost = COORDINATION_FILE if given is None else ADDRESS_FILE

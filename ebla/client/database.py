@@ -21,7 +21,7 @@ from ebla.client.table import Table
 from ebla.clock import Clock, SystemClock
 from ebla.coordination.service import CoordinationService
 from ebla.coordination.sqlite import SqliteCoordination
-from ebla.errors import Closed, ReadOnly, RequestError, SchemaError, StoreError
+from ebla.errors import ReadOnly, RequestError, SchemaError, StoreError
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import initial_metadata
 from ebla.schema import Group, Schema, TypeLike, check_table_name
@@ -202,7 +202,7 @@ class Database:
 
     def close(self) -> None:
         """Make everything durable and let the store go. Closing twice is fine."""
-        if self._closed:
+        if self._closed or self._store.is_inherited:
             return
         self._closed = True
         try:
@@ -391,7 +391,9 @@ class Database:
         It is one snapshot, chosen now, however often and however late it is evaluated. `spark` is the SparkSession to
         use; by default the running one, or a new one on this machine. Needs the extra ``ebla[spark]``.
         """
-        self._check_open()
+        self.table(name)  # one that is not there is told before Spark starts
+        if is_system_table(name):
+            raise RequestError(f"{name!r} is a system table, which has no files: scan db.table({name!r})")
         import ebla.pipeline as pipeline  # Spark is for those who use it
 
         return pipeline.scan(
@@ -474,8 +476,8 @@ class Database:
         return {**self._store.stats(), "tables": tables}
 
     def _check_open(self) -> None:
-        if self._closed:
-            raise Closed("the database was closed: open it again")
+        if self._closed or self._store.is_inherited:
+            raise self._store.closed()
 
     def _check_writable(self) -> None:
         self._check_open()

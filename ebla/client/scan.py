@@ -46,6 +46,10 @@ class Scan:
         self._last_at = 0
         self.txn = txn
 
+    def __repr__(self) -> str:
+        names = ", ".join(self.schema.names)
+        return f"<ebla.Scan of {names} at txn {self.txn}: iterate it, or to_arrow(), to_pandas(), to_polars(), count()>"
+
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the answer."""

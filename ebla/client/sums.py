@@ -21,7 +21,10 @@ def incremented(name: str, by: Any, target: Target, value: Any) -> Any:
         kind = target.column.type
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
             raise RequestError(f"column {name!r} is {kind}: only numbers can be incremented")
-        return (value or 0) + by
+        try:
+            return (value or 0) + by
+        except TypeError:  # decimals and floats do not mix
+            raise RequestError(f"column {name!r} is {kind}: add a Decimal to it, not {by!r}") from None
     if value is not None and len(value) != _COUNTER.size:
         raise RequestError(f"{name!r} holds {len(value)} bytes: a counter has {_COUNTER.size}")
     try:
@@ -40,6 +43,8 @@ def appended(name: str, suffix: Any, target: Target, value: Any) -> Any:
     kind = None if target.column is None else target.column.type
     if kind is not None and not (kind in (pa.string(), pa.binary()) or pa.types.is_list(kind)):
         raise RequestError(f"column {name!r} is {kind}: only text, bytes and lists can be appended to")
+    if kind is None and not isinstance(suffix, (bytes, bytearray, memoryview)):
+        raise RequestError(f"the cell {name!r} takes bytes, not {suffix!r}: encode it, with .encode() for text")
     try:
         return suffix if value is None else value + suffix
     except TypeError as error:

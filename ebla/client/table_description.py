@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ebla.errors import RequestError
 from ebla.tablet.compaction import runs_of
 from ebla.tablet.table_state import TableState
 
@@ -14,15 +12,15 @@ __all__ = ["describe_table", "describe_tablets"]
 
 def describe_tablets(table: TableState) -> list[dict[str, Any]]:
     """Return id, key range, state and sizes of every tablet."""
-    decode = table.codec
+    codec = table.codec
     described = []
     for tablet in table.view.metadata.tablets:
         references = [ref for state in tablet.groups for ref in state.fragments]
         described.append(
             {
                 "id": tablet.id,
-                "first": None if tablet.first == b"" else _shown_bound(decode.decode_bound, tablet.first),
-                "last": None if tablet.last is None else _shown_bound(decode.decode_bound, tablet.last),
+                "first": None if tablet.first == b"" else codec.shown_bound(tablet.first),
+                "last": None if tablet.last is None else codec.shown_bound(tablet.last),
                 "state": tablet.state,
                 "life": table.door.state_of(tablet.id).name.lower(),
                 "fragments": len(references),
@@ -62,12 +60,3 @@ def describe_table(table: TableState) -> dict[str, Any]:
         "groups": groups,
         "row_cache": table.row_cache.stats(),
     }
-
-
-def _shown_bound(decode: Callable[[bytes], tuple[Any, ...]], row: bytes) -> Any:
-    """Return a tablet's bound as a key, or its first columns, if it is one, else as bytes."""
-    try:
-        key = decode(row)
-    except RequestError:
-        return row
-    return key[0] if len(key) == 1 else key

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from ebla.client.coordination_place import connect_at, is_store, no_store
-from ebla.client.database import new_id
+from ebla.client.database import checked_root, new_id
 from ebla.client.owning import owning
 from ebla.clock import SystemClock
 from ebla.metadata.directory import TableDirectory
@@ -48,7 +48,7 @@ def repair(path: str | os.PathLike[str], *, dry_run: bool = True) -> VerifyRepor
 
 
 def _root(path: str | os.PathLike[str]) -> Path:
-    root = Path(path)
+    root = checked_root(path)
     if not is_store(root):
         raise no_store(root)
     return root

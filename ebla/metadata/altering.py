@@ -74,13 +74,15 @@ class _ColumnShare:
     def __init__(self, had: Collection[int], keeps: Collection[int], adds: Collection[int] = ()) -> None:
         self._had = frozenset(had)
         self._keeps = frozenset(keeps)
-        # What is new in the group is in none of the old files, so they may as well be said to have it.
+        # What is new in the group is in none of the old files, so those that had all else may be said to have it, too.
+        # Not more of them: what came from other groups must be told from it, for one may erase what another sets.
         self._adds = frozenset(adds)
 
     def of(self, ref: FragmentRef) -> FragmentRef:
         """Return the reference as it counts then. It may have rows alone to tell of, and no column."""
         counted = self._had if ref.columns is None else frozenset(ref.columns)
-        wanted = tuple(sorted((counted & self._keeps) | self._adds))
+        is_whole = ref.columns is None or (self._had and counted >= self._had)
+        wanted = tuple(sorted((counted & self._keeps) | (self._adds if is_whole else frozenset())))
         return ref if ref.columns == wanted else msgspec.structs.replace(ref, columns=wanted)
 
 

@@ -26,11 +26,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
 from ebla.client.database import Database
-from ebla.client.moments import AsOf, txn_of
+from ebla.client.moments import AsOf, txn_in, txn_of
 from ebla.clock import SystemClock, txn_at
 from ebla.errors import RequestError
 from ebla.pipeline.change_plan import check_since, steps, touched_rows
 from ebla.pipeline.compare import rows_at, rows_since, were_there
+from ebla.pipeline.export import JSON_OPTIONS
 from ebla.pipeline.holding import Holding, Needs, held_plan
 from ebla.pipeline.location import store_of
 from ebla.pipeline.sections import ScanArguments, Target, range_asked, rest_of, resumed, target_of
@@ -106,7 +107,8 @@ def changes(
         state = store.table(table)
         key_range = range_asked(state, asked.get("start"), asked.get("stop"), asked.get("prefix"))
         target = target_of(database, state, table, asked.get("columns"), until)
-        first = txn_of(since) if until is not None else txn_since(since, target.as_of)
+        moment = txn_in(store.pins, since) if isinstance(since, str) else since
+        first = txn_of(moment) if until is not None else txn_since(moment, target.as_of)
         if first > target.as_of:
             raise RequestError(f"since ({first}) is later than until ({target.as_of}): exchange them")
         if database is source:
@@ -142,7 +144,7 @@ def txn_since(since: AsOf, newest: int) -> int:
 
 def json_lines(frame: DataFrame) -> Iterator[str]:
     """Yield the rows of a frame as JSON, bytes in base64, a partition at a time."""
-    text = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
+    text = F.to_json(F.struct("*"), JSON_OPTIONS)
     for row in frame.select(text).toLocalIterator():
         yield row[0]
 
@@ -160,9 +162,12 @@ def change_schema(projection: Projection, before: bool) -> pa.Schema:
 def plan_changes(
     table: TableState, target: Target, since: int, key_range: KeyRange, *, before: bool, cores: int
 ) -> list[Portion]:
-    """Share out what has to be looked through for the changes of a range since a txn, up to that of the target."""
+    """Share out what has to be looked through for the changes of a range since a txn, up to that of the target.
+
+    Raises `HistoryGone` if history does not reach back to it; since before everything, to the txn of the target.
+    """
     projection = table.projection(target.columns)
-    check_since(table.view, projection, key_range, since)
+    check_since(table.view, projection, key_range, since or target.as_of)
     records_max = STEP_RECORDS if since else SCAN_RECORDS
     found = steps(table.view, table.reader, projection, key_range, since, target.as_of, records_max, cores)
     return [Portion(target, since, before, step.range) for step in found]

@@ -178,8 +178,4 @@ def sampled(frame: DataFrame | None, schema: TableSchema, tablets: int | None) -
 
 def key_of(row: bytes, codec: KeyCodec) -> Any:
     """Return a row as a key, or the first columns of one; as bytes if it is none."""
-    try:
-        key = codec.decode_bound(row)
-    except RequestError:
-        return row
-    return key[0] if len(key) == 1 else key
+    return codec.shown_bound(row)

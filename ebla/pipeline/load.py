@@ -117,7 +117,7 @@ def load(
     check_table_name(table)
     if not hasattr(frame, "_jdf"):
         raise RequestError(
-            f"a load takes a DataFrame of a Spark session with its driver in this process, not {type(frame).__name__}: "
+            f"a load takes a DataFrame of a Spark session with its driver in this process, not {_kind(frame)}: "
             "put other rows with table.put, or make a DataFrame of them"
         )
     names = [key] if isinstance(key, str) else list(key or ())
@@ -147,6 +147,18 @@ class _Work:
     rows: DataFrame
     is_new: bool
     is_committing: bool = False  # from then on METADATA may come to name its files
+
+
+def _kind(given: object) -> str:
+    """Name a type so that a DataFrame of pandas is not taken for one of Spark."""
+    package = type(given).__module__.partition(".")[0]
+    return type(given).__name__ if package == "builtins" else f"{package}.{type(given).__name__}"
+
+
+def check_key(table: str, schema: TableSchema, key: Sequence[str]) -> None:
+    """Raise `RequestError` if the key that is given for a table that is there is another one."""
+    if key and tuple(key) != schema.key_names:
+        raise RequestError(f"the key of {table!r} is {', '.join(schema.key_names)}, not {', '.join(key)}: leave it out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +247,7 @@ class _Load:
                     f"there is no table {self.table!r}: name its key columns and it is made, as in key=['user', 'day']"
                 )
             return table_schema(given, key).number()
-        if key and tuple(key) != known.schema.key_names:
-            raise RequestError(
-                f"the key of {self.table!r} is {', '.join(known.schema.key_names)}, not {', '.join(key)}: leave it out"
-            )
+        check_key(self.table, known.schema, key)
         if splits is not None:
             raise RequestError(f"splits are for a new table, and {self.table!r} exists: leave them out")
         return known.schema

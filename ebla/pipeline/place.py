@@ -100,7 +100,7 @@ class Place:
         try:
             opened = open_database(self.root, create=False)
         except StoreLocked as error:
-            raise StoreLocked(f"{error}; a new table is made by the process that has the store open") from None
+            raise StoreLocked(f"a new table is made by the process that has the store open; {error}") from None
         with opened:
             yield opened
 

@@ -89,7 +89,7 @@ def restore(
     manifest = list_backups(where).find(at, where)
     saved = manifest.table(table if of is None else of)
     check_table_name(table)
-    former = _former(place, table, in_place)
+    former = former_table(place, table, in_place)
     metadata = saved.table_metadata(str(where / manifest.id))
     check_chain(where, manifest)
     if spark is None:
@@ -131,7 +131,7 @@ def restore(
     )
 
 
-def _former(place: Place, table: str, in_place: bool) -> str | None:
+def former_table(place: Place, table: str, in_place: bool) -> str | None:
     """Return the id of the table that is to be replaced, None for a new one."""
     there = place.metadata(table)
     if in_place and there is None:

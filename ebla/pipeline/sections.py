@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from ebla.client.database import Database
 from ebla.client.keeping import Held, kept
-from ebla.client.moments import AsOf, txn_of
+from ebla.client.moments import AsOf, txn_in
 from ebla.errors import EblaError, HistoryGone, MissingFile, RequestError, SchemaChanged, UnknownTable
 from ebla.keys import KeyCodec
 from ebla.metadata.restoring import pack_metadata
@@ -228,7 +228,7 @@ def _flush_much(store: TabletStore, state: TableState) -> None:
 def _txn(store: TabletStore, state: TableState, as_of: AsOf | None) -> tuple[int, int]:
     """Return the txn at which to read, and the newest commit that is seen there."""
     expires = any(group.max_age_microseconds is not None for group in state.view.schema.groups)
-    txn = store.read_txn(None if as_of is None else txn_of(as_of), at_once=expires)
+    txn = store.read_txn(None if as_of is None else txn_in(store.pins, as_of), at_once=expires)
     committed = store.sequencer.committed
     if not store.is_writable and not expires:
         # Somebody else may still commit below a txn that this open has not reached.

@@ -50,10 +50,16 @@ def session(
     # PySpark warns that pandas 3 is new to it. Ebla's jobs move Arrow, not pandas.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
     if log_level == "OFF":
-        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)  # what fails is raised as well
+        # What fails, or is interrupted, is raised as well.
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+        logging.getLogger().addFilter(_is_not_of_py4j)
     started: SparkSession = builder.getOrCreate()
     register_data_source(started)
     return started
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in record.pathname
 
 
 def active_session() -> SparkSession | None:

@@ -82,8 +82,9 @@ def arrange_cells(runs: Sequence[Run]) -> ArrangedCells:
     stamps: Txns = columns[TIMESTAMP].to_numpy(zero_copy_only=False)[order]
     families, qualifiers = _ranks(columns[FAMILY])[order], _ranks(columns[QUALIFIER])[order]
     code = families * (int(qualifiers.max(initial=0)) + 1) + qualifiers
-    # The rows stay where they are: sorting by row number first moves records only within their row.
-    within = np.lexsort((-by_row.txns[order], -stamps, code, by_row.row_of))
+    # The rows stay where they are: sorting by row number first moves records only within their row. A complement turns
+    # the order of timestamps around, also for the smallest, which has no negative.
+    within = np.lexsort((-by_row.txns[order], ~stamps, code, by_row.row_of))
     code = code[within]
     return ArrangedCells(
         by_row.rows,

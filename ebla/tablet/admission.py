@@ -44,9 +44,9 @@ from ebla.storage.records import (
 _POOL = pa.system_memory_pool()
 SET_NOTHING = ""
 TIMESTAMP_GIVEN = "timestamp"
-# Stands for "the commit's own time" while records are sorted; later than any time a user gives.
+# Stands for "the commit's own time" while records are sorted; no user may give it.
 AT_COMMIT = TIMESTAMP_MAX - 1
-NO_ROWS = pa.array([], pa.binary())
+NO_ROWS = pa.nulls(0, pa.binary())
 PLANS_MAX = 256
 
 
@@ -251,7 +251,12 @@ class Admission:
     def _put_cells(self, batch: pa.RecordBatch, parts: dict[int, GroupRecords]) -> pa.Array:
         rows = self._encode(batch)
         if TIMESTAMP_GIVEN in batch.schema.names:
-            stamps = pc.fill_null(batch.column(TIMESTAMP_GIVEN), AT_COMMIT)
+            given = batch.column(TIMESTAMP_GIVEN)
+            if pc.any(pc.equal(given, AT_COMMIT)).as_py():
+                raise InvalidBatch(
+                    f"the timestamp {AT_COMMIT} stands for the time of the commit: leave it out, or give another"
+                )
+            stamps = pc.fill_null(given, AT_COMMIT)
         else:
             stamps = pa.array(np.full(len(rows), AT_COMMIT, dtype=np.int64))
         family, qualifier, value = (batch.column(name) for name in (FAMILY, QUALIFIER, VALUE))

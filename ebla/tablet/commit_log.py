@@ -134,7 +134,7 @@ class CommitLog:
             if self._failure is not None:
                 raise self._failure
             if self._closed:
-                raise Closed("the store was closed")
+                raise Closed("the database was closed: open it again")
             self._queue.append(commit)
             self._queued_bytes += commit.bytes
             if not attended:
@@ -242,7 +242,9 @@ class CommitLog:
     def fail(self, error: BaseException) -> None:
         """Write nothing more: everybody who waits, and who comes later, gets the error."""
         if not isinstance(error, EblaError):
-            failed = LogFailed(f"the log worker stopped: {error!r}; reopen the store")
+            failed = LogFailed(
+                f"a commit was interrupted by {error!r}: reopen the store, in which everything is that was acknowledged"
+            )
             failed.__cause__ = error
             error = failed
         with self._state:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 
 from ebla.clock import Clock
-from ebla.errors import EblaError, OutcomeUnknown, StoreError, UnknownTable
+from ebla.errors import EblaError, MissingFile, OutcomeUnknown, StoreError, UnknownTable
 from ebla.metadata.changes import RequirementFailed, RequireSchema, TabletAt
 from ebla.metadata.table_metadata import GroupState, TableMetadata, TabletMetadata
 from ebla.metadata.transaction import MetadataServer
@@ -39,6 +39,8 @@ from ebla.tablet.worker import Worker
 # After a merge of so many bytes, what it needed is given back to the system.
 MUCH_BYTES = 32 << 20
 RETRY_SECONDS = 60.0
+# A merge by hand is chosen anew so many times at most if others merge the same files before it.
+ATTEMPTS_MAX = 10
 RECENT_MAX = 100
 
 _log = logging.getLogger(__name__)
@@ -137,11 +139,13 @@ class Compactor:
 
     def stats(self) -> dict[str, object]:
         """Return what was done, the latest with its reasons."""
+        with self._counting:
+            recent = list(self.recent)
         return {
             "count": self.count,
             "bytes_written": self.bytes_written,
             "failure": None if self.failure is None else str(self.failure),
-            "recent": [asdict(one) for one in self.recent],
+            "recent": [asdict(one) for one in recent],
         }
 
     def _work(self, is_idle: bool) -> None:
@@ -234,17 +238,22 @@ class Compactor:
 
     def compact_tablet(self, table: TableState, tablet_id: str) -> int:
         """Merge one tablet into one run per group, and return how many groups that were; 0 if it is not there."""
-        merged = 0
-        for number in [group.id for group in table.view.schema.groups]:
+        return sum(self._compact_group(table, tablet_id, group.id) for group in table.view.schema.groups)
+
+    def _compact_group(self, table: TableState, tablet_id: str, number: int) -> bool:
+        """Merge one group of a tablet; chosen anew if somebody else, in the background, merged its files meanwhile."""
+        for _ in range(ATTEMPTS_MAX):
             metadata = table.view.metadata
             tablet, group = metadata.by_id(tablet_id), metadata.schema.group_by_id.get(number)
-            if tablet is None:
-                break
+            if tablet is None or group is None or table.is_dropped:
+                return False
             horizon = self.horizon_of(table, number)
             choice = choose_all(tablet.group(number), horizon)
-            if choice is not None and group is not None:
-                merged += self._carry_out(table, Chosen(metadata.schema.version, tablet, group, choice, horizon))
-        return merged
+            if choice is None:
+                return False
+            if self._carry_out(table, Chosen(metadata.schema.version, tablet, group, choice, horizon)):
+                return True
+        return False
 
     # --- one compaction ---
 
@@ -286,6 +295,8 @@ class Compactor:
         current = view.metadata.by_id(tablet.id)
         if current is None or parts.version != chosen.schema_version:
             return None  # it was split or joined, or the schema was changed, since the choice was made
+        if not set(current.group(group.id).fragments).issuperset(choice.fragments):
+            return None  # they were merged by others, perhaps while this one waited for them
         # Memory and fragments of one view: what is in neither is nowhere.
         work = Merge.of(current.group(group.id), choice, group, chosen.horizon, view.memory_of(group.id).txn_min)
         del view  # or all that is in memory now would stay there until the end, flushed or not
@@ -294,6 +305,12 @@ class Compactor:
         try:
             records_read = merge(work, group, tablet.range, parts.reader, output, self._between)
             written = output.finish()
+        except MissingFile as error:
+            output.abandon()
+            if _names(table, chosen):
+                raise
+            _log.info("a compaction of %s was in vain: %s", table.name, error)
+            return None  # somebody else merged it, or dropped the table, and a sweep came by since
         except OSError as error:
             output.abandon()
             raise StoreError(f"cannot write a fragment of {table.name!r}: {error}; free space and retry") from error
@@ -342,3 +359,11 @@ class Compactor:
 
     def _use(self, table: TableState, metadata: TableMetadata) -> None:
         self._tables.use_metadata(table, metadata, self._server)
+
+
+def _names(table: TableState, chosen: Chosen) -> bool:
+    """Tell whether METADATA still names all that was chosen."""
+    tablet = table.view.metadata.by_id(chosen.tablet.id)
+    if table.is_dropped or tablet is None:
+        return False
+    return set(chosen.choice.fragments) <= set(tablet.group(chosen.group.id).fragments)

@@ -6,6 +6,9 @@
 
 Nothing is written to a table in doubt, for an acknowledged write could vanish. Before the next use the doubt is
 settled: METADATA is asked, in a way that stops the unknown request from landing later, and the answer is acted upon.
+
+A name changes hands in METADATA and among the open tables in one step: who drops a table must not find, when he is to
+serve it no longer, that another was made of the same name meanwhile, and take that one away.
 """
 
 from __future__ import annotations
@@ -30,12 +33,17 @@ class Doubts:
         self._tables = tables
         self._metadata = metadata
         self._add_table = add_table
+        self._naming = threading.Lock()  # held over METADATA: one creation or drop at a time
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._in_doubt: dict[str, str] = {}  # the name of every such table, by id
 
     def create(self, name: str, initial: TableMetadata, replacing: TableState | None = None) -> TableState:
         """Create a table, perhaps in the place of another that has the name, and begin to serve it."""
+        with self._tables.events.held(), self._naming:
+            return self._create(name, initial, replacing)
+
+    def _create(self, name: str, initial: TableMetadata, replacing: TableState | None) -> TableState:
         self.settle(name)
         former = None if replacing is None else replacing.id
         try:
@@ -52,6 +60,10 @@ class Doubts:
 
     def drop(self, name: str) -> None:
         """Drop a table and stop serving it."""
+        with self._tables.events.held(), self._naming:
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
         self.settle(name)
         if name in self._tables.refused.errors:
             self._metadata.drop_table(name)

@@ -116,7 +116,8 @@ class Events:
         self._queue: deque[tuple[TableMetadata, TableMetadata] | Event] = deque()
         self._listeners: dict[str | None, list[TabletListener]] = {}
         self._is_delivering = False
-        self._later: list[tuple[bool, TabletListener, str | None]] = []
+        # Who is to be added or removed. Anybody adds to it, without the lock.
+        self._later: deque[tuple[bool, TabletListener, str | None]] = deque()
         # Of each thread.
         self._held = _Held()
 
@@ -124,21 +125,28 @@ class Events:
 
     def add(self, listener: TabletListener, tablet: str | None = None) -> None:
         """Tell a listener of one tablet, or of all. Every call needs a `remove` of its own."""
+        self._later.append((True, listener, tablet))
         with self._lock:
-            self._later.append((True, listener, tablet))
             self._settle()
 
     def remove(self, listener: TabletListener, tablet: str | None = None) -> None:
-        """Undo one `add` with the same arguments."""
-        with self._lock:
-            self._later.append((False, listener, tablet))
-            self._settle()
+        """Undo one `add` with the same arguments.
+
+        It waits for no lock: a scan that nobody wants any more ends where Python clears it away, which may be anywhere.
+        """
+        self._later.append((False, listener, tablet))
+        if self._lock.acquire(blocking=False):  # else the next event sees to it before it is delivered
+            try:
+                self._settle()
+            finally:
+                self._lock.release()
 
     def _settle(self) -> None:
         """Carry out what was asked for, unless an event is being delivered. The lock is held."""
         if self._is_delivering:
             return
-        for is_added, listener, tablet in self._later:
+        while self._later:
+            is_added, listener, tablet = self._later.popleft()
             listeners = self._listeners.setdefault(tablet, [])
             if is_added:
                 listeners.append(listener)
@@ -148,7 +156,6 @@ class Events:
                 del listeners[at]
             if not listeners:
                 del self._listeners[tablet]
-        self._later.clear()
 
     # --- events ---
 

@@ -226,7 +226,10 @@ class Garbage:
         named: Counter[str] = Counter()
         for table_id, config in tables.items():
             if config.state == "running":
-                metadata = self._metadata.refresh(table_id)
+                try:
+                    metadata = self._metadata.refresh(table_id)
+                except UnknownTable:
+                    return None
                 if metadata.txnid != config.metadata_txnid:
                     return None
                 named.update(set(metadata.files()))

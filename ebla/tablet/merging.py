@@ -64,14 +64,18 @@ class Merge(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, state: GroupState, choice: Choice, group: GroupSchema, horizon: int, unflushed: int | None) -> Merge:
-        """Return the merge of a choice; `unflushed` is the oldest txn of the group that is in no fragment, if any."""
+        """Return the merge of a choice; `unflushed` is the oldest txn of the group that is in no fragment, if any.
+
+        The horizon may have gone back since the choice was made, as somebody began to hold an old snapshot. A range
+        erasure above it stays then, for so do the records that it hides.
+        """
         chosen = set(choice.fragments)
         others = [ref for ref in state.fragments if ref not in chosen]
         mixed = is_mixed(choice.fragments, group)
         return cls(
             choice.fragments,
             state.erasures,
-            choice.erasures,
+            tuple(erasure for erasure in choice.erasures if erasure.txn <= horizon),
             horizon,
             choice.is_rooted,
             not mixed and is_dense(choice.fragments, others, unflushed),

@@ -92,6 +92,11 @@ class OpenTables:
         with self.lock:
             return [self._by_name[name] for name in sorted(self._by_name)]
 
+    def forget_cached_rows(self) -> None:
+        """Let no row be answered from the cache, in a forked process: its locks may be held for ever."""
+        for table in [*self._by_id.values()]:
+            table.view.parts.row_cache.rows.clear()
+
     def count_memory(self) -> None:
         """Add up what all tables hold, as after a replay."""
         with self.lock:

@@ -250,6 +250,9 @@ class ClockBound:
                 return
             except OutcomeUnknown:
                 self._is_unsure = True
+            except KeyboardInterrupt:  # perhaps between the write and its reply
+                self._is_unsure = True
+                raise
             except CoordinationConflict as error:
                 # Our own write, whose reply was lost, may have moved the version on; anybody else's must not have.
                 if not self._is_unsure:

@@ -4,7 +4,8 @@
                                          group events: family click
 
 A row is in the answer if one of the groups that are read shows it: an outer join on the row. Whole families come as
-maps from qualifier to value, the families of a ``*`` group as one map named ``*`` from ``family:qualifier`` to value.
+maps from qualifier to value, the families of a ``*`` group as one map named ``*`` from ``family:qualifier`` to value. A
+cell of the unnamed family stands there as ``qualifier``, or as ``:qualifier`` where a column or family is called so.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Projection:
     outputs: tuple[Output, ...]
     versions: int = 1
     is_whole: bool = False  # of all columns: then groups that have lost all of theirs still show their rows
+    any_group: bool = False  # any group may show a row, as where nothing but the key is asked for
 
     @classmethod
     def of(cls, schema: TableSchema, columns: Sequence[str] | None = None, versions: int = 1) -> Projection:
@@ -82,7 +84,7 @@ class Projection:
     @cached_property
     def groups(self) -> tuple[GroupSchema, ...]:
         """The groups that must be read. A projection on the key alone reads them all: any may show a row."""
-        if not self.outputs:
+        if not self.outputs or self.any_group:
             return self.schema.groups
         wanted = {output.group.id for output in self.outputs}
         if self.is_whole:
@@ -207,10 +209,18 @@ class Projection:
         if output.kind == "wildcard":
             family = cells.family.take(leads)
             named = pc.binary_join_element_wise(family, names, ":")
-            names = pc.if_else(pc.equal(family, ""), names, named)
+            names = pc.if_else(pc.and_not(pc.equal(family, ""), self._mean_others(names)), names, named)
         offsets = np.zeros(count + 1, dtype=np.int32)
         np.cumsum(np.bincount(item_rows, minlength=count), out=offsets[1:])
         return pa.MapArray.from_arrays(pa.array(offsets), names, items)
+
+    def _mean_others(self, names: pa.Array) -> pa.Array:
+        """Tell which names, of cells of the unnamed family, mean something else by themselves: such are ``:name``."""
+        taken = list(self.schema.key_names)
+        for group in self.schema.groups:
+            taken += [column.name for column in group.columns]
+            taken += [family.name for family in group.families]
+        return pc.or_(pc.match_substring(names, ":"), pc.is_in(names, value_set=pa.array(taken, pa.string())))
 
     def _mask(self, output: Output, cells: MergedCells) -> Mask | None:
         if output.kind == "wildcard":
@@ -271,7 +281,10 @@ def join_rows(parts: Sequence[pa.Array]) -> tuple[pa.Array, list[Indices]]:
 
 
 def spread(row: dict[str, Any], projection: Projection) -> dict[str, Any]:
-    """Turn one row of an answer into the dict that a user gets: maps opened, absent cells left out."""
+    """Turn one row of an answer into the dict that a user gets: maps opened, absent cells left out.
+
+    A cell that is called like a column with a ':' in its name does not take its place.
+    """
     shown = {name: row[name] for name in projection.schema.key_names}
     several = projection.versions > 1
     for output in projection.outputs:
@@ -284,5 +297,5 @@ def spread(row: dict[str, Any], projection: Projection) -> dict[str, Any]:
         else:
             prefix = f"{output.family}:" if output.kind == "family" else ""
             for qualifier, item in value or ():
-                shown[prefix + qualifier] = [Version(**v) for v in item] if several else item
+                shown.setdefault(prefix + qualifier, [Version(**v) for v in item] if several else item)
     return shown

@@ -120,6 +120,7 @@ class Reader:
         begin, stop = block.lower_bound(share.first), len(block)
         if share.last is not None and (last is None or share.last < last):
             last = share.last
+        if last is not None and block.last >= last:  # a block of a file that two tablets share is in the fold of each
             stop = block.lower_bound(last)
         end = stop if limit is None else min(stop, begin + limit)
         if end < stop:

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from ebla.clock import Clock
-from ebla.errors import CannotJoin, CannotSplit, EblaError, OutcomeUnknown, StoreError
+from ebla.errors import CannotJoin, CannotSplit, EblaError, OutcomeUnknown, StoreError, UnknownTable
 from ebla.metadata.changes import Change, RequirementFailed, TabletAt
 from ebla.metadata.recutting import (
     BeginJoin,
@@ -123,9 +123,14 @@ class Recutter:
         if row is not None:
             tablet = named or metadata.tablet_for(row)
             if not tablet.range.contains(row):
-                raise CannotSplit(f"tablet {tablet.id} does not have the row {row!r}: it is outside of its range")
+                raise CannotSplit(
+                    f"tablet {tablet.id} does not have {table.codec.shown_bound(row)!r}: it is outside of its range"
+                )
             if tablet.first == row:
-                raise CannotSplit(f"a tablet of {table.name!r} begins at {row!r} already: there is nothing to divide")
+                raise CannotSplit(
+                    f"a tablet of {table.name!r} begins at {table.codec.shown_bound(row)!r} already: there is nothing "
+                    "to divide"
+                )
             return tablet, row
         self._flusher.flush_table(table)  # so that there are fragments to choose from
         metadata = table.view.metadata
@@ -225,11 +230,18 @@ class Recutter:
                 self._sequencer.wait_stable(before)
                 self._flusher.flush_table(table)
                 if not table.is_dropped and table.memory_bytes:
-                    raise StoreError(f"{table.name!r} could not be flushed: nothing was changed, retry")
+                    raise self._not_flushed(table)
                 yield
             finally:
                 with self._tables.lock:
                     self._pauses.end(table)
+
+    def _not_flushed(self, table: TableState) -> EblaError:
+        """Return the error for a table of which something stays in memory; perhaps it is about to be dropped."""
+        with contextlib.suppress(UnknownTable):
+            self._metadata.refresh(table.id)
+            return StoreError(f"{table.name!r} could not be flushed: nothing was changed, retry")
+        return UnknownTable(f"the table {table.name!r} was dropped")
 
     # --- what was begun ---
 
@@ -271,8 +283,8 @@ class Recutter:
                 log.wait(before)
                 self._sequencer.wait_stable(before)  # so that no change is on its way that names the tablets
                 self._flusher.flush_table(table)
-                if table.holds_unflushed(frozenset(at.tablet for at in gone)):
-                    raise StoreError(f"tablets of {table.name!r} could not be flushed: nothing was changed, retry")
+                if table.is_dropped or table.holds_unflushed(frozenset(at.tablet for at in gone)):
+                    raise self._not_flushed(table)
                 self._save_last(table, change(before, self._flusher.log_from(before + 1)), gone)
             finally:
                 with self._tables.lock:

@@ -62,7 +62,7 @@ class ScanProgress(TabletListener, Generic[T]):
         self._inline_rows = inline_rows
         self._scanners = scanners
         self._events = events
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a scan may be cleared away by Python while it lets go
         # Used by the reading thread alone.
         self._is_known = False
         # Guarded by _lock.
@@ -76,10 +76,9 @@ class ScanProgress(TabletListener, Generic[T]):
     def __iter__(self) -> Iterator[T]:
         try:
             while True:
-                window, future = self._next()
+                window, future, releases = self._next()
                 if window is None:
                     return
-                releases = self._releases
                 found = self._read(window) if future is None else future.result()
                 self._given(window, releases)
                 if self._ahead:
@@ -131,11 +130,16 @@ class ScanProgress(TabletListener, Generic[T]):
             self._is_stale = True  # what happened before is not known
         self._scanners.touch(self)
 
-    def _next(self) -> tuple[KeyRange | None, Future[T] | None]:
-        """Return the next window to give, and its rows if they are read ahead; None at the end."""
+    def _next(self) -> tuple[KeyRange | None, Future[T] | None, int]:
+        """Return the next window to give, and its rows if they are read ahead; None at the end.
+
+        The number is that of the releases so far: one that comes before the window is given takes it for not given.
+        """
+        is_planned = False
         while True:
             with self._lock:
-                if self._is_stale:
+                # A plan just made is good for a window, whatever has changed meanwhile: or it might be made for ever.
+                if self._is_stale and not is_planned:
                     self._is_stale = False
                     self._windows.clear()
                     self._unplanned = self._rest if not self._ahead else self._after(self._ahead[-1][0])
@@ -144,20 +148,21 @@ class ScanProgress(TabletListener, Generic[T]):
                     window, rows = self._windows[0]
                     if rows <= self._inline_rows and not self._ahead:
                         self._windows.popleft()
-                        return window, None
+                        return window, None, self._releases
                     if len(self._ahead) <= self._ahead_max:
                         self._windows.popleft()
                         self._ahead.append((window, self._submit(self._read, window)))
                         continue
-                    return self._ahead.popleft()
+                    return *self._ahead.popleft(), self._releases
                 if unplanned is None or len(self._ahead) > self._ahead_max:
-                    return self._ahead.popleft() if self._ahead else (None, None)
+                    return *(self._ahead.popleft() if self._ahead else (None, None)), self._releases
                 releases = self._releases
             windows, left = self._plan(unplanned)
             with self._lock:
                 if releases == self._releases:
                     self._windows.extend(windows)
                     self._unplanned = left
+                    is_planned = True
 
     def _given(self, window: KeyRange, releases: int) -> None:
         with self._lock:
@@ -167,9 +172,8 @@ class ScanProgress(TabletListener, Generic[T]):
 
     def _forget(self) -> None:
         """Be as if nothing had been read ahead or planned. The lock is held."""
-        for _, future in self._ahead:
-            future.cancel()
-        self._ahead.clear()
+        while self._ahead:
+            self._ahead.popleft()[1].cancel()
         self._windows.clear()
         self._unplanned = self._rest
 

@@ -14,6 +14,7 @@ last row it gave.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -21,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebla.errors import Closed, MissingFile, RequestError, SchemaChanged, UnknownColumn, UnknownTable
+from ebla.errors import MissingFile, RequestError, SchemaChanged, UnknownColumn, UnknownTable
 from ebla.metadata.table_metadata import TabletMetadata
 from ebla.ranges import ALL, KeyRange
 from ebla.storage.memory import FOLD_BLOCKS_MIN
@@ -81,16 +82,17 @@ class Scanner:
 
         `whole` says that all of them will be taken: then there is no use in small windows at the start.
         """
-        if self._store.is_closed:
-            raise Closed("the database was closed: open it again")
+        self._check_open()
         as_of = self._request.as_of
-        if as_of is None:
-            yield from self._tables(whole)
-        else:
+        if as_of is not None:
             self._store.pins.hold(as_of)
-            try:
-                yield from self._tables(whole)
-            finally:
+        try:
+            yield from self._tables(whole)
+        except CancelledError:  # what was to be read ahead, when the store was closed
+            self._check_open()
+            raise
+        finally:
+            if as_of is not None:
                 self._store.pins.let_go(as_of)
 
     def _tables(self, whole: bool) -> Iterator[pa.Table]:
@@ -127,7 +129,11 @@ class Scanner:
         if table is None:
             return None
         if self._request.where is not None:
-            table = table.filter(self._request.where).select(self._request.projection.arrow_schema.names)
+            try:
+                table = table.filter(self._request.where)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:  # seen by rows only
+                raise _unusable(error) from None
+            table = table.select(self._request.projection.arrow_schema.names)
         if not table.num_rows:
             return None
         if self._request.reverse:
@@ -142,12 +148,23 @@ class Scanner:
             reverse=self._request.reverse,
             plan=self._replaced()(self._planner(left if self._is_short else None, whole=whole)),
             read=self._read,
-            submit=self._store.scan_pool.submit,
+            submit=self._submit,
             ahead_max=self._store.settings.scan_threads,
             inline_rows=INLINE_ROWS,
             scanners=self._store.scanners,
             events=self._store.events,
         )
+
+    def _check_open(self) -> None:
+        if self._store.is_closed:
+            raise self._store.closed()
+
+    def _submit(self, read: Callable[[KeyRange], pa.Table | None], window: KeyRange) -> Future[pa.Table | None]:
+        try:
+            return self._store.scan_pool.submit(read, window)
+        except RuntimeError:
+            self._check_open()
+            raise
 
     def _txn(self) -> int:
         as_of = self._request.as_of
@@ -190,6 +207,7 @@ class Scanner:
         After a change of the schema that is the last one before it, which has all that the scan may see, unless it
         follows newer commits.
         """
+        self._check_open()  # somebody else may own the store by now, and remove its files
         view = self._table.view_under(self._projection.schema.version)
         is_former = view is not None and view is not self._table.view and view.parts is not self._table.view.parts
         if view is None or (is_former and self._request.as_of is None):
@@ -314,9 +332,19 @@ class Scanner:
             yield from zip(fragment.first_rows[begin:end], fragment.block_rows[begin:end], strict=True)
 
 
+def _unusable(error: Exception) -> RequestError:
+    return RequestError(
+        f"where cannot be used on this table: {_first_line(error)}; compare columns with values of their own types, "
+        "which pa.scalar(value, type) makes of any"
+    )
+
+
 def with_columns_of(where: pc.Expression, projection: Projection) -> Projection:
-    """Return a projection that also reads the columns that `where` names; `RequestError` if it cannot be used."""
-    wider = projection
+    """Return a projection that also reads the columns that `where` names; `RequestError` if it cannot be used.
+
+    Who asks for the key alone still gets the rows of all groups.
+    """
+    wider = projection if projection.outputs else replace(projection, any_group=True)
     tried: set[str] = set()
     while True:
         try:
@@ -324,7 +352,7 @@ def with_columns_of(where: pc.Expression, projection: Projection) -> Projection:
         except pa.ArrowInvalid as error:
             missing = _missing_name(str(error))
             if missing is None or missing in tried:
-                raise RequestError(f"where cannot be used on this table: {_first_line(error)}") from None
+                raise _unusable(error) from None
             tried.add(missing)
             try:
                 added = Projection.of(projection.schema, [missing]).outputs
@@ -332,7 +360,7 @@ def with_columns_of(where: pc.Expression, projection: Projection) -> Projection:
                 raise UnknownColumn(f"where names {missing!r}: {unknown}") from None
             wider = replace(wider, outputs=(*wider.outputs, *added))
         except (pa.ArrowException, TypeError) as error:
-            raise RequestError(f"where cannot be used on this table: {_first_line(error)}") from None
+            raise _unusable(error) from None
         else:
             return wider
 

@@ -13,7 +13,7 @@ the last row it gave; the snapshot stays pinned until it ends.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import Protocol
 
 from ebla.clock import Clock
@@ -39,6 +39,8 @@ class Scanners:
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._live: OrderedDict[int, tuple[Released, float]] = OrderedDict()
+        # What has ended, and is not taken out of the others yet. Anybody adds to it, without the lock.
+        self._left: deque[Released] = deque()
         self._entered = 0
         self._evicted = 0
         self._expired = 0
@@ -47,6 +49,7 @@ class Scanners:
         """Say that a scan is being used; it enters if it is not there, or was let go."""
         now = self._clock.monotonic_seconds()
         with self._lock:
+            self._settle()
             if self._live.pop(id(scanner), None) is None:
                 self._entered += 1
             self._live[id(scanner)] = (scanner, now)
@@ -55,13 +58,21 @@ class Scanners:
             one.release()
 
     def leave(self, scanner: Released) -> None:
-        """Say that a scan has ended."""
-        with self._lock:
-            self._live.pop(id(scanner), None)
+        """Say that a scan has ended.
+
+        It takes no lock: a scan that nobody wants any more ends where Python clears it away, which may be anywhere.
+        """
+        self._left.append(scanner)
+
+    def _settle(self) -> None:
+        """Take out what has ended. The lock is held."""
+        while self._left:
+            self._live.pop(id(self._left.popleft()), None)
 
     def expire(self) -> None:
         """Let go of what was not used for too long."""
         with self._lock:
+            self._settle()
             released = self._due(self._clock.monotonic_seconds())
         for one in released:
             one.release()
@@ -83,4 +94,5 @@ class Scanners:
     def stats(self) -> dict[str, int]:
         """Return how many scans are under way, and how many were let go."""
         with self._lock:
+            self._settle()
             return {"live": len(self._live), "evicted": self._evicted, "expired": self._expired}

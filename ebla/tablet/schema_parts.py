@@ -7,7 +7,7 @@ read under the old one go to the old cache, which nobody asks any more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
@@ -52,7 +52,7 @@ class SchemaParts:
         """Return the projection on these columns, remembered if it is a common one."""
         if columns is None and versions == 1:
             return self.everything
-        if isinstance(columns, str):
+        if columns is not None and (isinstance(columns, str) or not isinstance(columns, Iterable)):
             raise RequestError(f"columns is a list of names, such as [{columns!r}]")
         key = (None if columns is None else tuple(columns), versions)
         found = self._projections.get(key)

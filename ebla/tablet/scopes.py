@@ -91,8 +91,12 @@ def scope_of(ref: FragmentRef, group: GroupSchema) -> Scope:
 
 
 def covers(ref: FragmentRef, group: GroupSchema) -> bool:
-    """Tell whether a reference speaks for all columns of its group, as those of an unchanged schema do."""
-    return ref.columns is None or group.column_by_id.keys() <= set(ref.columns)
+    """Tell whether a reference speaks for all columns of its group, as those of an unchanged schema do.
+
+    Of references from different groups one does at most: they never speak for the same. Where there is no column to
+    tell them by, none that is restricted does.
+    """
+    return ref.columns is None or (bool(group.columns) and group.column_by_id.keys() <= set(ref.columns))
 
 
 def is_mixed(refs: Iterable[FragmentRef], group: GroupSchema) -> bool:

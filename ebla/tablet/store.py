@@ -19,9 +19,11 @@ from functools import partial
 from ebla.clock import COUNTER_BITS, Clock, TxnClock
 from ebla.coordination.service import CoordinationService
 from ebla.errors import (
+    Closed,
     EblaError,
     ReadOnly,
     Unavailable,
+    UnknownTable,
 )
 from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
 from ebla.metadata.transaction import MetadataServer
@@ -33,6 +35,7 @@ from ebla.storage.fragment_reader import OpenFragments
 from ebla.storage.log_writer import LogWriter
 from ebla.storage.merge import TXN_MAX
 from ebla.storage.spare_memory import MUCH_BYTES, SpareMemory
+from ebla.tablet import forking
 from ebla.tablet.alterer import Alterer
 from ebla.tablet.bulk import BulkCommit, BulkResult
 from ebla.tablet.bulk_driver import BulkDriver
@@ -226,6 +229,7 @@ class TabletStore:
         self.admit_row = self._loader.admit_row
         self._is_recovered = False
         self._shaper = Shaper(self._tables, self._recutter, settings, clock, self._care)
+        forking.watch(self)
 
     # --- tables ---
 
@@ -352,6 +356,20 @@ class TabletStore:
         """Whether the store was closed, or is about to be."""
         return self._writes.is_closing
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process was forked from the one that opened the store."""
+        return self._writes.is_inherited
+
+    def closed(self) -> Closed:
+        """Return the error for whoever comes when the store is closed."""
+        return self._writes.closed()
+
+    def disown(self) -> None:
+        """Be closed in a forked process. Files, threads and locks are its parent's: none of them is touched."""
+        self._writes.is_inherited = self._writes.is_closing = True
+        self._tables.forget_cached_rows()
+
     def _stop_writing(self) -> None:
         if self._writes.log is None:
             return
@@ -451,6 +469,8 @@ class TabletStore:
 
     def compact(self, table: TableState, told: Callable[[int, int], None] | None = None) -> None:
         """Flush a table and merge the fragments of each of its tablets and groups into one run."""
+        if table.is_dropped:
+            raise UnknownTable(f"the table {table.name!r} was dropped, or restored in place: get it anew with db.table")
         self._check_online(table)
         self.flush(table)
         self._compactor.compact_table(table, told)

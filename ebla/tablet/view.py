@@ -97,7 +97,7 @@ def check_history(state: GroupState, as_of: int) -> None:
     """Raise `HistoryGone` if a compaction has left out what a reader at `as_of` may need."""
     if as_of < state.floor_txn:
         raise HistoryGone(
-            f"txn {as_of} is too long ago: history reaches back to txn {state.floor_txn} there "
+            f"txn {as_of} ({_time_of(as_of)}) is too long ago: history reaches back to txn {state.floor_txn} there "
             f"({_time_of(state.floor_txn)}); read at a later one, "
             "and keep more history (history_seconds) if you need it"
         )

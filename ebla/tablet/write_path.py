@@ -105,6 +105,7 @@ class WritePath:
         self.replies = Replies()
         self.ingested_bytes = 0
         self.is_closing = False
+        self.is_inherited = False
         self._throttled = 0
 
     # --- life ---
@@ -130,6 +131,15 @@ class WritePath:
     def stop(self) -> None:
         """Let go of the thread; the log is closed before."""
         self._saves.shutdown()
+
+    def closed(self) -> Closed:
+        """Return the error for whoever comes when the store is closed here."""
+        if self.is_inherited:
+            return Closed(
+                "a store belongs to the process that opened it, and this one was forked from it: open the store here "
+                "with read_only=True, or let the other process write"
+            )
+        return Closed("the database was closed: open it again")
 
     # --- commits ---
 
@@ -195,7 +205,7 @@ class WritePath:
                 if table.is_unsettled or table.is_schema_in_doubt or table.is_offline:
                     continue
                 if self.is_closing:
-                    raise Closed("the store was closed")
+                    raise self.closed()
                 if table.is_dropped:
                     raise UnknownTable(
                         f"the table {table.name!r} was dropped, or restored in place: get it anew with db.table"
@@ -212,7 +222,7 @@ class WritePath:
     def writable_log(self) -> CommitLog:
         """Return the log if it takes commits; else raise what keeps it from that."""
         if self.is_closing:
-            raise Closed("the store was closed")
+            raise self.closed()
         if self.log is None:
             raise ReadOnly("the store was opened read-only: open it without read_only to write")
         if self.log.failure is not None:

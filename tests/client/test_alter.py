@@ -293,6 +293,35 @@ def test_a_column_takes_the_rows_of_its_group_along_and_they_stay_when_it_goes(s
 # --- groups and families -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("left", ["some", "none"])
+@pytest.mark.parametrize("names", ["xy", "yx"])
+def test_a_row_that_was_replaced_is_there_when_nothing_is_left_to_tell_its_groups_by(
+    tmp_path: Path, names: str, left: str, compacted: bool
+) -> None:
+    # In the group of c the row is erased by the commit that writes it to the group of a.
+    columns = {"x": {"a": "int64", "b": "int64"}, "y": {"c": "int64"}}
+    schema = Schema(key={"k": "string"}, groups=[Group(name, columns=columns[name]) for name in names])
+    with ebla.open(tmp_path, settings=ebla.Settings(background_compaction=False)) as db:
+        table = db.create_table("t", schema)
+        table.put({"k": "k", "a": 1, "c": 1})
+        table.put({"k": "k", "a": 2}, replace=True)
+        db.alter_table("t", move={"a": "y"})
+        if compacted:
+            table.compact()
+        if left == "none":
+            db.alter_table("t", drop_columns=["a", "c"])
+            db.alter_table("t", add_columns={"y": {"a": "int64"}})
+        else:
+            db.alter_table("t", drop_columns=["a"], add_columns={"y": {"a": "int64"}})
+            db.alter_table("t", move={"c": "x"})
+        for _ in range(2):
+            assert list(table.scan(columns=["a"])) == [{"k": "k", "a": None}]
+            assert table.get("k", ["a"]) == {"k": "k", "a": None}
+            assert table.get_many(["k"], ["a"]).column("_found").to_pylist() == [True]
+            table.compact()
+
+
 def test_moved_columns_end_up_in_the_files_of_their_group_with_its_compression(store: Store, tmp_path: Path) -> None:
     store.db.create_table("t", TWO)
     store.table.put([{"k": f"{n:03}", "a": n, "b": "text" * 20, "c": n} for n in range(200)])

@@ -108,6 +108,27 @@ def test_writers_go_on_while_the_schema_changes_and_nothing_acknowledged_is_lost
         assert counted["a"] >= max(rows.values())
 
 
+@pytest.mark.parametrize("after", ["projection", "_txn"])
+def test_a_scan_has_all_that_was_committed_up_to_its_txn_under_whichever_schema(
+    after: str, db: ebla.Database, table: ebla.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.put({"k": "a", "a": 1})
+    owner = table._state if after == "projection" else table
+    ask = getattr(owner, after)
+
+    def asked(*arguments: Any) -> Any:
+        found = ask(*arguments)
+        monkeypatch.undo()
+        db.alter_table("t", move={"c": "x"})
+        table.put({"k": "b", "a": 2})
+        return found
+
+    monkeypatch.setattr(owner, after, asked)  # what others do between two steps that a scan takes to begin
+    scan = table.scan()
+    assert [row["k"] for row in scan] == [row["k"] for row in table.scan(as_of=scan.txn)]
+    assert table.scan().count() == 2
+
+
 def test_a_change_touches_no_file_of_rows(db: ebla.Database, table: ebla.Table) -> None:
     table.put([{"k": f"{n:05}", "a": n, "c": n, "f:q": b"1"} for n in range(3_000)])
     table.flush()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import ebla
@@ -43,10 +46,16 @@ def people(db: ebla.Database) -> ebla.Table:
         lambda t: t.append(("ada", 1), "n", 5),
         lambda t: t.transact(("ada", 1), lambda row: 5),
         lambda t: t.transact(("ada", 1), lambda row: {"user": "eve", "day": 1, "n": 9}),
+        lambda t: t.transact(("ada", 1), {"n": 9}),
+        lambda t: t.put({"user": "ada", "day": 1, "n": 9}, if_unchanged_since="monday"),
+        lambda t: t.put({"user": "ada", "day": 1, "n": 9}, if_unchanged_since=datetime(2026, 1, 1)),
+        lambda t: ebla.time_of("monday"),
+        lambda t: ebla.verify(5),
     ],
     ids=["where as text", "limit as text", "limit 2.5", "limit -1", "versions as text", "versions 0", "resume as text",
          "as_of 1.5", "as_of unknown", "keys None", "keys text", "keys a number", "increment by text",
-         "append to a number", "transact returns a number", "transact returns another key"],
+         "append to a number", "transact returns a number", "transact returns another key", "transact with a dict",
+         "unchanged since text", "unchanged since a time", "the time of text", "verify a number"],
 )  # fmt: skip
 def test_a_wrong_argument_is_refused_and_changes_nothing(
     people: ebla.Table, mistake: Callable[[ebla.Table], object]
@@ -61,6 +70,71 @@ def test_a_wrong_argument_is_refused_and_changes_nothing(
 def test_a_schema_that_maps_nothing_is_refused(db: ebla.Database, key: Any) -> None:
     with pytest.raises(ebla.SchemaError, match="map names to types"):
         db.create_table("t", ebla.Schema(key=key, columns={"n": "int32"}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"key": {"k": "string"}, "columns": {"n": "int"}}, "column 'n': unknown type 'int'"),
+        ({"key": {"k": str}, "columns": {"n": "int32"}}, "column 'k': a type is an Arrow type or its name"),
+        ({"groups": [ebla.Group("g", families=["f"], max_age="30 days")]}, "an age is written like 30d"),
+        ({"groups": [ebla.Group("g", families=["f", "f"])]}, "two of 'f' in group 'g'"),
+    ],
+    ids=["a type of Python's", "a class", "an age in words", "a family twice"],
+)
+def test_a_schema_that_cannot_be_is_told_with_the_place(db: ebla.Database, schema: dict[str, Any], said: str) -> None:
+    with pytest.raises(ebla.SchemaError, match=said):
+        db.create_table("t", ebla.Schema(**schema))
+
+
+def test_an_addition_says_what_the_column_or_cell_takes(db: ebla.Database) -> None:
+    groups = [ebla.Group("g", columns={"price": "decimal128(10, 2)"}), ebla.Group("cells", families=["f"])]
+    table = db.create_table("t", ebla.Schema(key={"k": "string"}, groups=groups))
+    table.put({"k": "a", "price": Decimal("1.10")})
+    with pytest.raises(ebla.RequestError, match=r"'price' is decimal.*add a Decimal"):
+        table.increment("a", "price", 0.1)
+    with pytest.raises(ebla.RequestError, match=r"'price'.*give a Decimal"):
+        table.put({"k": "a", "price": 1.1})
+    with pytest.raises(ebla.RequestError, match="cell 'f:log' takes bytes"):
+        table.append("a", "f:log", "text")
+    assert table.increment("a", "price", Decimal("0.10")) == Decimal("1.20")
+    assert table.append("a", "f:log", b"text") == b"text"
+
+
+def test_a_filter_that_does_not_fit_says_what_would(db: ebla.Database) -> None:
+    columns = {"price": "decimal128(10, 2)", "seen": "timestamp[us, tz=UTC]"}
+    table = db.create_table("t", ebla.Schema(key={"k": "string"}, columns=columns))
+    table.put({"k": "a", "price": Decimal("1.10"), "seen": datetime(2026, 1, 2, tzinfo=UTC)})
+    for wrong in (pc.field("price") > 1, pc.field("seen") > datetime(2026, 1, 1), pc.field("seen") > "2026-01-01"):
+        with pytest.raises(ebla.RequestError, match=r"values of their own types, which pa\.scalar"):
+            table.scan(where=wrong).to_arrow()
+    assert table.scan(where=pc.field("price") > pa.scalar(Decimal(1), pa.decimal128(10, 2))).count() == 1
+    assert table.scan(where=pc.field("seen") > datetime(2026, 1, 1, tzinfo=UTC)).count() == 1
+
+
+def test_a_tablet_is_told_by_its_keys(people: ebla.Table) -> None:
+    people.split(("b",))
+    with pytest.raises(ebla.CannotSplit, match="begins at 'b' already"):
+        people.split(("b",))
+    with pytest.raises(ebla.CannotSplit, match=r"does not have \('a', 1\)"):
+        people.split(("a", 1), tablet=people.tablets()[1]["id"])
+    with pytest.raises(ebla.CannotJoin, match="the same tablet"):
+        people.join(("a", 0), ("a", 9))
+
+
+def test_a_printed_schema_can_be_read(db: ebla.Database) -> None:
+    groups = [ebla.Group("g", columns={"n": "int32", "s": "list<string>"}), ebla.Group("cells", families=["f", "h"])]
+    table = db.create_table("t", ebla.Schema(key={"k": "string", "day": "date32"}, groups=groups))
+    assert str(table.schema).splitlines() == [
+        "key: k string, day date32[day]",
+        "group g: n int32, s list<item: string>",
+        "group cells: f:..., h:...",
+    ]
+
+
+def test_a_scan_says_what_it_is_and_what_to_do_with_it(people: ebla.Table) -> None:
+    scan = people.scan(columns=["n"])
+    assert repr(scan).startswith(f"<ebla.Scan of user, day, n at txn {scan.txn}: iterate it")
 
 
 @pytest.mark.parametrize("path", [None, 5, b"data", "s3://bucket/x", "file:///tmp/x"], ids=str)

@@ -357,6 +357,38 @@ class TestCells:
         assert table.scan().to_arrow()["*"].to_pylist() == [[("bare", b"2"), ("any:thing", b"1")]]
         assert table.get(b"r", columns=["any:"]) == {"row": b"r", "any:thing": b"1"}
 
+    def test_a_bare_cell_that_is_called_like_something_else_takes_the_place_of_nothing(self, db: ebla.Database) -> None:
+        groups = [
+            ebla.Group("all", families=["*"]),
+            ebla.Group("g", columns={"n": "int64"}),
+            ebla.Group("f", families=["f"]),
+        ]
+        table = db.create_table("open", ebla.Schema(groups=groups))
+        names = ("row", "n", "f", "f:q", "loose")
+        table.put({"row": b"r", "n": 1, "f:q": b"named"})
+        table.put_cells([{"row": b"r", "family": "", "qualifier": name, "value": name.encode()} for name in names])
+        bare = {":row": b"row", ":n": b"n", ":f": b"f", ":f:q": b"f:q"}
+        assert table.get(b"r") == {"row": b"r", "n": 1, "f:q": b"named", "loose": b"loose", **bare}
+        assert list(table.scan(columns=list(bare))) == [{"row": b"r", **bare}]
+        table.erase(b"r")
+        table.put({"row": b"r", **bare})
+        assert table.get(b"r") == {"row": b"r", "n": None, **bare}
+        db.alter_table("open", add_columns={"loose": "int64"})
+        table.put({"row": b"r", ":loose": b"cell", "loose": 5})
+        assert table.get(b"r", columns=["loose", ":loose"]) == {"row": b"r", "loose": 5, ":loose": b"cell"}
+        assert dict(table.scan().to_arrow()["*"].to_pylist()[0]) == {**bare, ":loose": b"cell"}
+
+    def test_timestamps_are_ordered_from_the_smallest_to_the_greatest(self, users: ebla.Table) -> None:
+        stamps = (5, -(2**63), 2**63 - 1, -1, 0)
+        cells = {"user": "ada", "day": DAY, "family": "view", "qualifier": "q"}
+        users.put_cells([{**cells, "value": b"%d" % stamp, "timestamp": stamp} for stamp in stamps])
+        for _ in range(2):
+            versions = users.scan(columns=["view:q"], versions=9).to_arrow()["view:q"].combine_chunks().values
+            assert versions.field("value").to_pylist() == [b"%d" % stamp for stamp in sorted(stamps)[::-1]][:3]
+            users.compact()
+        with pytest.raises(ebla.InvalidBatch, match="stands for the time of the commit"):
+            users.put_cells({**cells, "value": b"1", "timestamp": 2**63 - 2})
+
     def test_a_family_that_the_table_does_not_have_is_refused(self, users: ebla.Table) -> None:
         with pytest.raises(ebla.UnknownColumn, match="buy"):
             users.put({"user": "ada", "day": DAY, "buy:x": b"1"})
@@ -404,6 +436,13 @@ class TestScan:
         with pytest.raises(ebla.UnknownColumn):
             counts.scan(where=pc.field("m") == 6)
 
+    def test_where_leaves_the_rows_of_all_groups_to_who_asks_for_keys(self, users: ebla.Table) -> None:
+        users.put({"user": "ada", "day": DAY, "age": 30})
+        users.put({"user": "bob", "day": DAY, "click:home": b"1"})
+        keyed = [row["user"] for row in users.scan(columns=[], where=pc.field("age").is_null())]
+        assert keyed == [row["user"] for row in users.scan(where=pc.field("age").is_null())] == ["bob"]
+        assert users.scan(columns=["user"], where=pc.field("click:home").is_null()).count() == 1
+
     def test_versions_show_what_a_column_was(self, db: ebla.Database) -> None:
         group = ebla.Group("g", columns={"n": "int64", "text": "string"}, max_versions="all")
         counts = db.create_table("kept", ebla.Schema(key={"word": "string"}, groups=[group]))
@@ -412,6 +451,25 @@ class TestScan:
         (row,) = counts.scan(prefix="v", versions=2)
         assert [(v.value, v.txn) for v in row["n"]] == [(2, second), (1, first)]
         assert row["text"] == []
+
+    def test_what_cannot_be_asked_is_refused(self, db: ebla.Database, counts: ebla.Table) -> None:
+        open_table = db.create_table("open", ebla.Schema(groups=[ebla.Group("all", families=["*"])]))
+        for wrong in ([5], [None]):
+            with pytest.raises(ebla.UnknownColumn, match="named by a string"):
+                counts.scan(columns=wrong)  # type: ignore[arg-type]
+            with pytest.raises(ebla.UnknownColumn, match="named by a string"):
+                counts.erase("and", wrong)  # type: ignore[arg-type]
+        for ask in (counts.scan, counts.get_many):
+            with pytest.raises(ebla.RequestError, match="a list of names"):
+                ask(["and"], columns=5)  # type: ignore[operator]
+        for change in (lambda: open_table.erase(b"a", ["row"]), lambda: open_table.increment(b"a", "row")):
+            with pytest.raises(ebla.UnknownColumn, match="part of the key"):
+                change()
+        with db.snapshot() as snapshot, pytest.raises(ebla.RequestError, match="latest follows"):
+            snapshot.table("counts").scan(latest=True)
+        with pytest.raises(ebla.RequestError, match="latest follows"):
+            counts.scan(latest=True, as_of=counts.scan().txn)
+        assert counts.scan(limit=1 << 70).count() == 4
 
     def test_a_scan_sees_one_moment_and_can_be_repeated(self, counts: ebla.Table) -> None:
         scan = counts.scan()

@@ -344,10 +344,17 @@ class ReferenceTable:
             if not in_range(key, start, stop) or (prefix is not None and not has_prefix(key, prefix)):
                 continue
             found = self._read(key, columns, at)
-            if found is None or (where is not None and where(self._newest(found)) is not True):
+            if found is None or (where is not None and where(self._looked_at(key, columns, found, at)) is not True):
                 continue
             rows.append(self._newest(found) if versions == 1 else self._several(found, versions))
         return rows if limit is None else rows[:limit]
+
+    def _looked_at(self, key: Key, columns: Sequence[str] | None, found: Row, at: int) -> Row:
+        """Return what a filter sees of a row: what is read, or all of it if that is the key alone."""
+        is_key_alone = columns is not None and set(columns) <= set(self.schema.key_names)
+        whole = self._read(key, None, at) if is_key_alone else found
+        assert whole is not None, "a row that is there is there as a whole"
+        return self._newest(whole)
 
     def _moment(self, as_of: int | None) -> int:
         if as_of is not None:

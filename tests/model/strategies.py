@@ -200,8 +200,10 @@ class Shape:
         return st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True)
 
     def filters(self, columns: Sequence[str] | None) -> st.SearchStrategy[Filter]:
-        """Draw a filter on the key and on columns that are read."""
-        read = self.types if columns is None else [name for name in columns if name in self.columns]
+        """Draw a filter on the key and on columns that are read; on any where nothing but the key is."""
+        read: Sequence[str] = list(self.types)
+        if columns is not None and not set(columns) <= set(self.key_names):
+            read = [name for name in columns if name in self.columns]
         tests = [self._test(name, str(kind), [key[n] for key in self.keys]) for n, (name, kind) in self._key_types()]
         tests += [self._test(name, self.types.get(name, "binary"), self.pool(name)) for name in read]
         return st.recursive(st.one_of(tests), combine, max_leaves=3)

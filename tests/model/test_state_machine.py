@@ -319,6 +319,9 @@ by_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name
 
 @by_shape
 def test_store_equals_model(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A few records take the ways of many.
+    monkeypatch.setattr("ebla.tablet.row_records.CHAIN_RECORDS_MIN", 2)
+    monkeypatch.setattr("ebla.tablet.reader.THIN_RECORDS_MIN", 2)
     # A failure is shortened for five minutes otherwise, and a broken store fails for every shape.
     monkeypatch.setattr("hypothesis.internal.conjecture.engine.MAX_SHRINKING_SECONDS", 20, raising=False)
     run_state_machine_as_test(machine_for(shape), settings=QUICK)

@@ -173,4 +173,6 @@ def test_what_cannot_be_is_refused(root: str, spark: SparkSession) -> None:
         table.compact()
         with pytest.raises(HistoryGone):
             changes(db, "t", since - 1, spark=spark)
+        with pytest.raises(HistoryGone):
+            changes(db, "t", 0, since, spark=spark)  # all that was there then is not there any more
         assert db._store.pins.oldest() is None

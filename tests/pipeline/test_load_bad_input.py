@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -90,6 +91,8 @@ def test_a_store_that_is_not_there_is_not_made(spark: SparkSession, tmp_path: Pa
 def test_what_is_no_dataframe_is_refused(spark: SparkSession, db: ebla.Database) -> None:
     with pytest.raises(ebla.RequestError, match=r"a load takes a DataFrame of a Spark session.*not list"):
         load(db, "t", [{"k": 1}], key="k")  # type: ignore[arg-type]
+    with pytest.raises(ebla.RequestError, match=r"not pandas\.DataFrame: put other rows with table\.put"):
+        load(db, "t", pd.DataFrame({"k": [1]}), key="k")  # type: ignore[arg-type]
 
 
 def test_a_closed_database_says_so(spark: SparkSession, root: str) -> None:

@@ -366,15 +366,19 @@ def test_the_past_can_be_read_by_txn_by_time_and_by_snapshot(db: ebla.Database, 
     first = table.put(points(range(100)))
     table.flush()
     snapshot, moment = db.snapshot(), datetime.now(UTC)
+    db.snapshot("monday")
     table.put(points(range(50, 150), n=7))
     table.flush()
-    for as_of in (first, snapshot, moment):
+    for as_of in (first, snapshot, moment, "monday"):
         frame = db.spark("t", as_of=as_of)
         assert "MapInArrow" not in executed(frame)  # what is newer does not make the older dirty
         assert_same_rows(frame, table.scan(as_of=as_of), table)
     assert db.spark("t", as_of=1).count() == 0
-    with pytest.raises(RequestError, match="as_of is a txn"):
-        db.spark("t", as_of="yesterday")  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="none of that name"):
+        db.spark("t", as_of="yesterday")
+    assert ebla.pipeline.changes(db, "t", "monday").count() == 100
+    with pytest.raises(RequestError, match="is a system table"):
+        db.spark("sys.tables")
 
 
 def test_ages_are_measured_at_the_snapshot(db: ebla.Database, spark: SparkSession) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 from pathlib import Path
@@ -17,14 +18,16 @@ from ebla.pipeline.java import (
     java_version,
     logging_file,
 )
-from ebla.pipeline.session import _setting_name, default_settings, session
+from ebla.pipeline.session import _is_not_of_py4j, _setting_name, default_settings, session
 
 
 def test_a_running_session_is_used_as_it_is(spark: SparkSession) -> None:
     before = dict(spark.sparkContext.getConf().getAll())
-    assert session("local[7]", "another", **{"spark.sql.session.timeZone": "Asia/Tokyo"}) is spark
+    found = session("local[7]", "another", **{"spark.sql.session.timeZone": "Asia/Tokyo"})
+    # Not `is spark`: a stream that ran in this process has left another object for the same session behind.
+    assert found.sparkContext is spark.sparkContext
     assert dict(spark.sparkContext.getConf().getAll()) == before
-    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert {one.conf.get("spark.sql.session.timeZone") for one in (found, spark)} == {"UTC"}
 
 
 def test_a_session_counts_in_utc_and_runs_this_python(spark: SparkSession) -> None:
@@ -90,3 +93,16 @@ def test_without_any_java_the_error_says_what_to_install(tmp_path: Path, monkeyp
 def test_the_logging_file_names_the_level(tmp_path: Path) -> None:
     assert "rootLogger.level = error" in logging_file("ERROR", tmp_path).read_text()
     assert logging_file("OFF", tmp_path) != logging_file("ERROR", tmp_path)
+
+
+def test_py4j_is_not_heard_in_a_quiet_session_and_others_are(caplog: pytest.LogCaptureFixture) -> None:
+    told = logging.LogRecord("root", logging.ERROR, "site-packages/py4j/clientserver.py", 1, "interrupted", None, None)
+    other = logging.LogRecord("root", logging.ERROR, "ebla/tablet/store.py", 1, "damaged", None, None)
+    root = logging.getLogger()
+    root.addFilter(_is_not_of_py4j)
+    try:
+        root.handle(told)
+        root.handle(other)
+    finally:
+        root.removeFilter(_is_not_of_py4j)
+    assert [record.message for record in caplog.records] == ["damaged"]

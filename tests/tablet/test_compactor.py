@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import ebla
 from ebla.settings import Settings
 from ebla.storage.compact import compact
 from ebla.storage.records import Run
+from ebla.tablet.compaction import choose_all
 from ebla.tablet.merging import merge
 from tests.crash.machine import bounded
 
@@ -91,6 +92,37 @@ def test_a_range_erasure_leaves_metadata_with_what_it_hid(tmp_path: Path) -> Non
         state = table._state.view.metadata.tablets[0]
         assert not any(group.erasures for group in state.groups)
         assert [row["user"] for row in table.scan()] == ["u0", "u1", "u2", "u6", "u7", "u8"]
+
+
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_a_range_erasure_stays_if_somebody_begins_to_read_behind_it_as_it_is_compacted(
+    tmp_path: Path, by_itself: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        table = db.create_table("users", USERS)
+        fill(table)
+        before = everything(table)
+        txn = db.sync()
+        table.erase_range("u050", "u150")
+        left = [row for row in before if not "u050" <= row["user"] < "u150"]
+        table.flush()
+        compactor, pins = db._store._compactor, db._store.pins
+        announce = compactor._announce
+
+        def held_meanwhile(horizon: int) -> None:
+            announce(horizon)
+            pins.hold(txn)  # by a scan, which begins after what to merge was chosen
+
+        monkeypatch.setattr(compactor, "_announce", held_meanwhile)
+        bounded(compactor.compact_next if by_itself else table.compact)
+        assert everything(table) == left
+        assert everything(table, as_of=txn) == before
+        monkeypatch.undo()
+        while txn in pins.held_here():
+            pins.let_go(txn)
+        table.compact()
+        assert everything(table) == left
+        assert not any(state.erasures for tablet in table._state.view.metadata.tablets for state in tablet.groups)
 
 
 def test_a_snapshot_within_history_reads_as_before(tmp_path: Path) -> None:
@@ -207,6 +239,22 @@ def test_large_records_are_merged_a_few_at_a_time(tmp_path: Path, monkeypatch: p
     assert max(largest) < 300_000  # one more block of each file may come along
 
 
+def test_stats_can_be_asked_for_while_compactions_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        table = db.create_table("users", USERS)
+        fill(table)
+        table.compact()
+        compactor = db._store._compactor
+        (done, *_) = compactor.recent
+
+        def another_meanwhile(one: Any) -> dict[str, Any]:
+            compactor.note(done)
+            return asdict(one)
+
+        monkeypatch.setattr("ebla.tablet.compactor.asdict", another_meanwhile)
+        assert len(db.stats()["compactions"]["recent"]) == 2
+
+
 def test_a_large_outcome_is_several_files_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(background_compaction=False, fragment_bytes_max=2_000, history_seconds=0.0)
     schema = ebla.Schema(key={"k": "int64"}, groups=[ebla.Group("g", columns={"v": "string"}, block_bytes=1024)])
@@ -243,6 +291,62 @@ def test_a_table_that_is_dropped_during_its_compaction_is_gone_and_the_others_go
         assert db.tables() == ["other"]
         assert db._store._nursery.young() == frozenset()
         assert other.get("a")["age"] == 1
+
+
+def test_a_compaction_by_hand_is_chosen_anew_if_another_was_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        table = db.create_table("users", USERS)
+        fill(table)
+
+        def chosen_late(state: Any, horizon: int) -> Any:
+            choice = choose_all(state, horizon)
+            monkeypatch.undo()
+            table.compact()  # as in the background, while this one waits for its turn
+            table.erase_range("u000", "u100")
+            table.flush()
+            return choice
+
+        monkeypatch.setattr("ebla.tablet.compactor.choose_all", chosen_late)
+        table.compact()
+        states = [state for tablet in table._state.view.metadata.tablets for state in tablet.groups]
+        assert [len(state.fragments) for state in states] == [1, 1]
+        assert not any(state.erasures for state in states)
+
+
+def test_a_compaction_whose_files_were_merged_and_swept_up_meanwhile_is_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ebla.open(tmp_path, settings=replace(NO_HISTORY, garbage_age_seconds=0.0)) as db:
+        table = db.create_table("users", USERS)
+        fill(table)
+        before = everything(table)
+        compactor = db._store._compactor
+        announce = compactor._announce
+
+        def slow(horizon: int) -> None:
+            announce(horizon)
+            monkeypatch.undo()
+            compactor._lock.release()  # another one comes first, and a sweep
+            table.compact()
+            for _ in range(2):
+                db.gc(dry_run=False)
+            db._store.fragments.forget(list(named))
+            compactor._lock.acquire()
+
+        named = table.files()
+        monkeypatch.setattr(compactor, "_announce", slow)
+        assert not compactor.compact_next()
+        assert compactor.failure is None
+        assert everything(table) == before
+        (tmp_path / table.files()[0]).unlink()  # this one is lost
+        db._store.fragments.forget(table.files())
+        with pytest.raises(ebla.MissingFile, match="backup"):
+            table.compact()
+        db.drop_table("users")
+        with pytest.raises(ebla.UnknownTable):
+            table.compact()
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -97,6 +97,16 @@ def test_what_happens_after_a_fold_was_made_is_seen(db: ebla.Database) -> None:
     agree(table, dice)
 
 
+def test_a_block_that_two_tablets_share_is_given_to_each_as_far_as_it_is_theirs(db: ebla.Database) -> None:
+    table, dice = filled(db, files=1), random.Random(4)
+    for at in ("01500", "01510", "02000"):
+        agree(table, dice)
+        table.split(at)
+    for start in ("01490", "01505", "01999"):
+        assert [row["a"] for row in table.scan(start, limit=40)] == list(range(int(start), int(start) + 40))
+    agree(table, dice)
+
+
 def test_readers_of_the_past_and_of_other_columns_get_what_is_theirs(db: ebla.Database) -> None:
     table, dice = filled(db), random.Random(5)
     with db.snapshot() as before:

@@ -101,6 +101,26 @@ def test_files_of_a_dropped_table_go(tmp_path: Path) -> None:
         assert files(tmp_path) == 1
 
 
+def test_a_table_that_is_dropped_during_a_round_makes_it_look_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ebla.open(tmp_path, settings=AT_ONCE) as db:
+        flushed_thrice(db)
+        directory = db._store.metadata.directory
+        configs = directory.configs
+
+        def dropped_since() -> Any:
+            found = configs()
+            monkeypatch.undo()
+            db.drop_table("counts")
+            return found
+
+        monkeypatch.setattr(directory, "configs", dropped_since)
+        assert db.gc(dry_run=False).candidates > 0
+        assert len(db.gc(dry_run=False).removed) > 0
+        assert files(tmp_path) == 0
+
+
 def test_metadata_that_cannot_be_read_keeps_everything(tmp_path: Path) -> None:
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         table = flushed_thrice(db)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -18,9 +21,11 @@ from ebla.clock import ManualClock
 from ebla.ranges import KeyRange
 from ebla.settings import Settings
 from ebla.tablet import scanner
-from ebla.tablet.events import Events, RangeChanged
+from ebla.tablet.events import Events, RangeChanged, TabletListener
+from ebla.tablet.loader import Loader
 from ebla.tablet.scan_progress import ScanProgress, Window, after
 from ebla.tablet.scanners import Scanners
+from tests.crash.machine import bounded
 
 
 class Held:
@@ -168,6 +173,37 @@ def test_what_is_read_ahead_is_bounded_and_goes_when_the_scan_is_let_go() -> Non
     assert next(steps) == ROWS[7:14], "it goes on after what it gave"
 
 
+@pytest.mark.parametrize("inline", [0, 100])
+def test_a_window_that_is_under_way_when_the_scan_is_let_go_is_not_given_twice(inline: int) -> None:
+    progress = progress_of(Table(), KeyRange(), False, inline, Scanners(ManualClock(), 9, 9.0), Events())
+    next_window = progress._next
+
+    def let_go_at_once() -> Any:
+        found = next_window()
+        progress.release()  # as another thread may, between any two steps of the one that reads
+        return found
+
+    progress._next = let_go_at_once  # type: ignore[method-assign]
+    assert [row for window in progress for row in window] == ROWS
+
+
+def test_a_scan_gets_on_although_the_tablets_change_more_quickly_than_it_plans() -> None:
+    table = Table()
+    progress = progress_of(table, KeyRange(), False, 100, Scanners(ManualClock(), 9, 9.0), Events())
+    plan = progress._plan
+    plans = 0
+
+    def changed_meanwhile(rest: KeyRange) -> Any:
+        nonlocal plans
+        plans += 1
+        assert plans <= len(ROWS), "it plans, and reads nothing"
+        progress.on_range_changed(RangeChanged("t", "x", KeyRange(), ()))
+        return plan(rest)
+
+    progress._plan = changed_meanwhile
+    assert [row for window in progress for row in window] == ROWS
+
+
 # --- in a store ------------------------------------------------------------------------------------
 
 SCHEMA = ebla.Schema(key={"k": "string"}, columns={"n": "int64"})
@@ -243,6 +279,65 @@ def test_an_expired_scan_goes_on_and_its_snapshot_is_pinned(tmp_path: Path) -> N
         table.compact()
         with pytest.raises(ebla.HistoryGone):
             list(table.scan(as_of=scan.txn))  # nobody holds it any more
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_a_scan_under_way_is_told_that_the_store_was_closed(tmp_path: Path) -> None:
+    db = ebla.open(tmp_path, settings=Settings(background_compaction=False, scan_batch_rows=20))
+    table = filled(db)
+    scans = [iter(table.scan(reverse=reverse)) for reverse in (False, True)]
+    for at, scan in enumerate(scans):
+        assert len(list(islice(scan, 50 * at + 1))) == 50 * at + 1
+    told: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            table.scan().count()
+        except BaseException as error:
+            told.append(error)
+
+    is_over = threading.Event()
+    pool = db._store.scan_pool
+    busy = [pool.submit(is_over.wait, 20) for _ in range(2)]
+    reading = threading.Thread(target=read)
+    reading.start()
+    while not pool._work_queue.qsize():
+        time.sleep(0.001)
+    closing = threading.Thread(target=db.close)
+    closing.start()
+    reading.join(20)  # it waits for a window that nobody will come to read
+    is_over.set()
+    closing.join()
+    assert all(one.result() for one in busy)
+    assert [type(error) for error in told] == [ebla.Closed]
+    for scan in scans:
+        with pytest.raises(ebla.Closed):
+            list(scan)
+
+
+@pytest.mark.usefixtures("small_windows")
+@pytest.mark.parametrize("where", ["pins", "scanners", "events"])
+def test_a_scan_that_is_cleared_away_in_the_middle_of_anything_ends(tmp_path: Path, where: str) -> None:
+    with ebla.open(tmp_path, settings=Settings(background_compaction=False, scan_batch_rows=20)) as db:
+        scan: Any = iter(filled(db).scan())
+        assert len(list(islice(scan, 50))) == 50
+        store = db._store
+        assert len(store.pins.held_here()) == store.scanners.stats()["live"] == 1
+        circle: list[Any] = [scan]
+        circle.append(circle)
+        del scan, circle
+        parts: dict[str, Any] = {"pins": store.pins, "scanners": store.scanners, "events": store.events}
+
+        def collect() -> None:
+            with parts[where]._lock:  # as whoever is in there does, when he makes one object too many
+                gc.collect()
+
+        bounded(collect, 10)
+        assert not store.pins.held_here()
+        assert store.scanners.stats()["live"] == 0
+        store.events.add(unheard := TabletListener())
+        store.events.remove(unheard)
+        assert [type(one) for one in store.events._listeners[None]] == [Loader]
 
 
 def test_a_short_scan_is_not_among_those_under_way(tmp_path: Path) -> None:
