@@ -131,7 +131,7 @@ def make_plan(
     sources: Sequence[Source],
     erasures: Iterable[tuple[int, Erasure]],
     cores: int = 1,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    limits: Limits = Limits(),
 ) -> ScanPlan:
     """Divide the rows of a scan. `erasures` are range erasures that the scan sees, each with the group it hides in."""
     stretches = sweep(sources, erasures)

@@ -56,7 +56,7 @@ def scan(
     table: str,
     *,
     spark: SparkSession | None = None,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    limits: Limits = Limits(),
     **asked: Unpack[ScanArguments],
 ) -> DataFrame:
     """Return the rows that ``table.scan(**asked)`` gives, as a DataFrame.

@@ -120,7 +120,7 @@ def plan_scan(
     table: str,
     *,
     cores: int = 1,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    limits: Limits = Limits(),
     native: bool = True,
     holding: Holding | None = None,
     what: str = "scan",
