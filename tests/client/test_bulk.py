@@ -256,6 +256,7 @@ def test_every_snapshot_taken_beside_puts_and_bulk_commits_is_stable(tmp_path: P
         table = db.create_table("t", NUMBERS, splits=[(50,)])
         commits = [written(table, f"job{n}", numbers(range(0, 100, 3), add=10_000 * (n + 1))) for n in range(8)]
         done = threading.Event()
+        looked = threading.Semaphore(0)  # so that there are snapshots between the commits, however slow they are
         failures: list[BaseException] = []
 
         def puts(thread: int) -> None:
@@ -266,6 +267,7 @@ def test_every_snapshot_taken_beside_puts_and_bulk_commits_is_stable(tmp_path: P
 
         def bulks() -> None:
             for number, commit in enumerate(commits):
+                assert looked.acquire(timeout=60)
                 assert not db.commit_bulk(commit).repeated
                 if number % 3 == 1:
                     table.flush()
@@ -291,6 +293,7 @@ def test_every_snapshot_taken_beside_puts_and_bulk_commits_is_stable(tmp_path: P
                 txn = reading.snapshot().txn
                 rows = a_by_k(reading.table("t"))
                 assert seen.setdefault(txn, rows) == rows
+            looked.release()
         for thread in threads:
             thread.join()
         assert not failures
