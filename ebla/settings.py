@@ -58,7 +58,7 @@ class Settings:
     log_segment_bytes: int = 16 * MIB
     log_bytes_max: int = 256 * MIB
 
-    # Caches.
+    # Caches, each of all tables together.
     block_cache_bytes: int = 256 * MIB
     row_cache_bytes: int = 64 * MIB
     open_files_max: int = 256

@@ -15,6 +15,7 @@ from ebla.ranges import KeyRange, successor
 from ebla.storage.order import is_strictly_sorted, sort_rows
 from ebla.tablet.answers import ReadPoint
 from ebla.tablet.projection import Projection, spread
+from ebla.tablet.row_admission import RowMutation
 from ebla.tablet.row_cache import row_bytes
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
@@ -40,15 +41,33 @@ class RowReading:
         self._state = state
 
     def newest(self, encoded: bytes, txn: int) -> Row | None:
-        """Return a row with all its columns at the newest commit, and keep it if it was asked for before."""
+        """Return a row with all its columns at the newest commit, and keep it if that is worth it."""
         view = self._state.view
         parts = view.parts
+        blocks = self._store.cache
+        before = blocks.filled
         row = self._read_from(view, encoded, parts.everything, txn)
-        if row is not None and parts.row_cache.wants(encoded):
+        if row is not None and parts.row_cache.wants(encoded, was_read=blocks.filled != before):
             slot = self._store.recent.slot_of(encoded, self._state.salt)
             kept = copy.deepcopy(dict(row)) if parts.has_nested else dict(row)
             parts.row_cache.put(encoded, kept, row_bytes(kept, names_too=parts.has_cells), slot, txn)
         return row
+
+    def keep_changed(self, mutation: RowMutation, txn: int) -> None:
+        """Keep a row as its commit at `txn` has left it, if that is known without reading it. The commit is visible."""
+        parts = self._state.view.parts
+        if parts.version != mutation.schema_version or parts.expires:
+            return
+        row = parts.row_cache.taken_back(mutation.row, txn)
+        if row is None:
+            if not parts.sets_all(mutation):
+                return
+            row = dict(zip(parts.schema.key_names, parts.codec.decode(mutation.row), strict=True))
+            row.update(dict.fromkeys(parts.everything.names))
+        changed = {parts.column_names[field_id]: value for field_id, value in mutation.cells().items()}
+        row = {**row, **changed}
+        slot = self._store.recent.slot_of(mutation.row, self._state.salt)
+        parts.row_cache.put(mutation.row, row, row_bytes(row, names_too=parts.has_cells), slot, txn)
 
     def one(self, encoded: bytes, columns: Sequence[str] | None, txn: int) -> Row | None:
         """Return a row with some of its columns, or None if there is none."""

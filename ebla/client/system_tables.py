@@ -80,7 +80,7 @@ def _state_of(store: TabletStore, name: str, schema: Schema, batch: PutBatch) ->
     # It has no history: reads of an earlier moment are refused, not answered with what is there now.
     groups = tuple(GroupState(group.id, floor_txn=txn) for group in numbered.groups)
     metadata = metadata.with_tablets([msgspec.structs.replace(metadata.tablets[0], groups=groups)])
-    state = TableState(name, metadata, store.fragments, store.recent, store.settings)
+    state = TableState(name, metadata, store.fragments, store.cached_rows, store.settings)
     memory = {}
     for group, part in state.admission.put(batch).groups.items():
         block = Block(part.stamped(0), txn=min(txn, 1), unique=part.unique)

@@ -246,7 +246,10 @@ class Writing:
         return self._retried(attempt)
 
     def _apply(self, mutation: Mutation | RowMutation, since: int | None, wait: Wait) -> int:
-        return self._store.apply(self._state, mutation, unchanged_since=since, wait=wait)
+        txn = self._store.apply(self._state, mutation, unchanged_since=since, wait=wait)
+        if isinstance(mutation, RowMutation) and wait != "none":
+            self._reading.keep_changed(mutation, txn)
+        return txn
 
     def _try_apply(self, mutation: Mutation | RowMutation, read_at: int, wait: Wait) -> int | None:
         """Apply if nothing changed since the read; None if something did."""

@@ -45,6 +45,8 @@ class BlockCache:
         self._lock = threading.Lock()
         # Called by whoever puts something, without the lock; set before the cache is used.
         self.on_much_gone: Callable[[], None] = lambda: None
+        # How often something was read to be put in. Written under _lock; read without it.
+        self.filled = 0
         # Guarded by _lock.
         self._gone_bytes = 0
         self._classes: dict[int, OrderedDict[Key, tuple[Any, int]]] = {p: OrderedDict() for p in PRIORITIES}
@@ -81,9 +83,10 @@ class BlockCache:
 
     def put(self, key: Key, value: Any, size_bytes: int) -> None:
         """Keep `value`, making room by dropping what matters less. What is larger than the cache is not kept."""
-        if size_bytes > self._bytes_max:
-            return
         with self._lock:
+            self.filled += 1
+            if size_bytes > self._bytes_max:
+                return
             self._remove(key)
             self._add(key, value, size_bytes, self._class_of.get(key[0], ON_DEMAND))
             while self._bytes > self._bytes_max:

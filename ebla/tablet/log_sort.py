@@ -34,6 +34,7 @@ from ebla.storage.log_format import Reply, SegmentBytes, SegmentInfo
 from ebla.storage.log_reader import SegmentReading, check_length
 from ebla.tablet.recent_rows import RecentRows
 from ebla.tablet.recovery import Replayed, UnknownTablet, replay
+from ebla.tablet.row_cache import CachedRows
 from ebla.tablet.serialize import FlushWork, flush_change, write_fragment
 from ebla.tablet.table_state import TableState
 
@@ -125,7 +126,9 @@ def map_segment(root: str, path: str) -> SegmentBytes:
 
 def open_table(name: str, metadata: TableMetadata, files: Files) -> TableState:
     """Return a table to be replayed into: nobody reads it."""
-    return TableState(name, metadata, OpenFragments(files, BlockCache(0), 1), RecentRows(2, 0), Settings())
+    return TableState(
+        name, metadata, OpenFragments(files, BlockCache(0), 1), CachedRows(RecentRows(2, 0), 0), Settings()
+    )
 
 
 class LogSorter:

@@ -61,6 +61,18 @@ class RowMutation:
         """Whether there is nothing to commit."""
         return False
 
+    @property
+    def sets(self) -> int:
+        """How many columns it sets."""
+        return sum([len(part.values) for part in self.parts])
+
+    def cells(self) -> dict[str, Any]:
+        """Return what the row sets, by field id, as Python will read it."""
+        cells: dict[str, Any] = {}
+        for part in self.parts:
+            cells.update(part.plan.cells(part.values))
+        return cells
+
 
 class _Unusual(Exception):
     """A value that the short way does not take."""

@@ -19,9 +19,8 @@ from ebla.storage.fragment_reader import OpenFragments
 from ebla.tablet.admission import Admission
 from ebla.tablet.projection import Projection
 from ebla.tablet.reader import Reader
-from ebla.tablet.recent_rows import RecentRows
-from ebla.tablet.row_admission import RowAdmission
-from ebla.tablet.row_cache import RowCache
+from ebla.tablet.row_admission import RowAdmission, RowMutation
+from ebla.tablet.row_cache import CachedRows, RowCache
 
 __all__ = ["SchemaParts"]
 
@@ -31,22 +30,27 @@ PROJECTIONS_MAX = 256
 class SchemaParts:
     """What a table needs of one version of its schema. Set once, but for what is remembered."""
 
-    def __init__(self, schema: TableSchema, fragments: OpenFragments, recent: RecentRows, settings: Settings) -> None:
+    def __init__(self, schema: TableSchema, fragments: OpenFragments, cached: CachedRows, settings: Settings) -> None:
         self.schema = schema
         self.version = schema.version
         self.codec = KeyCodec(schema.key, settings.key_bytes_max)
         self.admission = Admission(schema, self.codec)
         self.row_admission = RowAdmission(schema, self.codec, settings.value_bytes_max, settings.batch_bytes_max)
         self.reader = Reader(fragments, self.codec, schema)
-        self.row_cache = RowCache(recent, settings.row_cache_bytes)
+        self.row_cache = RowCache(cached)
         self.everything = Projection.of(schema)
-        kinds = [column.type for group in schema.groups for column in group.columns]
-        self.has_nested = any(pa.types.is_nested(kind) for kind in kinds)
+        columns = [column for group in schema.groups for column in group.columns]
+        self.column_names = {str(column.id): column.name for column in columns}
+        self.has_nested = any(pa.types.is_nested(column.type) for column in columns)
         self.has_cells = any(group.is_cells for group in schema.groups)
         # A row whose values expire changes without a commit, so it is not cached.
         self.expires = any(group.max_age_microseconds is not None for group in schema.groups)
         # Any thread adds to it; the same twice does no harm.
         self._projections: dict[tuple[tuple[str, ...] | None, int], Projection] = {}
+
+    def sets_all(self, mutation: RowMutation) -> bool:
+        """Tell whether nothing is left of what the row was before."""
+        return not self.has_cells and mutation.sets == len(self.column_names)
 
     def projection(self, columns: Sequence[str] | None, versions: int = 1) -> Projection:
         """Return the projection on these columns, remembered if it is a common one."""

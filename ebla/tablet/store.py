@@ -64,6 +64,7 @@ from ebla.tablet.recutter import Recutter
 from ebla.tablet.refused_tables import RefusedTables
 from ebla.tablet.restore_job import RestoreCommit
 from ebla.tablet.restorer import Restorer
+from ebla.tablet.row_cache import CachedRows
 from ebla.tablet.scanners import Scanners
 from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.shaper import Shaper
@@ -108,6 +109,7 @@ class TabletStore:
         )
         self.fragments = OpenFragments(files, cache, settings.open_files_max)
         self.recent = RecentRows(settings.recent_row_slots, txn_clock.last)
+        self.cached_rows = CachedRows(self.recent, settings.row_cache_bytes)
         self.sequencer = Sequencer(txn_clock.last)
         self.scan_pool = ThreadPoolExecutor(settings.scan_threads, thread_name_prefix="ebla-scan")
         self._clock = clock
@@ -236,7 +238,7 @@ class TabletStore:
     def add_table(self, name: str, metadata: TableMetadata, damage: str = "") -> TableState:
         """Open a table; `SchemaError` if its schema cannot be. With `damage`, only whole tablets of it are read."""
         metadata.schema.check()
-        table = TableState(name, metadata, self.fragments, self.recent, self.settings, damage)
+        table = TableState(name, metadata, self.fragments, self.cached_rows, self.settings, damage)
         table.use_metadata(metadata, self.server)
         self._loader.opened(table)
         if self._is_recovered:

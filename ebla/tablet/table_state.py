@@ -31,9 +31,8 @@ from ebla.tablet.commit_log import SMALL_BLOCK_ROWS, Combined, Commit, StagedBlo
 from ebla.tablet.door import Door
 from ebla.tablet.projection import Projection
 from ebla.tablet.reader import Reader
-from ebla.tablet.recent_rows import RecentRows
 from ebla.tablet.row_admission import RowAdmission, RowMutation
-from ebla.tablet.row_cache import RowCache
+from ebla.tablet.row_cache import CachedRows, RowCache
 from ebla.tablet.schema_parts import SchemaParts
 from ebla.tablet.turns import Turns
 from ebla.tablet.view import TableView
@@ -54,7 +53,7 @@ class TableState:
         name: str,
         metadata: TableMetadata,
         fragments: OpenFragments,
-        recent: RecentRows,
+        cached: CachedRows,
         settings: Settings,
         damage: str = "",
     ) -> None:
@@ -65,7 +64,7 @@ class TableState:
         self.door = Door()
         self.turns = Turns()
         self.salt = zlib.crc32(self.id.encode()) * 0x9E3779B1
-        self._parts_of = partial(SchemaParts, fragments=fragments, recent=recent, settings=settings)
+        self._parts_of = partial(SchemaParts, fragments=fragments, cached=cached, settings=settings)
         # Told of every change of METADATA, under the commit lock; set before the table is served.
         self.on_metadata: Callable[[TableMetadata, TableMetadata], None] = lambda before, after: None
         # Replaced as a whole, under the commit lock; read without it.

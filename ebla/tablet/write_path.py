@@ -267,7 +267,10 @@ class WritePath:
         self._tables.memory_bytes += table.memory_bytes - before
         watched = self._recent.change(slots, txn)
         if len(watched):
-            table.row_cache.drop(mutation.rows, watched)
+            if isinstance(mutation, RowMutation):
+                table.row_cache.leave(mutation.row, txn)
+            else:
+                table.row_cache.drop(mutation.rows, watched)
         if mutation.ranges:
             table.row_cache.clear(txn)
         if first_touched:

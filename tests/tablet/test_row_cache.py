@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import sys
 import threading
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from ebla.client.database import Database
 from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.tablet.recent_rows import RecentRows
-from ebla.tablet.row_cache import ENTRY_BYTES, RowCache, row_bytes
+from ebla.tablet.row_cache import ENTRY_BYTES, LEFT_MAX, CachedRows, RowCache, row_bytes
 from tests.support.simulated_files import FaultPlan, Operation, SimulatedFiles
 
 SALT = 5
@@ -29,7 +32,11 @@ class Cached:
 
     def __init__(self, bytes_max: int = 1 << 20) -> None:
         self.recent = RecentRows(1 << 12, 0)
-        self.cache = RowCache(self.recent, bytes_max)
+        self.all = CachedRows(self.recent, bytes_max)
+        self.cache = RowCache(self.all)
+
+    def in_turn(self) -> list[bytes]:
+        return [row for _, row in self.all._turns]
 
     def put(self, row: bytes, value: int, read_at: int, size: int = 10) -> None:
         self.cache.put(row, {"n": value}, size, self.recent.slot_of(row, SALT), read_at)
@@ -39,6 +46,10 @@ class Cached:
         watched = self.recent.change(self.recent.slots_of(array, SALT), txn)
         if len(watched):
             self.cache.drop(array, watched)
+
+    def commit_one(self, txn: int, row: bytes) -> None:
+        if len(self.recent.change(self.recent.slots_of_one(row, SALT), txn)):
+            self.cache.leave(row, txn)
 
 
 def test_a_row_that_was_read_is_kept() -> None:
@@ -96,7 +107,7 @@ def test_a_row_that_was_found_since_its_turn_came_last_stays() -> None:
     world.cache.used.update((b"00", b"02"))
     for row in rows[16:18]:
         world.put(row, 1, read_at=1, size=8)
-    assert list(world.cache.rows) == [*rows[4:16], b"00", rows[16], b"02", rows[17]]
+    assert world.in_turn() == [*rows[4:16], b"00", rows[16], b"02", rows[17]]
     assert world.cache.used == set()
 
 
@@ -126,7 +137,74 @@ def test_a_row_too_large_for_the_cache_is_not_kept() -> None:
 
 def test_a_row_is_worth_keeping_when_it_is_asked_for_again() -> None:
     cache = Cached().cache
-    assert [cache.wants(row) for row in (b"a", b"b", b"a", b"a")] == [False, False, True, True]
+    assert [cache.wants(row, was_read=False) for row in (b"a", b"b", b"a", b"a")] == [False, False, True, True]
+
+
+def test_a_row_for_which_a_file_was_read_is_worth_keeping_at_once() -> None:
+    assert Cached().cache.wants(b"a", was_read=True)
+
+
+def test_tables_share_one_bound_and_the_oldest_row_of_any_goes_first() -> None:
+    world = Cached(bytes_max=16 * (ENTRY_BYTES + 10))
+    others = [RowCache(world.all) for _ in range(3)]
+    for n in range(12):
+        world.put(b"%02d" % n, 1, read_at=1, size=8)
+    world.cache.used.add(b"00")
+    for n in range(6):
+        others[n % 3].put(b"%02d" % n, {}, 8, 1, 1)
+    assert list(world.cache.rows) == [b"00", *(b"%02d" % n for n in range(3, 12))]
+    assert [len(other.rows) for other in others] == [2, 2, 2]
+    others[0].clear(1)
+    world.put(b"12", 1, read_at=1, size=8)
+    assert len(world.cache.rows) == 11
+    assert sum(cache.stats()["bytes"] for cache in (world.cache, *others)) == 15 * (ENTRY_BYTES + 10)
+
+
+# --- rows that are changed one by one ------------------------------------------------------------
+
+
+def test_a_row_that_changes_is_out_until_its_writer_takes_it_back() -> None:
+    world = Cached()
+    world.put(b"a", 1, read_at=5)
+    world.commit_one(6, b"a")
+    assert world.cache.rows == {}
+    assert world.cache.taken_back(b"a", 6) == {"n": 1}
+    assert world.cache.taken_back(b"a", 6) is None
+    world.put(b"a", 2, read_at=6)
+    assert world.cache.rows == {b"a": {"n": 2}}
+
+
+@pytest.mark.parametrize("again", ["one", "many", "range"])
+def test_a_row_that_changes_again_is_taken_back_by_neither_writer(again: str) -> None:
+    world = Cached()
+    world.put(b"a", 1, read_at=5)
+    world.commit_one(6, b"a")
+    if again == "one":
+        world.commit_one(7, b"a")
+    elif again == "many":
+        world.commit(7, b"a", b"b")
+    else:
+        world.cache.clear(7)
+    assert [world.cache.taken_back(b"a", txn) for txn in (6, 7)] == [None, None]
+    world.put(b"a", 2, read_at=6)
+    assert world.cache.rows == {}
+
+
+def test_a_writer_does_not_take_back_what_another_one_changes() -> None:
+    world = Cached()
+    world.commit_one(6, b"a")
+    world.put(b"a", 2, read_at=6)  # by a reader
+    world.commit_one(7, b"a")
+    assert world.cache.taken_back(b"a", 6) is None
+    assert world.cache.taken_back(b"a", 7) == {"n": 2}
+
+
+def test_rows_whose_commits_never_end_are_not_kept_for_ever() -> None:
+    world = Cached()
+    for n in range(LEFT_MAX + 10):
+        world.put(b"%d" % n, n, read_at=n)
+        world.commit_one(n + 1, b"%d" % n)
+    assert len(world.cache._left) == 10
 
 
 @pytest.mark.parametrize(
@@ -201,3 +279,119 @@ def test_a_row_that_expires_without_a_commit_is_not_served_from_the_cache() -> N
         table.put({"k": "b", "m": 2})  # time is known by commits
         assert table.get("a") is None
         assert [row["k"] for row in table.scan()] == ["b"]
+
+
+PLAIN = {
+    "flag": ("bool", True),
+    "small": ("int8", -5),
+    "large": ("uint64", (1 << 64) - 1),
+    "real": ("float64", -0.0),
+    "text": ("string", "höher"),
+    "raw": ("binary", b"\0\xff"),
+    "day": ("date32", dt.date(2026, 2, 3)),
+    "day64": ("date64", dt.date(2026, 2, 3)),
+    "clock": ("time64[us]", dt.time(1, 2, 3, 4)),
+    "moment": ("timestamp[us]", dt.datetime(2026, 1, 2, 3, 4, 5, 6)),
+    "fine": ("timestamp[ns]", dt.datetime(2026, 1, 2, 3, 4, 5, 6)),
+    "zoned": ("timestamp[us, tz=Europe/Rome]", dt.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=dt.UTC)),
+}
+
+
+@pytest.mark.parametrize("until", ["durable", "logged"])
+def test_a_put_of_one_row_leaves_in_the_cache_what_a_reader_would_find(until: Any) -> None:
+    columns = {name: kind for name, (kind, _) in PLAIN.items()}
+    groups = [ebla.Group("g", columns=columns), ebla.Group("h", columns={"m": "int64", "list": "list<int64>"})]
+    with open_with(ManualClock()) as db:
+        table = db.create_table("t", ebla.Schema(key={"k": "string", "d": "float64"}, groups=groups))
+        table.put({"k": "a", "d": 0.5, "m": 1, "list": [1, 2]})
+        assert table.get(("a", 0.5)) == table.get(("a", 0.5))  # asked for again
+        for name, (_, value) in PLAIN.items():
+            for put in (value, None, value):
+                txn = table.put({"k": "a", "d": 0.5, name: put}, wait=until)
+                cached = table._state.row_cache.rows[table._state.codec.encode(("a", 0.5))]
+                past_the_cache = table.get(("a", 0.5), as_of=txn)
+                assert cached == past_the_cache
+                assert list(cached) == list(past_the_cache)
+                assert [*map(type, cached.values())] == [*map(type, past_the_cache.values())]
+                assert repr(table.get(("a", 0.5))) == repr(past_the_cache)
+
+
+def test_a_put_of_all_columns_of_a_row_is_in_the_cache_at_once() -> None:
+    with open_with(ManualClock()) as db:
+        groups = [ebla.Group("g", columns={"b": "int64", "a": "string"}), ebla.Group("h", columns={"c": "int64"})]
+        table = db.create_table("t", ebla.Schema(key={"k": "string"}, groups=groups))
+        txn = table.put({"c": 1, "a": "x", "k": "one", "b": None})
+        assert table.stats()["row_cache"]["rows"] == 1
+        assert list(table.get("one").items()) == list(table.get("one", as_of=txn).items())
+        table.put({"k": "two", "a": "x", "b": 2})
+        table.put({"k": "three", "a": "x", "b": 2, "c": 3}, wait="none")
+        assert table.stats()["row_cache"]["rows"] == 1
+        table.erase("one")
+        assert table.get("one") is None
+        table.put({"c": 1, "a": "y", "k": "one", "b": 7})
+        db.alter_table("t", add_columns={"h": {"d": "int64"}})
+        table.put({"c": 1, "a": "y", "k": "one", "b": 8})
+        assert table.get("one") == {"k": "one", "b": 8, "a": "y", "c": 1, "d": None}
+
+
+def test_rows_of_cells_keep_their_cells_when_a_column_is_put() -> None:
+    groups = [ebla.Group("g", columns={"n": "int64"}), ebla.Group("h", families=["f"])]
+    with open_with(ManualClock()) as db:
+        table = db.create_table("t", ebla.Schema(key={"k": "string"}, groups=groups))
+        table.put({"k": "a", "n": 1, "f:x": b"1"})
+        for _ in range(2):
+            assert table.get("a") == {"k": "a", "n": 1, "f:x": b"1"}
+        table.put({"k": "a", "n": 2})
+        assert table.stats()["row_cache"]["rows"] == 1
+        assert table.get("a") == {"k": "a", "n": 2, "f:x": b"1"}
+        table.put({"k": "a", "f:y": b"2"})
+        assert table.get("a") == {"k": "a", "n": 2, "f:x": b"1", "f:y": b"2"}
+
+
+def test_a_commit_that_fails_leaves_nothing_of_it_in_the_cache() -> None:
+    fails = threading.Event()
+
+    def fail(operation: Operation) -> None:
+        if operation.kind == "sync" and operation.path.startswith("log/") and fails.is_set():
+            raise OSError("no more")
+
+    db = open_with(ManualClock(), FaultPlan(when=fail))
+    table = db.create_table("t", ebla.Schema(key={"k": "string"}, columns={"n": "int64"}))
+    table.put({"k": "a", "n": 1})
+    fails.set()
+    with pytest.raises(ebla.EblaError):
+        table.put({"k": "a", "n": 2})
+    assert table._state.row_cache.rows == {}
+
+
+def test_readers_beside_writers_of_one_row_never_see_it_go_back(tmp_path: Path) -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ebla.open(tmp_path) as db:
+            table = db.create_table("t", ebla.Schema(key={"k": "int64"}, columns={"a": "int64", "b": "int64"}))
+            table.put({"k": 0, "a": 0, "b": 0})
+            done = threading.Event()
+
+            def write(column: str) -> None:
+                for n in range(1, 301):
+                    table.put({"k": 0, column: n})
+                    assert table.get(0)[column] == n  # nobody else writes it
+
+            def read() -> None:
+                last = {"a": 0, "b": 0}
+                while not done.is_set():
+                    row = table.get(0)
+                    assert all(row[name] >= last[name] for name in last)
+                    last = {name: row[name] for name in last}
+
+            with ThreadPoolExecutor(4) as pool:
+                readers = [pool.submit(read) for _ in range(2)]
+                writers = [pool.submit(write, name) for name in ("a", "b")]
+                wait(writers)
+                done.set()
+                for one in (*writers, *readers):
+                    one.result()
+            assert dict(table.get(0)) == {"k": 0, "a": 300, "b": 300}
+    finally:
+        sys.setswitchinterval(before)

@@ -18,6 +18,7 @@ from ebla.storage.cache import BlockCache
 from ebla.storage.fragment_reader import Fragment, OpenFragments
 from ebla.tablet.admission import erase_range
 from ebla.tablet.recent_rows import RecentRows
+from ebla.tablet.row_cache import CachedRows
 from ebla.tablet.serialize import Candidate, FlushWork, choose, flush_change, write_fragment
 from ebla.tablet.table_state import TableState
 from tests.support.simulated_files import SimulatedFiles
@@ -87,7 +88,7 @@ class World:
         self.files = SimulatedFiles()
         metadata = initial_metadata("t1", SCHEMA, ["a", "b", "c"], [b"g", b"p"]).with_txnid("x", 1)
         fragments = OpenFragments(self.files, BlockCache(1 << 20), 10)
-        self.table = TableState("t", metadata, fragments, RecentRows(1 << 10, 0), Settings())
+        self.table = TableState("t", metadata, fragments, CachedRows(RecentRows(1 << 10, 0), 0), Settings())
 
     def put(self, txn: int, **rows: int) -> Any:
         columns = pa.record_batch({"user": pa.array(list(rows)), "n": pa.array(list(rows.values()), pa.int64())})
