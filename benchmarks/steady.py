@@ -135,7 +135,7 @@ def _reads(state: str, table: Any, updates: int) -> dict[str, float]:
         f"{state}: get": lambda: check(table.get(HOT_KEY, columns=["s", "n"]), expected, "the hot row"),
         f"{state}: scan of ten rows": lambda: check(len(list(table.scan(HOT_KEY, limit=10))), 10, "rows"),
     }
-    return {name: min(_seconds(work) for _ in range(3)) for name, work in works.items()}
+    return {name: min(_seconds(work) for _ in range(7)) for name, work in works.items()}
 
 
 def _seconds(work: Callable[[], Any]) -> float:

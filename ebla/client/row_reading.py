@@ -14,7 +14,7 @@ from ebla.client.scan import beyond_python
 from ebla.ranges import KeyRange, successor
 from ebla.storage.order import is_strictly_sorted, sort_rows
 from ebla.tablet.answers import ReadPoint
-from ebla.tablet.projection import Projection, spread
+from ebla.tablet.projection import Projection
 from ebla.tablet.row_admission import RowMutation
 from ebla.tablet.row_cache import row_bytes
 from ebla.tablet.store import TabletStore
@@ -80,17 +80,11 @@ class RowReading:
         parts = view.parts
         point = ReadPoint(txn, projection)
         try:
-            if projection.plain:
-                values = parts.reader.rows.get(view, encoded, point)
-                if values is None:
-                    return None
-                row = Row(zip(parts.schema.key_names, parts.codec.decode(encoded), strict=True))
-                row.update(values)
-            else:
-                found = parts.reader.rows.read_one(view, view.metadata.tablet_for(encoded), encoded, point)
-                if found is None:
-                    return None
-                row = Row(spread(found.to_pylist()[0], projection))
+            values = parts.reader.rows.get(view, encoded, point)
+            if values is None:
+                return None
+            row = Row(zip(parts.schema.key_names, parts.codec.decode(encoded), strict=True))
+            row.update(values)
         except OverflowError as reason:
             raise beyond_python(reason) from None
         row.txn = txn

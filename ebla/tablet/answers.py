@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -67,6 +68,10 @@ class Answers:
             return None
         placed = {group: (part, place) for (group, part), place in zip(merged.items(), places, strict=True)}
         return projection.assemble(self._codec.decode_arrays(rows), rows, placed)
+
+    def key_of(self, row: bytes, projection: Projection) -> dict[str, Any]:
+        """Return the columns of the key that a row is."""
+        return dict(zip(projection.schema.key_names, self._codec.decode(row), strict=True))
 
     def clean_columns(self, run: Run, projection: Projection) -> list[pa.Array | pa.ChunkedArray]:
         """Return the columns of a clean run in the order of the answer, chunked as they are."""

@@ -108,6 +108,11 @@ class Projection:
         )
 
     @cached_property
+    def is_short(self) -> bool:
+        """Whether the newest of all that is read is found without a merge where a row has few records."""
+        return self.versions == 1 and all(group.is_cells or group.max_age_microseconds is None for group in self.groups)
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the columns of the answer, without the key."""
         return tuple(output.name for output in self.outputs)
@@ -142,6 +147,39 @@ class Projection:
             else:
                 wanted[output.family] = (wanted.get(output.family) or frozenset()) | {output.qualifier}
         return wanted
+
+    def only_wanted(self, group: GroupSchema, cells: dict[tuple[str, str], bytes]) -> dict[tuple[str, str], bytes]:
+        """Leave out cells of a group that are not read."""
+        wanted = self.wanted_cells(group)
+        if wanted is None:
+            return cells
+        return {
+            (family, qualifier): value
+            for (family, qualifier), value in cells.items()
+            if family in wanted and ((own := wanted[family]) is None or qualifier in own)
+        }
+
+    def cell_values(self, cells: Mapping[int, Mapping[tuple[str, str], bytes]]) -> dict[str, Any]:
+        """Return the columns of the answer that are made of cells, for one row, as Arrow gives them to Python."""
+        values: dict[str, Any] = {}
+        for output in self.outputs:
+            own = cells.get(output.group.id, {})
+            if output.kind == "cell":
+                values[output.name] = own.get((output.family, output.qualifier))
+            elif output.kind == "family":
+                items = [(qualifier, own[family, qualifier]) for family, qualifier in own if family == output.family]
+                values[output.name] = sorted(items)
+            elif output.kind == "wildcard":
+                named = {family.name for family in output.group.families}
+                others = sorted(cell for cell in own if cell[0] not in named)
+                values[output.name] = [(self._called(*cell), own[cell]) for cell in others]
+        return values
+
+    def _called(self, family: str, qualifier: str) -> str:
+        """Return what a cell of a ``*`` group is called in an answer."""
+        if family or ":" in qualifier or qualifier in self._taken_names:
+            return f"{family}:{qualifier}"
+        return qualifier
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
@@ -216,11 +254,17 @@ class Projection:
 
     def _mean_others(self, names: pa.Array) -> pa.Array:
         """Tell which names, of cells of the unnamed family, mean something else by themselves: such are ``:name``."""
-        taken = list(self.schema.key_names)
+        taken = pa.array(sorted(self._taken_names), pa.string())
+        return pc.or_(pc.match_substring(names, ":"), pc.is_in(names, value_set=taken))
+
+    @cached_property
+    def _taken_names(self) -> frozenset[str]:
+        """The names of the key, of columns and of families."""
+        taken = set(self.schema.key_names)
         for group in self.schema.groups:
-            taken += [column.name for column in group.columns]
-            taken += [family.name for family in group.families]
-        return pc.or_(pc.match_substring(names, ":"), pc.is_in(names, value_set=pa.array(taken, pa.string())))
+            taken.update(column.name for column in group.columns)
+            taken.update(family.name for family in group.families)
+        return frozenset(taken)
 
     def _mask(self, output: Output, cells: MergedCells) -> Mask | None:
         if output.kind == "wildcard":

@@ -28,6 +28,8 @@ from ebla.tablet.answers import (
     rules_for,
     tops_suffice,
 )
+from ebla.tablet.projection import spread
+from ebla.tablet.row_cells import Cells, newest_cells
 from ebla.tablet.row_records import RowRecord, newest_first, resolve, visible_records
 from ebla.tablet.scopes import WHOLE, Scoped, covers, is_mixed, merge_scoped, restricted, scope_of
 from ebla.tablet.view import Sources, TableView, check_history
@@ -46,7 +48,8 @@ class RowReader:
     def _runs_of_row(self, view: TableView, tablet: TabletMetadata, group: int, row: bytes, as_of: int) -> _RowRuns:
         """Return the records of one row in one group, from memory and from the fragments that may have it."""
         share = KeyRange(row, row + b"\0")
-        sources = view.sources(tablet, group, share, as_of)
+        memory = view.memory_of(group)
+        sources = view.sources(tablet, group, share, as_of, blocks=memory.blocks_around(row) if memory.count else ())
         schema = view.schema.group_by_id[group]
         runs = []
         for block in sources.blocks:
@@ -63,7 +66,50 @@ class RowReader:
         return _RowRuns(runs, sources)
 
     def get(self, view: TableView, row: bytes, point: ReadPoint) -> dict[str, Any] | None:
-        """Return the columns of one row by name, or None. Only for projections that are `plain`."""
+        """Return the columns and cells of one row by name, or None."""
+        if point.projection.plain:
+            return self._get_plain(view, row, point)
+        tablet = view.metadata.tablet_for(row)
+        values = self._get_cells(view, tablet, row, point) if point.projection.is_short else None
+        if values is None:
+            batch = self.read_one(view, tablet, row, point)
+            values = {} if batch is None else batch.to_pylist()[0]
+        return spread(values, point.projection) if values else None
+
+    def _get_cells(
+        self, view: TableView, tablet: TabletMetadata, row: bytes, point: ReadPoint
+    ) -> dict[str, Any] | None:
+        """Return one row with cells as `spread` takes it, empty if there is none; None if it has to be merged."""
+        projection = point.projection
+        values: dict[str, Any] = dict.fromkeys(projection.names)
+        cells: dict[int, Cells] = {}
+        exists = False
+        for group, wanted in zip(projection.groups, projection.by_group, strict=True):
+            if not group.is_cells:
+                records = self._records_of_row(view, tablet, group.id, row, point.as_of)
+                if records is None:
+                    return None
+                exists |= resolve(records, wanted[1], values)
+                continue
+            found = self._runs_of_row(view, tablet, group.id, row, point.as_of)
+            rules = rules_for(group, point.as_of, found.sources, 1)
+            own = newest_cells(
+                [one.run for one in found.runs],
+                as_of=point.as_of,
+                erased_at=max((erasure.txn for erasure in found.sources.erasures), default=0),
+                expired_before=rules.expired_before if rules.expires_alone else None,
+            )
+            if own is None:
+                return None
+            own = projection.only_wanted(group, own)
+            exists |= bool(own)
+            cells[group.id] = own
+        if not exists:
+            return {}
+        return self._answers.key_of(row, projection) | values | projection.cell_values(cells)
+
+    def _get_plain(self, view: TableView, row: bytes, point: ReadPoint) -> dict[str, Any] | None:
+        """Do `get` for a projection that is `plain`: then the key is left out."""
         tablet = view.metadata.tablet_for(row)
         exists = False
         projection = point.projection

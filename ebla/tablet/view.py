@@ -7,7 +7,7 @@ it reads, not when it takes the view.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -57,12 +57,23 @@ class TableView:
         covering = [e.txn for e in known if e.txn <= as_of and KeyRange(e.first, e.last).contains(row)]
         return max(covering, default=0)
 
-    def sources(self, tablet: TabletMetadata, group: int, share: KeyRange, as_of: int) -> Sources:
-        """Return everything that may hold records of one group in `share` at `as_of` or before."""
+    def sources(
+        self,
+        tablet: TabletMetadata,
+        group: int,
+        share: KeyRange,
+        as_of: int,
+        blocks: Sequence[Block] | None = None,
+    ) -> Sources:
+        """Return everything that may hold records of one group in `share` at `as_of` or before.
+
+        Of the blocks in memory, those that are given are looked at, or all.
+        """
         state = tablet.group(group)
         check_history(state, as_of)
         memory = self.memory_of(group)
-        blocks = tuple(b for b in memory.blocks if b.txn_min <= as_of and _touches(share, b.first, b.last))
+        looked_at = memory.blocks if blocks is None else blocks
+        blocks = tuple(b for b in looked_at if b.txn_min <= as_of and _touches(share, b.first, b.last))
         fragments = tuple(f for f in state.fragments if f.txn_min <= as_of and f.may_have_rows_in(share))
         oldest = min([b.txn_min for b in blocks] + [f.txn_min for f in fragments], default=0)
         known: list[Erasure] = [*memory.erasures, *state.erasures]
