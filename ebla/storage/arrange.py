@@ -65,7 +65,7 @@ def arrange_rows(runs: Sequence[Run]) -> Arranged:
 
     Some runs may be empty, not all.
     """
-    parts = [_need(run, ROW) for run in runs]
+    parts = [need(run, ROW) for run in runs]
     rows = concat(parts)
     txns = np.concatenate([run.txns() for run in runs])
     first = min(part[0].as_py() for part in parts if len(part))
@@ -77,7 +77,7 @@ def arrange_rows(runs: Sequence[Run]) -> Arranged:
 def arrange_cells(runs: Sequence[Run]) -> ArrangedCells:
     """Arrange runs of a cells group: by row, family, qualifier, newest timestamp, newest txn."""
     by_row = arrange_rows(runs)
-    columns = {name: concat([_need(run, name) for run in runs]) for name in (FAMILY, QUALIFIER, TIMESTAMP, VALUE)}
+    columns = {name: concat([need(run, name) for run in runs]) for name in (FAMILY, QUALIFIER, TIMESTAMP, VALUE)}
     order = by_row.order
     stamps: Txns = columns[TIMESTAMP].to_numpy(zero_copy_only=False)[order]
     families, qualifiers = _ranks(columns[FAMILY])[order], _ranks(columns[QUALIFIER])[order]
@@ -140,7 +140,8 @@ def erased_mask(runs: Sequence[Run]) -> Mask | None:
     )
 
 
-def _need(run: Run, name: str) -> pa.Array:
+def need(run: Run, name: str) -> pa.Array:
+    """Return a column that all records have, with its values and not with numbers of them."""
     column = run.column(name)
     assert column is not None, f"records of this group have a column {name}"
     return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column

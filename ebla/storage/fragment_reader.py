@@ -262,14 +262,14 @@ class Fragment:
         return of_block
 
     def row_after(self, first: bytes, rows: int) -> bytes | None:
-        """Return the row that so many records lie before, from `first` on, or the first row of a block near it.
+        """Return the row that about so many rows lie before, from `first` on, or the first row of a block near it.
 
-        None if there are no more than that. At most two blocks are decoded.
+        None if there are no more than that. At most two blocks are decoded. Versions of a row count as rows.
         """
         starts, counts = self.footer.block_first, self.footer.block_rows
         number = max(0, bisect_right(starts, first) - 1)
         block = self.block(number)
-        at = block.lower_bound(first) + rows
+        at = block.lower_bound(first) + rows * block.cells_per_row
         if at >= len(block):
             at -= len(block)
             number += 1

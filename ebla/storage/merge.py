@@ -28,12 +28,14 @@ from ebla.storage.arrange import (
     arrange_cells,
     arrange_rows,
     changes,
+    concat,
     end_to_end,
     erased_mask,
+    need,
     newest_runs_first,
 )
-from ebla.storage.order import Indices, Mask, lower_bound
-from ebla.storage.records import FAMILY, QUALIFIER, SET, TIMESTAMP, TIMESTAMP_MAX, VALUE, Run
+from ebla.storage.order import Indices, Mask, equal_neighbours, lower_bound
+from ebla.storage.records import FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TIMESTAMP_MAX, VALUE, Run
 from ebla.storage.short_merge import merge_few
 
 TXN_MAX = (1 << 63) - 1
@@ -306,6 +308,24 @@ def merge_cells(runs: Sequence[Run], rules: Rules) -> MergedCells:
         qualifier=qualifier,
         timestamp=timestamp,
         txn=pa.array(cells.txns[chosen]),
+        value=value,
+    )
+
+
+def cells_as_they_are(runs: Sequence[Run]) -> MergedCells:
+    """Return consecutive runs as if they had been merged: they have one record per cell, and nothing is hidden."""
+    rows, family, qualifier, timestamp, value = (
+        concat([need(run, name) for run in runs]) for name in (ROW, FAMILY, QUALIFIER, TIMESTAMP, VALUE)
+    )
+    begins = np.ones(len(rows), dtype=np.bool_)
+    begins[1:] = ~equal_neighbours(rows)
+    return MergedCells(
+        rows=rows.take(pa.array(np.flatnonzero(begins))),
+        row_of=np.cumsum(begins) - 1,
+        family=family,
+        qualifier=qualifier,
+        timestamp=timestamp,
+        txn=pa.array(np.concatenate([run.txns() for run in runs])),
         value=value,
     )
 

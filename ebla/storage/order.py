@@ -175,11 +175,11 @@ def sort_rows(rows: pa.Array, skip: int = 0) -> tuple[Indices, Mask]:
     places = np.flatnonzero(in_tie)
     candidates = rows.take(pa.array(order[places]))
     linked = tied[places[1:] - 1]
-    same = _equal_neighbours(candidates)
+    same = equal_neighbours(candidates)
     if not same[linked].all():
         by_row = pc.sort_indices(candidates).to_numpy()
         order[places] = order[places][by_row]
-        same = _equal_neighbours(candidates.take(pa.array(by_row)))
+        same = equal_neighbours(candidates.take(pa.array(by_row)))
     repeats[places[1:]] = same
     return order, repeats
 
@@ -197,7 +197,8 @@ def _all_same(rows: pa.Array, order: Indices, tied: Indices, seen: int) -> bool:
     return bool((ends[order[tied]] == ends[order[tied + 1]]).all())
 
 
-def _equal_neighbours(rows: pa.Array) -> Mask:
+def equal_neighbours(rows: pa.Array) -> Mask:
+    """Tell for every row but the first whether it equals the one before it."""
     equal: Mask = pc.equal(rows.slice(1), rows.slice(0, len(rows) - 1)).to_numpy(zero_copy_only=False)
     return equal
 

@@ -114,6 +114,7 @@ class Block:
 
     __slots__ = (
         "_columns",
+        "_per_row",
         "_set_codes",
         "_skip",
         "_tops",
@@ -164,6 +165,7 @@ class Block:
         self.indexes: Mapping[str, int] = indexes or {}
         self.bytes: int = (records.nbytes if bytes_known is None else bytes_known) + 16 * records.num_rows
         self._columns: dict[str, pa.Array] | None = None
+        self._per_row = 0
         self._set_codes: tuple[Indices, int] | None = None
         self._skip = 0
         self._tops: Indices | None = None
@@ -180,6 +182,14 @@ class Block:
             setattr(narrow, slot, getattr(self, slot))
         narrow._columns = {name: c for name, c in self.columns.items() if name in NOT_VALUES or name in names}
         return narrow
+
+    @property
+    def cells_per_row(self) -> int:
+        """How many records of cells a row has here, on average; 1 for records of columns."""
+        if not self._per_row:
+            is_cells = FAMILY in self.records.schema.names
+            self._per_row = -(-len(self) // int(pc.count_distinct(self.rows).as_py())) if is_cells else 1
+        return self._per_row
 
     @property
     def columns(self) -> dict[str, pa.Array]:

@@ -214,6 +214,7 @@ class RowBlock(Block):
         self.indexes = indexes
         self.bytes = size_bytes + 16
         self._columns = None
+        self._per_row = 1
         self._skip = 0
         self._words = None
         self._word_view = None

@@ -46,6 +46,8 @@ SET_NOTHING = ""
 TIMESTAMP_GIVEN = "timestamp"
 # Stands for "the commit's own time" while records are sorted; no user may give it.
 AT_COMMIT = TIMESTAMP_MAX - 1
+# So many cells are put in order one by one.
+FEW_CELLS_MAX = 32
 NO_ROWS = pa.nulls(0, pa.binary())
 PLANS_MAX = 256
 
@@ -418,6 +420,29 @@ def _cells_part(records: pa.RecordBatch, unique: bool) -> GroupRecords:
 
 def _distinct_cells(records: pa.RecordBatch) -> tuple[pa.RecordBatch, bool]:
     """Sort cells; of several for one identity and timestamp keep the last. Tell whether identities are unique now."""
+    if records.num_rows <= FEW_CELLS_MAX:
+        return distinct_few_cells(records)
+    return distinct_many_cells(records)
+
+
+def distinct_few_cells(records: pa.RecordBatch) -> tuple[pa.RecordBatch, bool]:
+    """Do `_distinct_cells` for the cells of a row or two, one by one: calls of Arrow would cost more than they do."""
+    if records.num_rows == 1:
+        return records, True
+    rows, stamps = records.column(ROW).to_pylist(), records.column(TIMESTAMP).to_pylist()
+    # None, of erasures, stands first.
+    families, qualifiers = (
+        [(value is not None, value or "") for value in records.column(name).to_pylist()] for name in (FAMILY, QUALIFIER)
+    )
+    identities = list(zip(rows, families, qualifiers, strict=True))
+    last = {(identity, -stamp): place for place, (identity, stamp) in enumerate(zip(identities, stamps, strict=True))}
+    places = [last[cell] for cell in sorted(last)]
+    ordered = records if places == list(range(len(rows))) else records.take(pa.array(places, pa.int64()))
+    return ordered, len(set(identities)) == len(places)
+
+
+def distinct_many_cells(records: pa.RecordBatch) -> tuple[pa.RecordBatch, bool]:
+    """Do `_distinct_cells` for any number of cells, on whole arrays."""
     numbered = records.append_column(TXN, pa.array(np.arange(records.num_rows, dtype=np.int64)))
     cells = arrange_cells([Run(_sorted_by_row(numbered))])
     lead = changes(cells.identity) | changes(cells.stamps)
@@ -441,6 +466,8 @@ def _concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 def _distinct_rows(arrays: Sequence[pa.Array]) -> pa.Array:
     """Return the rows of all arrays, sorted, each once."""
     rows = concat(arrays)
+    if len(rows) <= FEW_CELLS_MAX:
+        return pa.array(sorted(set(rows.to_pylist())), pa.binary())
     order, repeats = sort_rows(rows)
     if not repeats.any() and _in_place(order, len(rows)):
         return rows

@@ -146,7 +146,8 @@ class Projection:
                 wanted[output.family] = None
             else:
                 wanted[output.family] = (wanted.get(output.family) or frozenset()) | {output.qualifier}
-        return wanted
+        is_all = all(family.name in wanted and wanted[family.name] is None for family in group.families)
+        return None if is_all else wanted
 
     def only_wanted(self, group: GroupSchema, cells: dict[tuple[str, str], bytes]) -> dict[tuple[str, str], bytes]:
         """Leave out cells of a group that are not read."""

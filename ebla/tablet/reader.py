@@ -14,7 +14,7 @@ from ebla.ranges import KeyRange
 from ebla.schema import GroupSchema, TableSchema
 from ebla.storage.fragment_format import Tail
 from ebla.storage.fragment_reader import FieldTypes, Fragment, OpenFragments
-from ebla.storage.merge import MergedCells, MergedColumns, Rules, merge_cells, merge_columns
+from ebla.storage.merge import MergedCells, MergedColumns, Rules, cells_as_they_are, merge_cells, merge_columns
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
 from ebla.storage.topping import firsts_of_rows
 from ebla.tablet.answers import Answers, ReadPoint, as_it_is, is_clean, is_stacked, only_cells, rules_for, tops_suffice
@@ -256,7 +256,10 @@ class Reader:
         runs = [*blocks, *(restricted(run, ref, group) for ref, found in files for run in found)]
         wanted = projection.wanted_cells(group)
         if wanted is not None:
-            runs = [run for run in (only_cells(run, wanted) for run in runs) if len(run)]
+            runs = [only_cells(run, wanted) for run in runs]
+        runs = [run for run in runs if len(run)]
+        if runs and is_clean(sources, rules) and not any(ref.renamed for ref in sources.fragments):
+            return cells_as_they_are(runs)
         return merge_cells(runs, rules)
 
 

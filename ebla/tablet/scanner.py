@@ -281,7 +281,7 @@ class Scanner:
                 if end is not None:
                     ends.append(end)
         for block in blocks:
-            at = block.lower_bound(share.first) + rows
+            at = block.lower_bound(share.first) + rows * block.cells_per_row
             if at < len(block):
                 ends.append(block.rows[at].as_py())
         # A row of which there are many versions: all of them, and no more.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebla.storage.merge import MergedCells, Rules, merge_cells, merge_columns, version_type
+from ebla.storage.merge import MergedCells, Rules, cells_as_they_are, merge_cells, merge_columns, version_type
 from ebla.storage.records import TIMESTAMP_MAX, Run
 from tests.support.records import (
     COLUMN_TYPES,
@@ -160,6 +160,15 @@ def test_cells_are_merged_as_the_rules_say(runs: list[list[Cell]], rules: Rules)
     found = listed(merge_cells([Run(cells_batch(run)) for run in runs], rules))
     expected = [(c.row, c.family, c.qualifier, c.timestamp, c.txn, c.value) for c in seen_cells(runs, rules)]
     assert found == expected
+
+
+@given(cell_runs(), st.integers(0, 5))
+@settings(deadline=None, max_examples=100)
+def test_cells_of_which_there_is_one_record_each_need_no_merge(runs: list[list[Cell]], cut: int) -> None:
+    alone = seen_cells(runs, Rules())
+    parts = [Run(cells_batch(part)) for part in (alone[:cut], alone[cut:]) if part]
+    if parts:
+        assert listed(cells_as_they_are(parts)) == listed(merge_cells(parts, Rules()))
 
 
 def values_of(cells: list[Cell], rules: Rules | None = None) -> list[bytes]:

@@ -15,7 +15,15 @@ from ebla.keys import KeyCodec
 from ebla.ranges import ALL, KeyRange
 from ebla.schema import Group, Schema
 from ebla.storage.records import TIMESTAMP_MAX
-from ebla.tablet.admission import AT_COMMIT, Admission, GroupRecords, Mutation, erase_range
+from ebla.tablet.admission import (
+    AT_COMMIT,
+    Admission,
+    GroupRecords,
+    Mutation,
+    distinct_few_cells,
+    distinct_many_cells,
+    erase_range,
+)
 
 SCHEMA = Schema(
     key={"user": "string"},
@@ -282,3 +290,25 @@ def test_the_size_of_a_mutation_is_that_of_its_records() -> None:
     assert large.bytes > small.bytes + 9_000
     assert erase_range(ALL).bytes > 0
     assert isinstance(large.groups[PROFILE], GroupRecords)
+
+
+NAMES_OR_NONE = st.sampled_from([None, "", "a", "b", "ä", "\U0001f600"])
+CELLS = st.tuples(
+    st.sampled_from([b"", b"a", b"a\0", b"b"]),
+    NAMES_OR_NONE,
+    NAMES_OR_NONE,
+    st.sampled_from([-(1 << 63), -1, 0, 7, AT_COMMIT, TIMESTAMP_MAX]),
+)
+
+
+@given(st.lists(CELLS, min_size=1, max_size=12))
+@settings(deadline=None, max_examples=300)
+def test_few_cells_are_put_in_the_order_of_many(given: list[Any]) -> None:
+    kinds = {"_row": pa.binary(), "family": pa.string(), "qualifier": pa.string(), "_ts": pa.int64()}
+    arrays = [pa.array([cell[at] for cell in given], kind) for at, kind in enumerate(kinds.values())]
+    arrays.append(pa.array([b"%d" % number for number in range(len(given))], pa.binary()))
+    records = pa.RecordBatch.from_arrays(arrays, names=[*kinds, "value"])
+    few, few_unique = distinct_few_cells(records)
+    many, many_unique = distinct_many_cells(records)
+    assert few.equals(many)
+    assert few_unique == many_unique

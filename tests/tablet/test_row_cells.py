@@ -12,6 +12,7 @@ import ebla
 from ebla.ranges import KeyRange
 from ebla.storage.merge import Rules
 from ebla.storage.records import Run
+from ebla.tablet.reader import Reader
 from ebla.tablet.row_cells import CELL_RECORDS_MAX, newest_cells
 from ebla.tablet.row_reader import RowReader
 from tests.support.records import Cell, all_rules, cell_runs, cells_batch, seen_cells
@@ -124,3 +125,22 @@ def test_a_row_of_few_cells_is_got_without_a_merge(tmp_path: Path, monkeypatch: 
         assert table.get(("e", 1), ["n", "f:"]) == {"k": "e", "named:n": 1, "n": None, "f:b": b"after"}
         table.flush()
         assert table.get(("c", 1)) is None
+
+
+def test_a_short_scan_of_rows_of_many_cells_reads_one_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = []
+    read = Reader.read
+
+    def counted(*given: Any) -> Any:
+        windows.append(given)
+        return read(*given)
+
+    with ebla.open(tmp_path) as db:
+        table = db.create_table("t", ebla.Schema(key={"k": "int64"}, groups=[ebla.Group("g", families=["f", "*"])]))
+        table.put([{"k": n, **{f"f:{q}": b"%d" % n for q in range(8)}, "o:x": b"x"} for n in range(500)])
+        monkeypatch.setattr(Reader, "read", counted)
+        for _ in range(2):
+            windows.clear()
+            assert [row["k"] for row in table.scan(100, limit=20)] == list(range(100, 120))
+            assert len(windows) == 1
+            table.flush()
