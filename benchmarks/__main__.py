@@ -26,7 +26,7 @@ from benchmarks.report import Report, markdown, rich_table
 from benchmarks.workload import run_workload
 
 WORKLOADS = (
-    *("ingest", "single", "scan", "scan5", "get", "replay", "memory", "block"),
+    *("ingest", "single", "scan", "scan5", "get", "cells", "replay", "memory", "block"),
     *("ycsb", "steady", "compaction", "space", "instant", "catalog", "metadata"),
     *("spark", "sparkreplay", "changes", "pipeline"),
 )
