@@ -27,6 +27,7 @@ from ebla.ranges import KeyRange
 from ebla.storage.cache import BlockCache
 from ebla.storage.files import Files
 from ebla.storage.fragment_reader import OpenFragments
+from ebla.storage.merge import TXN_MAX
 from ebla.tablet.door import Door
 from ebla.tablet.events import RangeChanged, TabletListener
 from ebla.tablet.flusher import Flusher
@@ -223,7 +224,7 @@ class Loader(TabletListener):
         with self._tables.lock:
             table.forget_logs()
             self._tables.events.note_unloaded(table.view.metadata)
-        table.row_cache.clear(self._recutter.newest_txn())
+        table.row_cache.clear(TXN_MAX)  # for good: a reader that is late must not put a row in that is then served
         self._let_go(set(table.view.metadata.files()))
 
     def load(self, table: TableState) -> None:
@@ -247,6 +248,7 @@ class Loader(TabletListener):
                 raise
             with self._tables.lock:
                 table.is_offline = False
+            table.row_cache.reopen(self._recutter.newest_txn())
             table.door.move_all(LifeEvent.CONFIG_SAVED)
             table.door.begin(tablet.id for tablet in table.view.metadata.tablets)
 

@@ -173,6 +173,11 @@ class RowCache:
             self._left.clear()
             self._bytes = 0
 
+    def reopen(self, txn: int) -> None:
+        """Take rows again that were read at `txn` or later, after everything was taken out for good."""
+        with self._lock:
+            self._cleared_at = txn
+
     def remove(self, row: bytes) -> None:
         """Take out a row that is there. The lock is held."""
         del self.rows[row]

@@ -236,6 +236,27 @@ def test_an_unloaded_table_is_refused_and_comes_back_with_all_its_rows(db: ebla.
     assert table.get("x")["n"] == 1  # type: ignore[index]
 
 
+def test_a_get_that_ends_after_the_unloading_leaves_no_row_that_is_served_then(
+    db: ebla.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = db.table("t")
+    cache = table._state.row_cache
+    keep = cache.put
+
+    def late(*given: Any) -> None:
+        db.unload_table("t")
+        keep(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cache, "put", late)
+        found = table.get("0007")
+    with pytest.raises(ebla.TableUnloaded):
+        table.get("0007")
+    db.load_table("t")
+    assert [table.get("0007") for _ in range(3)] == [found] * 3
+    assert table.stats()["row_cache"]["rows"] == 1
+
+
 def test_a_table_stays_offline_over_a_reopening_and_nothing_of_it_is_in_the_log(path: Path) -> None:
     db = ebla.open(path, settings=BY_HAND)
     table = db.table("t")
