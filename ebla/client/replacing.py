@@ -58,6 +58,18 @@ def _last_of_table(table: pa.Table, schema: TableSchema, codec: KeyCodec) -> pa.
 
 
 def _without_views(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_string_view(kind):
+    types = pa.types
+    if types.is_string_view(kind):
         return pa.string()
-    return pa.binary() if pa.types.is_binary_view(kind) else kind
+    if types.is_binary_view(kind):
+        return pa.binary()
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(_without_views(kind.key_type), _without_views(kind.item_type))
+    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
+        return kind
+    value = kind.value_field.with_type(_without_views(kind.value_type))
+    if types.is_large_list(kind):
+        return pa.large_list(value)
+    return pa.list_(value, kind.list_size if types.is_fixed_size_list(kind) else -1)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import UserDict
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ebla
 from ebla.batch import PutBatch
 from ebla.client.rows import to_cells_batch, to_put_batch
 from ebla.errors import EblaError, InvalidBatch, InvalidKey, RequestError, UnknownColumn
@@ -880,3 +882,17 @@ def test_schemas_with_columns_and_a_star_take_both() -> None:
     put = to_put_batch({"row": b"r", "n": 1, "x": b"2", "f:q": b"3"}, schema)
     assert columns_of(put) == [{"row": b"r", "n": 1}]
     assert cells_of(put) == [(b"r", "", "x", b"2"), (b"r", "f", "q", b"3")]
+
+
+def test_of_rows_of_a_polars_frame_that_replace_the_last_of_each_key_counts_whatever_it_holds(tmp_path: Path) -> None:
+    values = [
+        {"s": {"x": n, "t": f"text {n}"}, "l": [f"{n}"], "n": [{"b": b"%d" % n}], "p": [b"1", b"2"]} for n in (1, 2, 3)
+    ]
+    rows = [{"k": k, **row} for k, row in zip("aba", values, strict=True)]
+    with ebla.open(tmp_path) as db:
+        types = {"s": pa.struct([("x", pa.int64()), ("t", pa.string())]), "l": pa.list_(pa.string())}
+        types |= {"n": pa.list_(pa.struct([("b", pa.binary())])), "p": pa.list_(pa.binary(), 2)}
+        table = db.create_table("t", ebla.Schema(key={"k": "string"}, columns=types))
+        frame = pl.DataFrame(rows, schema_overrides={"p": pl.Array(pl.Binary, 2)})
+        table.put(frame, replace=True)
+        assert list(table.scan()) == [rows[2], rows[1]]
