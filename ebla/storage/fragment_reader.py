@@ -14,7 +14,6 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -25,7 +24,7 @@ import pyarrow.parquet as pq
 from ebla.errors import Corruption, EblaError, FormatTooNew, MissingFile
 from ebla.ranges import successor
 from ebla.storage.bloom import bitset_of, key_hash, may_contain
-from ebla.storage.cache import BlockCache
+from ebla.storage.cache import BlockCache, Key
 from ebla.storage.files import Files
 from ebla.storage.fragment_format import FIELD_ID, FOOTER_KEY, FORMAT_VERSION, Footer, Tail
 from ebla.storage.order import Words, common_prefix_length, key_words, lower_bound, upper_bound, word_of
@@ -42,12 +41,18 @@ WORD_BYTES = 8
 _OWN = (FAMILY, QUALIFIER, TIMESTAMP, TXN, ERASED, SET)
 
 
-@dataclass(frozen=True, slots=True)
 class FieldTypes:
-    """Types that columns have by now, by field id as text, and the schema version that they are of."""
+    """Types that columns have by now, by field id as text. Immutable.
 
-    version: int
-    types: Mapping[str, pa.DataType]
+    Clones share files, and each may give a column a type of its own under the same version of its schema. So what is
+    read of a file is told apart by the types themselves: `key` says them.
+    """
+
+    __slots__ = ("key", "types")
+
+    def __init__(self, types: Mapping[str, pa.DataType]) -> None:
+        self.types = types
+        self.key = ", ".join(f"{field_id}: {kind}" for field_id, kind in sorted(types.items()))
 
 
 class Fragment:
@@ -65,7 +70,7 @@ class Fragment:
         """`types` has the columns that got other types since the file was written, by field id: they are cast."""
         # Set once.
         self.file = file
-        self._cached_as = file if types is None else f"{file} at {types.version}"
+        self._cached_as: Key = (file,) if types is None else (file, types.key)
         self._files = files
         self._cache = cache
         self._txn = constant_txn
@@ -462,12 +467,12 @@ class OpenFragments:
         self._open_max = open_max
         self._lock = threading.Lock()
         # Guarded by _lock.
-        self._open: OrderedDict[tuple[str, int | None, int], Fragment] = OrderedDict()
+        self._open: OrderedDict[tuple[str, int | None, str], Fragment] = OrderedDict()
         self._used: set[str] = set()
 
-    def find(self, file: str, constant_txn: int | None = None, types_version: int = 0) -> Fragment | None:
-        """Return a fragment if it is open."""
-        key = (file, constant_txn, types_version)
+    def find(self, file: str, constant_txn: int | None = None, types: str = "") -> Fragment | None:
+        """Return a fragment if it is open; `types` is the key of the types that it was opened with."""
+        key = (file, constant_txn, types)
         with self._lock:
             found = self._open.get(key)
             self._used.add(file)
@@ -495,11 +500,11 @@ class OpenFragments:
         types: FieldTypes | None = None,
     ) -> Fragment:
         """Return an open fragment, opening it if it is not, and then checking its end."""
-        version = 0 if types is None else types.version
-        found = self.find(file, constant_txn, version)
+        types_key = "" if types is None else types.key
+        found = self.find(file, constant_txn, types_key)
         if found is not None:
             return found
-        key = (file, constant_txn, version)
+        key = (file, constant_txn, types_key)
         try:
             fragment = Fragment(self._files, file, self.cache, constant_txn, tail, types)
         except MissingFile as error:

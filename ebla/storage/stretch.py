@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from ebla.storage.cache import BlockCache
+from ebla.storage.cache import BlockCache, Key
 from ebla.storage.order import Indices, Words, tell_apart
 from ebla.storage.records import Block
 
@@ -68,14 +68,14 @@ class Stretch:
 
 
 class Stretches:
-    """The blocks and stretches of one file in the cache. Safe to use from several threads.
+    """The blocks and stretches of one file in the cache, by keys that begin with `key`. Threads may share it.
 
     `decode` reads blocks from begin to end as one batch; `of_block` makes a block of records (and bytes, if known).
     """
 
     def __init__(
         self,
-        file: str,
+        key: Key,
         cache: BlockCache,
         block_rows: Sequence[int],
         block_bytes: int,
@@ -83,7 +83,7 @@ class Stretches:
         of_block: Callable[[pa.RecordBatch, int | None], Block],
     ) -> None:
         # All set once.
-        self._file = file
+        self._key = key
         self._cache = cache
         self._block_rows = block_rows
         self._decode = decode
@@ -95,31 +95,31 @@ class Stretches:
 
     def cached_block(self, number: int) -> Block | None:
         """Return a block if it is cached, by itself or in a stretch."""
-        found: Block | None = self._cache.get((self._file, number), is_last=self._blocks_each == 1)
+        found: Block | None = self._cache.get((*self._key, number), is_last=self._blocks_each == 1)
         if found is None and self._blocks_each > 1:
-            stretch = self._cache.get((self._file, "stretch", number // self._blocks_each))
+            stretch = self._cache.get((*self._key, "stretch", number // self._blocks_each))
             found = None if stretch is None else stretch.block(number)
         return found
 
     def holds(self, number: int) -> bool:
         """Tell whether a block is cached, without using it."""
-        if self._cache.peek((self._file, number)) is not None:
+        if self._cache.peek((*self._key, number)) is not None:
             return True
-        return self._cache.peek((self._file, "stretch", number // self._blocks_each)) is not None
+        return self._cache.peek((*self._key, "stretch", number // self._blocks_each)) is not None
 
     def block(self, number: int) -> Block:
         """Return a block from the cache or the file."""
         found = self.cached_block(number)
         if found is None:
             found = self._of_block(self._decode(number, number + 1), None)
-            self._cache.put((self._file, number), found, found.bytes)
+            self._cache.put((*self._key, number), found, found.bytes)
         return found
 
     def slice(self, begin: int, end: int, columns: Sequence[str] | None) -> pa.RecordBatch:
         """Return the records at the places from begin to end, with the given columns or all."""
         number = bisect_right(self._end_list, begin)
         if self._blocks_each > 1 and number < len(self._end_list):
-            stretch = self._cache.get((self._file, "stretch", number // self._blocks_each), is_last=False)
+            stretch = self._cache.get((*self._key, "stretch", number // self._blocks_each), is_last=False)
             if stretch is not None:
                 within = begin - self._first_place(stretch.first_block)
                 if within + end - begin <= stretch.records.num_rows:
@@ -168,7 +168,7 @@ class Stretches:
     def _stretch(self, numbers: Indices) -> Stretch | None:
         """Return the stretch that has the blocks `numbers`, if it is cached or worth making."""
         at = int(numbers[0]) // self._blocks_each
-        stretch: Stretch | None = self._cache.get((self._file, "stretch", at))
+        stretch: Stretch | None = self._cache.get((*self._key, "stretch", at))
         if stretch is not None:
             return stretch
         begin = at * self._blocks_each
@@ -176,7 +176,7 @@ class Stretches:
         touched = set(numbers.tolist())
         if not is_worth_making(end - begin, len(touched), end - begin):
             return None
-        held = {number: self._cache.peek((self._file, number)) for number in range(begin, end)}
+        held = {number: self._cache.peek((*self._key, number)) for number in range(begin, end)}
         known = {number: block.records for number, block in held.items() if block is not None}
         if not is_worth_making(end - begin, len(touched), len(touched | known.keys())):
             return None
@@ -190,8 +190,8 @@ class Stretches:
             done = number + 1
         records = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
         stretch = Stretch(begin, self._block_rows[begin:end], records, self._of_block)
-        self._cache.put((self._file, "stretch", at), stretch, stretch.bytes)
-        self._cache.drop([(self._file, number) for number in known])
+        self._cache.put((*self._key, "stretch", at), stretch, stretch.bytes)
+        self._cache.drop([(*self._key, number) for number in known])
         return stretch
 
 

@@ -45,6 +45,8 @@ class Reader:
         self._schema = schema
         self._answers = Answers(codec)
         self.rows = RowReader(self.fragment, self._answers)
+        # Types that columns got after a version; filled in by whoever needs them first, and the same by all who do.
+        self._types_since: dict[int, FieldTypes] = {}
         self._folds = Folds(fragments.cache, self.fragment, self._merged_block)
 
     def fragment(self, ref: FragmentRef) -> Fragment:
@@ -57,13 +59,17 @@ class Reader:
         return found
 
     def _older_fragment(self, ref: FragmentRef) -> Fragment:
-        types = {
-            str(column.id): column.type
-            for group in self._schema.groups
-            for column in group.columns
-            if column.typed_since > ref.schema_version
-        }
-        return self._fragments.get(ref.file, ref.txn, _tail(ref), FieldTypes(self._schema.typed_since, types))
+        types = self._types_since.get(ref.schema_version)
+        if types is None:
+            types = self._types_since[ref.schema_version] = FieldTypes(
+                {
+                    str(column.id): column.type
+                    for group in self._schema.groups
+                    for column in group.columns
+                    if column.typed_since > ref.schema_version
+                }
+            )
+        return self._fragments.get(ref.file, ref.txn, _tail(ref), types)
 
     def forget(self, files: Collection[str]) -> None:
         """Let go of fragments that were replaced, and of what is cached of them: nothing is pushed out for folds.

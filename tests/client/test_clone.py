@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +201,17 @@ def test_a_clone_of_what_came_past_the_log_is_seen_by_readers_beside_the_writer(
         with ebla.open(tmp_path, read_only=True) as reading:
             assert rows_of(reading.table("clone")) == rows_of(clone)
         assert not db.commit_bulk(written(clone, "job", numbers([9]))).repeated  # the job was the origin's
+
+
+def test_clone_and_origin_may_give_a_column_of_the_files_they_share_different_types(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=AT_ONCE) as db:
+        origin = db.create_table("origin", ebla.Schema(key={"k": "int64"}, columns={"a": "int32"}))
+        origin.put([{"k": k, "a": k} for k in range(3)])
+        clone = db.clone_table("origin", "clone")
+        db.alter_table("origin", change_types={"a": "decimal128(12, 0)"})
+        db.alter_table("clone", change_types={"a": "float64"})
+        for table, kind in ((origin, Decimal), (clone, float), (origin, Decimal)):
+            row = table.get(2)
+            assert row is not None
+            assert (row["a"], type(row["a"])) == (2, kind)
+            assert {type(one["a"]) for one in rows_of(table)} == {kind}

@@ -29,7 +29,7 @@ class World:
         self.ends = np.cumsum([0, *block_rows]).tolist()
         self.decoded: list[tuple[int, int]] = []
         self.cache = BlockCache(cache_bytes)
-        self.stretches = Stretches(FILE, self.cache, block_rows, block_bytes, self._decode, self._of_block)
+        self.stretches = Stretches((FILE,), self.cache, block_rows, block_bytes, self._decode, self._of_block)
 
     def _decode(self, begin: int, end: int) -> pa.RecordBatch:
         self.decoded.append((begin, end))

@@ -101,3 +101,17 @@ def test_a_file_of_a_clone_is_classified_by_all_who_name_it(tmp_path: Path) -> N
         assert classify(both) == classify(both[:1])
         assert list(classify(both).values()) == [1]
         assert classify([]) == {}
+
+
+def test_files_whose_columns_got_wider_types_are_in_memory_like_others(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=STILL) as db:
+        table = db.create_table(
+            "t", ebla.Schema(key={"k": "int64"}, groups=[ebla.Group("hot", columns={"a": "int32"}, in_memory=True)])
+        )
+        table.put([{"k": k, "a": k} for k in range(ROWS)])
+        db.alter_table("t", change_types={"a": "int64"})
+        loaded = classes(db)
+        assert loaded["1"]["entries"] >= 1
+        assert loaded["4"]["entries"] == 0
+        assert table.get(4) == {"k": 4, "a": 4}
+        assert classes(db)["4"]["entries"] == 0
