@@ -28,6 +28,7 @@ from ebla.storage.arrange import Arranged, ArrangedCells, arrange_cells, arrange
 from ebla.storage.memory import combined_values
 from ebla.storage.merge import TXN_MAX, Erasure, Rules, hidden_cells, hide_ranges, kept_versions, set_patterns, setters
 from ebla.storage.order import Indices, Mask
+from ebla.storage.parts import are_apart, join_parts
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Run, value_names
 from ebla.storage.topping import Tops, newest, sets_differ, taken_with_tops
 
@@ -81,6 +82,9 @@ def compact(runs: Sequence[Run], retention: Retention, *, is_cells: bool) -> Com
         identity = cells.identity
     else:
         arranged = arrange_rows(runs)
+        if are_apart(runs, arranged):
+            runs = [Run(join_parts(runs))]
+            arranged = arrange_rows(runs)
         keep, tops = _kept_records(runs, arranged, retention)
         identity = arranged.row_of
     if not keep.any():

@@ -34,14 +34,15 @@ import pyarrow.compute as pc
 
 from ebla.metadata.table_metadata import FragmentRef
 from ebla.schema import GroupSchema
-from ebla.storage.arrange import arrange_rows, changes, end_to_end, erased_mask
+from ebla.storage.arrange import arrange_rows, changes, erased_mask
 from ebla.storage.compact import Compacted, Retention, compact
 from ebla.storage.fragment_format import FragmentInfo
 from ebla.storage.fragment_run import FragmentRun
 from ebla.storage.memory import combined_values
-from ebla.storage.merge import MergedColumns, Rules, merge_columns, set_patterns, setters
-from ebla.storage.order import Indices, Mask
+from ebla.storage.merge import MergedColumns, Rules, merge_columns
+from ebla.storage.parts import join_parts
 from ebla.storage.records import ERASED, FAMILY, NOT_VALUES, ROW, SET, TXN, Run, value_names
+from ebla.storage.topping import count_surplus
 from ebla.tablet.projection import join_rows
 
 __all__ = [
@@ -263,29 +264,8 @@ def may_join(others: Iterable[FragmentRef]) -> bool:
 
 def _joined(parts: Sequence[pa.RecordBatch]) -> Compacted:
     """Make one record of those of one row and one commit, which were in different groups once."""
-    runs = [Run(part) for part in parts]
-    arranged = arrange_rows(runs)
-    order = arranged.order
-    txns = arranged.txns[order]
-    leads = changes(arranged.row_of) | changes(txns)
-    identity: Indices = np.cumsum(leads) - 1
-    count = int(identity[-1]) + 1
-    patterns = set_patterns(runs)
-    columns: dict[str, pa.Array] = {ROW: arranged.rows.take(pa.array(order[leads])), TXN: pa.array(txns[leads])}
-    ids = sorted({int(name) for part in parts for name in value_names(part)})
-    sets = np.zeros((len(ids), count), dtype=np.bool_)
-    for at, column in enumerate(ids):
-        kind = next(part.schema.field(str(column)).type for part in parts if str(column) in part.schema.names)
-        places = np.flatnonzero(setters(runs, patterns, column)[order])
-        first = places[changes(identity[places])] if len(places) else places
-        chosen = np.full(count, -1, dtype=np.int64)
-        chosen[identity[first]] = order[first]
-        sets[at] = chosen >= 0
-        columns[str(column)] = end_to_end(runs, str(column), kind).take(pa.array(chosen, mask=~sets[at]))
-    if not sets.all() or not ids:
-        columns[SET] = _set_texts(sets, ids)
-    records = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    return Compacted(records, count - int(arranged.row_of[-1]) - 1)
+    records = join_parts([Run(part) for part in parts])
+    return Compacted(records, count_surplus(records, is_cells=False))
 
 
 class ScopedOutput:
@@ -318,12 +298,3 @@ def _explicit(records: pa.RecordBatch) -> pa.RecordBatch:
     if SET in names or value_names(records):
         return records
     return records.append_column(SET, pa.array([""] * records.num_rows, pa.string()))
-
-
-def _set_texts(sets: Mask, ids: Sequence[int]) -> pa.Array:
-    """Return `_set` of records of which it is known which columns they set."""
-    if not ids:
-        return pa.array([""] * sets.shape[1], pa.string())
-    kinds, which = np.unique(sets.T, axis=0, return_inverse=True)
-    texts = [None if all(kind) else " ".join(str(i) for i, has in zip(ids, kind, strict=True) if has) for kind in kinds]
-    return pa.array(texts, pa.string()).take(pa.array(which.reshape(-1)))

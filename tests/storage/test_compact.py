@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 
 from ebla.storage.compact import Compacted, Retention, compact
@@ -204,3 +206,23 @@ def test_what_a_range_erasure_hides_is_gone() -> None:
     later = compact([run], replace(kept, horizon=2 << 10), is_cells=False)
     assert later is not None
     assert later.records.num_rows == 3
+
+
+@pytest.mark.parametrize("is_dense", [False, True])
+@pytest.mark.parametrize("versions", [None, 1, 2])
+@pytest.mark.parametrize("horizon", [0, 9 << 10])
+def test_parts_of_one_record_are_made_one_in_whatever_order_they_come(
+    horizon: int, versions: int | None, is_dense: bool
+) -> None:
+    rows, txns = pa.array([b"a", b"b"], pa.binary()), pa.array([5 << 10, 5 << 10])
+    left = pa.record_batch({"_row": rows, "_txn": txns, "1": pa.array([1, 2])})
+    right = pa.record_batch({"_row": rows, "_txn": txns, "2": pa.array(["x", None])})
+    alone = pa.record_batch({"_row": rows, "_txn": txns, "_set": ["", ""]})
+    older = pa.record_batch({"_row": rows, "_txn": pa.array([4 << 10] * 2), "1": pa.array([7, 7]), "_set": ["1", "1"]})
+    for parts in permutations([left, right, alone, older]):
+        kept = Retention(horizon, is_rooted=True, versions_kept=versions, is_dense=is_dense)
+        runs = run_of(compact([Run(part) for part in parts], kept, is_cells=False))
+        seen = merge_columns(runs, {1: pa.int64(), 2: pa.string()}, Rules())
+        assert [seen.columns[i].to_pylist() for i in (1, 2)] == [[1, 2], ["x", None]]
+        identities = list(zip(runs[0].records["_row"].to_pylist(), runs[0].txns().tolist(), strict=True))
+        assert len(set(identities)) == len(identities)

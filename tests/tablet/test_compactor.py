@@ -15,7 +15,8 @@ import ebla
 from ebla.settings import Settings
 from ebla.storage.compact import compact
 from ebla.storage.records import Run
-from ebla.tablet.compaction import choose_all
+from ebla.tablet.compaction import Choice, choose_all
+from ebla.tablet.compactor import Chosen
 from ebla.tablet.merging import merge
 from tests.crash.machine import bounded
 
@@ -436,3 +437,41 @@ def test_a_compaction_does_not_keep_in_memory_what_is_flushed_while_it_goes_on(
         assert held == [False]
         assert table.get(3)["n"] == 9
         assert table.get(1)["n"] == 1
+
+
+def merge_only(db: ebla.Database, table: ebla.Table, group: str, *, with_columns: bool) -> None:
+    """Merge the files of a group that count for columns that came to it, or those of which only rows count."""
+    metadata = table._state.view.metadata
+    (tablet,) = metadata.tablets
+    chosen = next(one for one in metadata.schema.groups if one.name == group)
+    fragments = tablet.group(chosen.id).fragments
+    files = tuple(ref for ref in fragments if ref.columns is not None and bool(ref.columns) == with_columns)
+    compactor = db._store._compactor
+    horizon = compactor.horizon_of(table._state, chosen.id)
+    choice = Choice(files, "depth")
+    assert compactor._carry_out(table._state, Chosen(metadata.schema.version, tablet, chosen, choice, horizon))
+
+
+@pytest.mark.parametrize("rows_first", [False, True])
+@pytest.mark.parametrize("versions", [1, "all"])
+def test_what_one_commit_wrote_to_columns_that_came_together_outlives_merges_of_some_of_it(
+    tmp_path: Path, versions: Any, rows_first: bool
+) -> None:
+    groups = [
+        ebla.Group("left", columns={"n": "int64"}, max_versions=versions),
+        ebla.Group("right", columns={"text": "string"}, max_versions=versions),
+    ]
+    with ebla.open(tmp_path, settings=BY_HAND) as db:
+        table = db.create_table("t", ebla.Schema(key={"k": "int64"}, groups=groups))
+        first = table.put([{"k": k, "n": k, "text": f"text {k}"} for k in range(50)])
+        db.alter_table("t", move={"n": "right", "text": "left"})
+        table.put([{"k": k, "n": -k} for k in range(0, 50, 2)])
+        expected, past = everything(table), everything(table, as_of=first)
+        for group in ("left", "right"):
+            for with_columns in (False, True) if rows_first else (True, False):
+                merge_only(db, table, group, with_columns=with_columns)
+                assert everything(table) == expected
+        table.compact()
+        assert everything(table) == expected
+        assert everything(table, as_of=first) == past
+        assert [tablet["fragments"] for tablet in table.tablets()] == [2]
