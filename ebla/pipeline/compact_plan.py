@@ -93,7 +93,8 @@ def _choose(
     choice: Choice | None
     if only_due:
         purges = group.max_versions is not None
-        choice = choose(state, known.horizon, strategy, purges=purges, is_cells=group.is_cells)
+        columns = group.column_by_id.keys()
+        choice = choose(state, known.horizon, strategy, purges=purges, is_cells=group.is_cells, columns=columns)
     else:
         choice = choose_all(state, known.horizon)
     if choice is None:

@@ -20,6 +20,10 @@ of it is merged, for only then may erasures go.
 **Surplus.** Where a good part of a fragment are versions that were replaced and that nobody can see any more, it is
 rewritten without them, even if it lies alone; in cells groups only together with all that is older.
 
+**Strands.** Columns that came from other groups are kept apart from each other as long as erasures are left that speak
+for some of them only (scopes.py). A merge does not make one run of them, so they do not count as too deep. Once all of
+the erasures may go, everything is merged, for only then do they.
+
 **Small.** Many small fragments side by side do not slow a read down, but every one of them costs an open file: they
 are joined, a file's worth at a time.
 """
@@ -76,15 +80,20 @@ def choose(
     *,
     purges: bool = False,
     is_cells: bool = False,
+    columns: Collection[int] = (),
     busy: Collection[str] = (),
 ) -> Choice | None:
     """Choose what to merge of one group of one tablet, or None if it is in good shape.
 
-    `purges` says that the group keeps only so many versions, `is_cells` which layout it has. Files that are `busy`, as
-    somebody else is merging them, are left alone: what has come since is merged by itself.
+    `purges` says that the group keeps only so many versions, `is_cells` which layout it has, `columns` the ids of its
+    columns. Files that are `busy`, as somebody else is merging them, are left alone: what has come since is merged by
+    itself.
     """
     free = [fragment for fragment in state.fragments if fragment.file not in busy]
-    chosen = _too_deep(free, strategy)
+    if len(free) == len(state.fragments) and _may_be_joined(free, columns, horizon, strategy):
+        return _choice(state, free, "depth", horizon)
+    has_erasures = any(fragment.has_erasures for fragment in state.fragments)
+    chosen = _too_deep(free, strategy, columns if has_erasures else None)
     if chosen:
         return _choice(state, chosen, "depth", horizon)
     if len(free) == len(state.fragments):
@@ -149,18 +158,47 @@ def runs_of(fragments: Sequence[FragmentRef]) -> list[list[FragmentRef]]:
     return runs
 
 
-def _too_deep(fragments: Sequence[FragmentRef], strategy: Strategy) -> list[FragmentRef]:
+def _runs_beside(fragments: Sequence[FragmentRef], columns: Collection[int]) -> int:
+    """Return how many runs a merge may leave beside the one that it is for, where strands have to stay apart."""
+    wanted = frozenset(columns)
+    known = {frozenset(fragment.columns) for fragment in fragments if fragment.columns is not None}
+    scopes = [scope for scope in known if not wanted or not wanted <= scope]
+    if not scopes:
+        return 0
+    strands = {tuple(column in scope for scope in scopes) for column in wanted}
+    return len(strands) + any(scope.isdisjoint(wanted) for scope in scopes)
+
+
+def _may_be_joined(
+    fragments: Sequence[FragmentRef], columns: Collection[int], horizon: int, strategy: Strategy
+) -> bool:
+    """Tell whether strands lie too deep, and a merge of everything is rid of all that keeps them apart."""
+    erasing = [fragment for fragment in fragments if fragment.has_erasures]
+    if not erasing or any(fragment.txn_max > horizon for fragment in erasing):
+        return False
+    return _runs_beside(fragments, columns) > 0 and len(runs_of(fragments)) >= strategy.runs_min
+
+
+def _too_deep(
+    fragments: Sequence[FragmentRef], strategy: Strategy, columns: Collection[int] | None
+) -> list[FragmentRef]:
+    """Return what to merge as it lies too deep; `columns` are given where erasures may keep strands of them apart."""
     runs = sorted(runs_of(fragments), key=_bytes)
-    if len(runs) < strategy.runs_min:
+    beside = 0 if columns is None else _runs_beside(fragments, columns)
+    if len(runs) - beside < strategy.runs_min:
         return []
     count, total = 1, _bytes(runs[0])
     for at, run in enumerate(runs[1:], start=1):
         if _bytes(run) <= strategy.size_ratio * total:
             count = at + 1
         total += _bytes(run)
-    if len(runs) >= strategy.runs_max:
+    if len(runs) - beside >= strategy.runs_max:
         count = max(count, len(runs) - strategy.runs_min + 2)
-    return _overlapping([fragment for run in runs[:count] for fragment in run])
+    chosen = _overlapping([fragment for run in runs[:count] for fragment in run])
+    beside = 0 if columns is None else _runs_beside(chosen, columns)
+    if beside and len(runs_of(chosen)) <= 1 + beside:
+        return []  # or what comes of it would be chosen again, for ever
+    return chosen
 
 
 def _overlapping(fragments: Sequence[FragmentRef]) -> list[FragmentRef]:

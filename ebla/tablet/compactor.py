@@ -192,7 +192,10 @@ class Compactor:
         horizon = self.horizon_of(table, group.id)
         purges = group.max_versions is not None
         busy = self.busy(table.id)
-        choice = choose(state, horizon, self.strategy, purges=purges, is_cells=group.is_cells, busy=busy)
+        columns = group.column_by_id.keys()
+        choice = choose(
+            state, horizon, self.strategy, purges=purges, is_cells=group.is_cells, columns=columns, busy=busy
+        )
         if choice is None or self._is_given_up(tablet, state):
             return False
         try:

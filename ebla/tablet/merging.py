@@ -129,13 +129,14 @@ def merge(
     retention = work.retention(group)
     names = record_names(group)
     mixed = is_mixed(work.fragments, group)
+    scopes = [scope_of(ref, group) for ref in work.fragments] if mixed else []
     records_read = 0
     for window in _windows(reader, share, work.fragments):
         check()
         runs, count = _runs_in(window, work, group, reader, names)
         records_read += count
         if mixed:
-            for scope, part in compact_scoped(runs, group, retention, may_join=work.joins):
+            for scope, part in compact_scoped(runs, group, retention, may_join=work.joins, scopes=scopes):
                 output.write(scope, part)
             continue
         left = compact([one.run for one in runs], retention, is_cells=group.is_cells)

@@ -158,10 +158,13 @@ class _Strand:
     runs: tuple[Run, ...]
 
 
-def _strands(sources: Sequence[Scoped], columns: Iterable[int]) -> list[_Strand]:
-    """Divide the columns of a group. If some sources speak for none of them, there is a strand of rows alone."""
+def _strands(sources: Sequence[Scoped], columns: Iterable[int], scopes: Iterable[Scope] = ()) -> list[_Strand]:
+    """Divide the columns of a group. If some sources speak for none of them, there is a strand of rows alone.
+
+    `scopes` are others that tell columns apart.
+    """
     columns = tuple(columns)
-    scopes = list(dict.fromkeys(one.scope for one in sources))
+    scopes = list(dict.fromkeys([*scopes, *(one.scope for one in sources)]))
     divided: dict[tuple[bool, ...], list[int]] = {}
     for column in columns:
         divided.setdefault(tuple(scope.has(column) for scope in scopes), []).append(column)
@@ -239,14 +242,15 @@ def merge_scoped(
 
 
 def compact_scoped(
-    sources: Sequence[Scoped], group: GroupSchema, retention: Retention, *, may_join: bool
+    sources: Sequence[Scoped], group: GroupSchema, retention: Retention, *, may_join: bool, scopes: Iterable[Scope] = ()
 ) -> list[tuple[Scope, Compacted]]:
     """Return what is left of runs that do not all speak for the same columns: in one, or a part for each strand.
 
-    They may be joined if no erasure is anywhere that speaks for some strands only.
+    They may be joined if no erasure is anywhere that speaks for some strands only. `scopes` are those of all that is
+    merged: strands are the same in every stretch of it, or they would lie on each other in more files than there are.
     """
     left: list[tuple[Scope, Compacted]] = []
-    for strand in _strands(sources, group.column_by_id):
+    for strand in _strands(sources, group.column_by_id, scopes):
         part = compact(strand.runs, retention, is_cells=False)
         if part is not None:
             left.append((Scope(frozenset(strand.columns)), part))

@@ -475,3 +475,42 @@ def test_what_one_commit_wrote_to_columns_that_came_together_outlives_merges_of_
         assert everything(table) == expected
         assert everything(table, as_of=first) == past
         assert [tablet["fragments"] for tablet in table.tablets()] == [2]
+
+
+def gathered(db: ebla.Database) -> ebla.Table:
+    """Return a table in one group of which columns of six have come together, with an erasure."""
+    groups = [ebla.Group(f"g{n}", columns={f"c{n}": "int64"}) for n in range(6)]
+    table = db.create_table("t", ebla.Schema(key={"k": "int64"}, groups=groups))
+    table.put([{"k": k, **{f"c{n}": k + n for n in range(6)}} for k in range(50)])
+    table.erase(7)
+    db.alter_table("t", move={f"c{n}": "g0" for n in range(1, 6)}, drop_groups=[f"g{n}" for n in range(1, 6)])
+    return table
+
+
+def test_columns_of_many_groups_that_an_erasure_keeps_apart_are_not_merged_again_and_again(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=BY_HAND) as db:
+        table = gathered(db)
+        compactor = db._store._compactor
+        assert not compactor.compact_next()  # each of its files would become one again
+        for n in range(30):
+            table.put([{"k": k, "c1": n} for k in range(0, 50, 7)])
+            table.erase(8)
+            table.flush()
+            before = fragments(table)
+            while compactor.compact_next():
+                assert fragments(table) < before
+                before = fragments(table)
+            assert fragments(table) < 6 + db._store.settings.compact_runs_max
+        assert {row["k"]: row["c1"] for row in everything(table)} == {
+            k: 29 if k % 7 == 0 else k + 1 for k in range(50) if k != 8 and k != 7
+        } | {7: 29}
+
+
+def test_columns_of_many_groups_become_one_file_once_history_has_passed_their_erasures(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        table = gathered(db)
+        expected = everything(table)
+        assert db._store._compactor.compact_next()
+        assert fragments(table) == 1
+        assert everything(table) == expected
+        assert not db._store._compactor.compact_next()
