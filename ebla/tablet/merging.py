@@ -179,6 +179,9 @@ def replacement(
 ) -> ReplaceFragments:
     """Return the change of METADATA that a merge comes to, once all of it is written."""
     left_out = sum(ref.rows for ref in added) < records_read or bool(work.dropped)
+    if any(ref.columns is not None and ref.txn_min <= work.horizon for ref in work.fragments):
+        # What is merged in strands is divided, and so more records may come of it though values were left out.
+        left_out = True
     return ReplaceFragments(tablet, group, work.fragments, added, work.dropped, work.horizon if left_out else 0)
 
 
