@@ -266,8 +266,9 @@ class _Change:
     def add_families(self, given: Mapping[str, Sequence[str]] | Sequence[str]) -> None:
         by_group = given if isinstance(given, Mapping) else {self._only(is_cells=True).name: given} if given else {}
         for group_name, names in by_group.items():
-            if isinstance(names, str):
-                raise SchemaError(f"add_families lists names, such as {{{group_name!r}: [{names!r}]}}")
+            if isinstance(names, str) or not isinstance(names, Iterable):
+                given_name = names if isinstance(names, str) else "family"
+                raise SchemaError(f"add_families lists names, such as {{{group_name!r}: [{given_name!r}]}}")
             for name in names:
                 group = self._group(group_name)
                 if not group.is_cells:

@@ -87,6 +87,8 @@ def test_a_dropped_family_is_remembered_with_the_txn_up_to_which_it_is_gone() ->
         ({"rename": {"*": "z"}}, UnknownColumn, "to rename"),
         ({"add_families": {"p": ["*"]}}, SchemaError, "at most one group"),
         ({"add_families": ["h"]}, SchemaError, "say which is meant"),
+        ({"add_families": {"p": None}}, SchemaError, "lists names"),
+        ({"add_families": {"p": "h"}}, SchemaError, "lists names"),
         ({"move": {"a": "p"}}, SchemaError, "holds families"),
         ({"move": {"f": "x"}}, SchemaError, "holds columns"),
         ({"add_columns": {"x": {"f": "int32"}}}, SchemaError, "stands both"),
