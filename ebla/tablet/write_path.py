@@ -364,7 +364,10 @@ class WritePath:
             except Exception as error:  # repeating it does no harm, even if it was done
                 failure = error
                 continue
-            self._tables.use_metadata(table, metadata, self._server)
+            with self._lock:
+                table.use_metadata(metadata, self._server)
+            # No event is delivered here: a listener may commit, and what that depends on is saved by this thread. Who
+            # changed fragments or ranges delivers it.
             self._sequencer.resolve_future_dependencies(txn, 1)
             return
         # The commit is in the log, and shown: whoever waits for it must not take it for one that never was.

@@ -224,3 +224,24 @@ def test_a_store_tells_of_flushes_compactions_splits_joins_and_drops_with_no_loc
         bounded(lambda: db.drop_table("t"))
         assert kinds() == ["Unloaded"]
         store.events.remove(heard)
+
+
+def test_a_listener_may_write_whoever_delivers_the_event(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=Settings(background_compaction=False)) as db:
+        table, fresh, other = (db.create_table(name, SCHEMA) for name in ("t", "fresh", "other"))
+        table.put([{"k": f"{n:03}", "n": n} for n in range(100)])
+        heard = Heard(lambda event: None if isinstance(event, FragmentsChanged) else _write(other))
+        db._store.events.add(heard)
+
+        def split_and_write() -> None:
+            with db._store.events.held():  # so that another thread may come to deliver what happens here
+                table.split("050")
+                fresh.put({"k": "000", "n": 1})  # the first write to a tablet: METADATA is saved, on another thread
+
+        bounded(split_and_write)
+        assert other.get("told") is not None
+        db._store.events.remove(heard)
+
+
+def _write(table: ebla.Table) -> None:
+    table.put({"k": "told", "n": 1})
