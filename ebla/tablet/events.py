@@ -103,8 +103,9 @@ def _fragment_events(table: str, before: TabletMetadata, after: TabletMetadata) 
         yield FragmentsChanged(table, before.id, group, removed, tuple(ref for ref in new if ref not in known))
 
 
-class _Held(threading.local):
-    count = 0
+class _Thread(threading.local):
+    held = 0
+    delivering = 0
 
 
 class Events:
@@ -118,8 +119,8 @@ class Events:
         self._is_delivering = False
         # Who is to be added or removed. Anybody adds to it, without the lock.
         self._later: deque[tuple[bool, TabletListener, str | None]] = deque()
-        # Of each thread.
-        self._held = _Held()
+        # Of each thread: how many blocks hold events back, and how many of its callers deliver some.
+        self._own = _Thread()
 
     # --- listeners ---
 
@@ -176,7 +177,7 @@ class Events:
 
         If another thread, or a callback further up on this one, is delivering already, that one goes on with it.
         """
-        if not self._queue or self._held.count:
+        if not self._queue or self._own.held:
             return
         while True:
             with self._lock:
@@ -193,14 +194,19 @@ class Events:
                     self._is_delivering = False
                     self._settle()
 
+    @property
+    def is_callback(self) -> bool:
+        """Whether this thread delivers an event further up: it may be the one that others wait for."""
+        return self._own.delivering > 0
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Deliver nothing on this thread within the block, for it holds locks; do it at the end."""
-        self._held.count += 1
+        self._own.held += 1
         try:
             yield
         finally:
-            self._held.count -= 1
+            self._own.held -= 1
             self.deliver()
 
     def _dispatch(self, event: Event) -> None:
@@ -209,14 +215,22 @@ class Events:
             self._settle()  # what a callback of the event before has asked for
             self._is_delivering = True
             heard = [*self._listeners.get(event.tablet, ()), *self._listeners.get(None, ())]
-        for listener in {id(one): one for one in heard}.values():
-            try:
-                match event:
-                    case FragmentsChanged():
-                        listener.on_fragments_changed(event)
-                    case RangeChanged():
-                        listener.on_range_changed(event)
-                    case Unloaded():
-                        listener.on_unloaded(event)
-            except Exception:
-                _log.exception("a listener failed on %s", event)
+        self._own.delivering += 1
+        try:
+            for listener in {id(one): one for one in heard}.values():
+                _tell(listener, event)
+        finally:
+            self._own.delivering -= 1
+
+
+def _tell(listener: TabletListener, event: Event) -> None:
+    try:
+        match event:
+            case FragmentsChanged():
+                listener.on_fragments_changed(event)
+            case RangeChanged():
+                listener.on_range_changed(event)
+            case Unloaded():
+                listener.on_unloaded(event)
+    except Exception:
+        _log.exception("a listener failed on %s", event)

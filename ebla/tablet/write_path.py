@@ -281,8 +281,11 @@ class WritePath:
             self._flusher.wake()
 
     def _throttle(self, log: CommitLog) -> None:
-        """Wait while too much is queued for the log, or in memory."""
-        if self._has_room(log):
+        """Wait while too much is queued for the log, or in memory.
+
+        A callback of an event does not: it may run on the thread that flushes, or that writes the log.
+        """
+        if self._has_room(log) or self._tables.events.is_callback:
             return
         with self._lock:
             self._throttled += 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import ebla
 from ebla.metadata.table_metadata import FragmentRef, GroupState, TableMetadata, initial_metadata
 from ebla.ranges import KeyRange
-from ebla.settings import Settings
+from ebla.settings import KIB, Settings
 from ebla.tablet.events import (
     Event,
     Events,
@@ -19,9 +19,10 @@ from ebla.tablet.events import (
     Unloaded,
     events_between,
 )
-from tests.crash.machine import bounded
+from tests.crash.machine import BOUND_SECONDS, bounded
 
 SCHEMA = ebla.Schema(key={"k": "string"}, columns={"n": "int64"})
+TEXTS = ebla.Schema(key={"k": "string"}, columns={"s": "string"})
 NUMBERED = SCHEMA.number()
 (GROUP,) = NUMBERED.group_by_id
 
@@ -245,3 +246,23 @@ def test_a_listener_may_write_whoever_delivers_the_event(tmp_path: Path) -> None
 
 def _write(table: ebla.Table) -> None:
     table.put({"k": "told", "n": 1})
+
+
+def test_a_listener_may_write_more_than_memory_takes(tmp_path: Path) -> None:
+    settings = Settings(background_compaction=False, flush_bytes=16 * KIB, memory_bytes_max=32 * KIB)
+    with ebla.open(tmp_path, settings=settings) as db:
+        table, other = db.create_table("t", TEXTS), db.create_table("other", TEXTS)
+        written = threading.Event()
+
+        def write_much(event: Event) -> None:
+            if event.table == table._state.id and not written.is_set():
+                for n in range(4):
+                    other.put({"k": str(n), "s": "x" * 16 * KIB})
+                written.set()
+
+        heard = Heard(write_much)
+        db._store.events.add(heard)
+        table.put({"k": "1", "s": "x" * 24 * KIB})  # flushed in the background, by the thread that makes room
+        assert bounded(lambda: written.wait(BOUND_SECONDS)), "the listener waits for the thread that it is told by"
+        assert other.scan().count() == 4
+        db._store.events.remove(heard)
