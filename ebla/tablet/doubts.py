@@ -84,7 +84,7 @@ class Doubts:
         """Find out about the table of that name, or about all, and act accordingly; `Unavailable` if that fails."""
         if not self._in_doubt:
             return
-        with self._lock:
+        with self._tables.events.held(), self._lock:
             for table_id, known_as in list(self._in_doubt.items()):
                 if name is None or name == known_as:
                     self._settle(known_as, table_id)

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import ebla
 from ebla.metadata.table_metadata import FragmentRef, GroupState, TableMetadata, initial_metadata
 from ebla.ranges import KeyRange
@@ -265,4 +267,24 @@ def test_a_listener_may_write_more_than_memory_takes(tmp_path: Path) -> None:
         table.put({"k": "1", "s": "x" * 24 * KIB})  # flushed in the background, by the thread that makes room
         assert bounded(lambda: written.wait(BOUND_SECONDS)), "the listener waits for the thread that it is told by"
         assert other.scan().count() == 4
+        db._store.events.remove(heard)
+
+
+def test_a_listener_may_ask_for_tables_when_a_doubt_is_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ebla.open(tmp_path, settings=Settings(background_compaction=False)) as db:
+        db.create_table("t", SCHEMA)
+        drop = db._store.metadata.drop_table
+
+        def lost_reply(name: str) -> None:
+            drop(name)
+            raise ebla.OutcomeUnknown("no answer")
+
+        monkeypatch.setattr(db._store.metadata, "drop_table", lost_reply)
+        with pytest.raises(ebla.OutcomeUnknown):
+            db.drop_table("t")
+        seen: list[list[str]] = []
+        heard = Heard(lambda event: seen.append(db.tables()))
+        db._store.events.add(heard)
+        assert bounded(db.tables) == []
+        assert seen == [[]]
         db._store.events.remove(heard)
