@@ -215,7 +215,11 @@ class Compactor:
     def horizon_of(self, table: TableState, group: int) -> int:
         """Return the horizon of a group; whoever begins to hold a snapshot from now on sees that it has come so far."""
         self.horizon_max = max(self.horizon_max, self._horizon(table, group))
-        return self._horizon(table, group)
+        return self._told(self._horizon(table, group))
+
+    def _told(self, horizon: int) -> int:
+        """Return a horizon as far as those can know of it who begin to hold a snapshot: it may have moved on since."""
+        return min(horizon, self.horizon_max)
 
     def agreed_horizon(self, table: TableState, group: int) -> int:
         """Return the horizon of a group once it is on record: whoever holds a txn by name looks there afterwards."""

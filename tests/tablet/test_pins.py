@@ -14,6 +14,7 @@ from ebla.settings import Settings
 from ebla.tablet import pins as module
 from ebla.tablet.horizon import Horizon
 from ebla.tablet.pins import Pins
+from ebla.tablet.table_state import TableState
 
 NO_HISTORY = Settings(background_compaction=False, history_seconds=0.0)
 COUNTS = ebla.Schema(key={"word": "string"}, groups=[ebla.Group("g", columns={"n": "int64"}, max_versions=1)])
@@ -188,3 +189,32 @@ def test_a_compaction_stops_at_a_pin_that_came_after_it_was_chosen(
         assert before <= txn < Horizon(elsewhere).read()
         assert [row["n"] for row in table.scan(as_of=txn)] == [1, 1]
         assert db.stats()["garbage"]["held"]["snapshots"]["job"]["reader"] == "a scan"
+
+
+def test_a_compaction_goes_no_further_than_it_has_told_those_who_take_snapshots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        table, other = counts(db), db.create_table("other", COUNTS)
+        change(table)
+        table.put({"word": "a", "n": 4})
+        store = db._store
+        horizon, hold = store._compactor._horizon, store.pins.hold
+
+        def held_late(txn: int) -> None:
+            """Commit and compact between the choice of a snapshot and its registration."""
+            monkeypatch.setattr(store.pins, "hold", hold)
+
+            def looked_before_the_commit(state: TableState, group: int) -> int:
+                monkeypatch.setattr(store._compactor, "_horizon", horizon)
+                first = horizon(state, group)
+                other.put({"word": "x", "n": 1})
+                return first
+
+            monkeypatch.setattr(store._compactor, "_horizon", looked_before_the_commit)
+            table.compact()
+            hold(txn)
+
+        monkeypatch.setattr(store.pins, "hold", held_late)
+        with db.snapshot() as snapshot:
+            assert [row["n"] for row in snapshot.table("counts").scan()] == [4]
