@@ -6,7 +6,7 @@ While every tablet is active the door is open, and asking costs a look at one fl
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
 from ebla.errors import TableUnloaded
@@ -45,16 +45,19 @@ class Door:
             return TableStage.UNKNOWN
         return TableStage.SCHEMA_LOADING if self._rest is TabletState.CONFIG_LOADING else TableStage.ACTIVE
 
-    def move(self, tablets: Iterable[str], event: LifeEvent) -> list[Action]:
-        """Tell tablets of an event; return what has to be done, each once."""
-        actions: dict[Action, None] = {}
+    def move(
+        self, tablets: Iterable[str], event: LifeEvent, only_in: Collection[TabletState] | None = None
+    ) -> list[str]:
+        """Tell tablets of an event, or those of them that are in some states at this moment; return which."""
+        moved = []
         with self._changed:
             for tablet in tablets:
-                done = step(self.state_of(tablet), event)
-                actions.update(dict.fromkeys(done.actions))
-                self._set(tablet, done.state)
+                state = self.state_of(tablet)
+                if only_in is None or state in only_in:
+                    self._set(tablet, step(state, event).state)
+                    moved.append(tablet)
             self._settle()
-        return list(actions)
+        return moved
 
     def move_all(self, event: LifeEvent, reason: str | None = None) -> list[Action]:
         """Tell all tablets of an event. `reason` is what those hear who are not let in from now on."""

@@ -14,7 +14,7 @@ table takes no change until it is repaired.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ebla.clock import Clock
 from ebla.errors import Corruption, EblaError, MissingFile, OutcomeUnknown, RequestError, TableUnloaded, Unavailable
@@ -178,14 +178,22 @@ class Loader(TabletListener):
                 idle.append((tablet.id, files))
             else:
                 kept |= files
-        if not idle:
+        # Some may have been unloaded, split or joined since they were looked at.
+        moved = table.door.move([tablet for tablet, _ in idle], LifeEvent.IDLE, (TabletState.ACTIVE,))
+        there = table.view.metadata
+        self._retire(table, [tablet for tablet in moved if there.by_id(tablet) is None])
+        if not moved:
             return 0
-        table.door.move([tablet for tablet, _ in idle], LifeEvent.IDLE)
         # What belongs in memory stays there, read or not.
         self._let_go({file for _, files in idle for file in files if not self._cache.is_kept(file)} - kept)
-        if len(idle) == len(table.view.metadata.tablets) and table.memory_bytes:
+        if len(moved) == len(there.tablets) and table.memory_bytes:
             self._flusher.flush_table(table)
-        return len(idle)
+        return len(moved)
+
+    def _retire(self, table: TableState, tablets: Iterable[str]) -> None:
+        """Forget the states of tablets that were split or joined; those of an unloaded table have none."""
+        served = (TabletState.FRAGMENTS_LOADING, TabletState.ACTIVE, TabletState.READ_ONLY)
+        table.door.move(tablets, LifeEvent.RETIRED, served)
 
     def _let_go(self, files: Collection[str]) -> None:
         self._fragments.forget(files)
@@ -282,12 +290,8 @@ class Loader(TabletListener):
     def on_range_changed(self, event: RangeChanged) -> None:
         """Forget the state of a tablet that was split or joined."""
         table = self._tables.find(event.table)
-        if table is not None and table.door.state_of(event.tablet) in (
-            TabletState.FRAGMENTS_LOADING,
-            TabletState.ACTIVE,
-            TabletState.READ_ONLY,
-        ):
-            table.door.move([event.tablet], LifeEvent.RETIRED)
+        if table is not None:
+            self._retire(table, [event.tablet])
 
 
 def _refusal(metadata: TableMetadata, findings: Sequence[Finding]) -> EblaError:

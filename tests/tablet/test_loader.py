@@ -17,6 +17,7 @@ from ebla.metadata.recutting import BeginSplit
 from ebla.metadata.requirements import RequirementFailed
 from ebla.metadata.serving import LoadTablets, UnloadTablets
 from ebla.settings import Settings
+from ebla.tablet.life import TabletState
 from tests.crash.machine import bounded
 
 BY_HAND = Settings(background_compaction=False, tablet_idle_seconds=0.001)
@@ -117,6 +118,35 @@ def test_idle_tablets_let_go_of_footers_and_blocks(db: ebla.Database) -> None:
     assert sweep() == 1
     assert (len(store.fragments._open), store.cache.stats()["entries"]) == (0, 0)
     assert list(table.scan()) == expected
+
+
+@pytest.mark.parametrize("what", ["split", "unload"])
+def test_tablets_that_are_cut_or_unloaded_while_idle_ones_are_looked_for_keep_no_other_state(
+    db: ebla.Database, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    table, store = db.table("t"), db._store
+    expected = list(table.scan())
+    store.fragments.take_used()
+    door = table._state.door
+    look = door.state_of
+
+    def and_then(tablet: str) -> TabletState:
+        state = look(tablet)
+        monkeypatch.setattr(door, "state_of", look)
+        if what == "split":
+            table.split("0020")
+        else:
+            db.unload_table("t")
+        return state
+
+    monkeypatch.setattr(door, "state_of", and_then)
+    store._loader._swept_at -= 1
+    store._loader.drop_idle()
+    if what == "unload":
+        assert set(lives(table)) == {"unknown"}
+        db.load_table("t")
+    assert list(table.scan()) == expected
+    assert door.is_open, "a tablet that is gone has a state"
 
 
 def test_a_table_that_nobody_reads_is_flushed(db: ebla.Database) -> None:
