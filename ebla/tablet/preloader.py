@@ -5,7 +5,7 @@
 
 A store that has no in-memory group has no such worker. It looks once a second whether METADATA of any table is another,
 as after a load, a flush, a compaction or a change of the schema. A file that cannot be read is left out: whoever needs
-it is told why.
+it is told why. Of a table that is taken offline nothing is kept; what it shared with a clone is loaded again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from ebla.errors import EblaError
 from ebla.metadata.table_metadata import FragmentRef, TableMetadata
 from ebla.storage.cache import BlockCache, class_of
+from ebla.tablet.events import TabletListener, Unloaded
+from ebla.tablet.loader import is_unloaded
 from ebla.tablet.table_state import TableState
 from ebla.tablet.worker import Worker
 
@@ -40,7 +42,7 @@ def classify(tables: Sequence[TableMetadata]) -> dict[str, int]:
     return {file: class_of(list(known.values())) for file, known in groups.items() if any(known.values())}
 
 
-class Preloader:
+class Preloader(TabletListener):
     """Keeps the cache's classes up to date, and fills it. Safe to use from several threads."""
 
     def __init__(self, tables: Callable[[], list[TableState]], cache: BlockCache) -> None:
@@ -49,7 +51,11 @@ class Preloader:
         self._cache = cache
         self._lock = threading.Lock()
         self._worker = Worker("ebla-preload", lambda is_idle: self.round(), self._failed, doing="preloading")
+        self._starting = threading.Lock()
+        # Guarded by _starting.
         self._is_started = False
+        # Set by whoever hears of it: blocks of files that were loaded may have gone.
+        self._is_stale = False
         # Guarded by _lock.
         self._seen: list[tuple[str, str]] = []
         self._loaded: set[str] = set()
@@ -60,11 +66,16 @@ class Preloader:
 
     def start(self, table: TableState) -> None:
         """Begin to work in the background, if the table has a group for it."""
-        if not self._is_started and any(group.in_memory for group in table.view.schema.groups):
-            self._is_started = True
-            self._worker.start()
-        if self._is_started:
-            self._worker.wake()
+        with self._starting:
+            if not self._is_started and any(group.in_memory for group in table.view.schema.groups):
+                self._is_started = True
+                self._worker.start()
+            if self._is_started:
+                self._worker.wake()
+
+    def on_unloaded(self, event: Unloaded) -> None:
+        """Note that files were let go of, which others may have in common with that table."""
+        self._is_stale = True
 
     def stop(self) -> None:
         """Stop working. Idempotent."""
@@ -84,8 +95,12 @@ class Preloader:
         with self._lock:
             tables = self._tables()
             seen = [(table.id, table.view.metadata.txnid) for table in tables]
-            if seen == self._seen:
+            if self._is_stale:
+                self._is_stale = False
+                self._loaded.clear()
+            elif seen == self._seen:
                 return
+            tables = [table for table in tables if not is_unloaded(table.view.metadata)]
             classes = classify([table.view.metadata for table in tables])
             self._cache.set_classes(classes)
             self._loaded &= classes.keys()
@@ -112,6 +127,8 @@ class Preloader:
             for number in range(len(fragment.block_rows)):
                 if self._worker.is_stopping:
                     return False
+                if fragment.cached_block(number) is not None:
+                    continue
                 # Blocks of a file are about as large as each other.
                 if not self._cache.has_room(ref.file, size_bytes):
                     self.is_full = True

@@ -116,6 +116,7 @@ class TabletStore:
         self._tables = OpenTables()
         self.events = self._tables.events
         self.preloader = Preloader(self._tables.all, cache)
+        self.events.add(self.preloader)
         self.scanners = Scanners(clock, settings.scanners_max, settings.scanner_expiry_seconds)
         self._doubts = Doubts(self._tables, metadata, self.add_table)
         self._commit_lock = self._tables.lock
@@ -283,6 +284,7 @@ class TabletStore:
         table = self.table(name)
         table.check_whole()
         self._alterer.alter(table, request)
+        self.preloader.start(table)
         return table
 
     def table(self, name: str) -> TableState:

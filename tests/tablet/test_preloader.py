@@ -9,6 +9,7 @@ import ebla
 from ebla.settings import KIB, Settings
 from ebla.storage.fragment_reader import Fragment
 from ebla.tablet.preloader import classify
+from tests.crash.machine import bounded
 
 STILL = Settings(background_compaction=False, history_seconds=0.0)
 SCHEMA = ebla.Schema(
@@ -115,3 +116,42 @@ def test_files_whose_columns_got_wider_types_are_in_memory_like_others(tmp_path:
         assert loaded["4"]["entries"] == 0
         assert table.get(4) == {"k": 4, "a": 4}
         assert classes(db)["4"]["entries"] == 0
+
+
+def test_a_group_that_is_altered_to_be_in_memory_is_loaded_by_itself(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=STILL) as db:
+        table = db.create_table("t", ebla.Schema(key={"k": "int64"}, columns={"a": "int64"}))
+        table.put([{"k": k, "a": k} for k in range(ROWS)])
+        table.flush()
+        db.alter_table("t", change_groups={table.schema.groups[0].name: {"in_memory": True}})
+
+        def wait() -> None:
+            while not db.stats()["block_cache"]["preloaded"]["blocks"]:
+                db._store.preloader._worker.wake()
+
+        bounded(wait)
+
+
+def test_a_table_that_is_taken_offline_is_not_in_memory_and_comes_back_into_it(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=STILL) as db:
+        filled(db)
+        before = classes(db)["1"]["entries"]
+        db.unload_table("t")
+        assert classes(db)["1"] == classes(db)["1"] | {"files": 0, "entries": 0}
+        db.load_table("t")
+        assert classes(db)["1"]["entries"] == before
+        db.unload_table("t")
+        db.load_table("t")
+        assert classes(db)["1"]["entries"] == before, "it came back before anybody looked"
+        db.unload_table("t")
+    with ebla.open(tmp_path, settings=STILL) as db:
+        assert classes(db)["1"]["files"] == 0
+
+
+def test_a_clone_that_is_taken_offline_leaves_its_origin_in_memory(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=STILL) as db:
+        filled(db)
+        before = classes(db)["1"]["entries"]
+        db.clone_table("t", "clone")
+        db.unload_table("clone")
+        assert classes(db)["1"]["entries"] == before
