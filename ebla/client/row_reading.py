@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +13,7 @@ import pyarrow.compute as pc
 
 from ebla.client.row import Row
 from ebla.client.scan import beyond_python
+from ebla.errors import HistoryGone
 from ebla.ranges import KeyRange, successor
 from ebla.storage.order import is_strictly_sorted, sort_rows
 from ebla.tablet.answers import ReadPoint
@@ -22,11 +25,15 @@ from ebla.tablet.table_state import TableState
 from ebla.tablet.view import TableView
 from ebla.tablet.write_path import schema_changed
 
-__all__ = ["RowReading", "one_array", "sorted_distinct"]
+__all__ = ["RowReading", "at_newest", "one_array", "sorted_distinct"]
 
 FOUND = "_found"
 # From so many keys on, it is worth a look whether they stand one after the other in a file.
 NEIGHBOURS_MIN = 32
+# A read of the newest commit is begun anew so many times if history ends before it has come to the rows.
+NEWEST_ATTEMPTS_MAX = 100
+
+_Answer = TypeVar("_Answer")
 
 # Of bits and not by pa.repeat, with which pyarrow imports pandas where that is installed.
 _ALL_FOUND = pa.Array.from_buffers(pa.bool_(), 4096, [None, pa.py_buffer(bytes([255]) * 512)])
@@ -134,6 +141,19 @@ class RowReading:
             self._store.admit(self._state, KeyRange(rows[0].as_py(), successor(rows[-1].as_py())))
         batches = view.parts.reader.rows.read_many(view, rows, ReadPoint(txn, projection))
         return pa.Table.from_batches(batches, projection.arrow_schema)
+
+
+def at_newest(choose: Callable[[], int], read: Callable[[int], _Answer]) -> tuple[int, _Answer]:
+    """Read at the txn that `choose` returns, the newest; return it and what was read.
+
+    Where no history is kept, it may end between the two, with commits that came meanwhile: then there is a newer one.
+    """
+    for _ in range(NEWEST_ATTEMPTS_MAX):
+        txn = choose()
+        with contextlib.suppress(HistoryGone):
+            return txn, read(txn)
+    txn = choose()
+    return txn, read(txn)
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:

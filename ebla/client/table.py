@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +15,12 @@ import pyarrow.compute as pc
 
 from ebla.client.moments import AsOf, txn_in
 from ebla.client.row import Row
-from ebla.client.row_reading import RowReading
+from ebla.client.row_reading import RowReading, at_newest
 from ebla.client.scan import Position, Scan
 from ebla.client.sums import appended, count_of, incremented
 from ebla.client.table_description import describe_table, describe_tablets
 from ebla.client.writing import Writing
-from ebla.errors import CannotJoin, ReadOnly, RequestError, UnknownTable
+from ebla.errors import CannotJoin, HistoryGone, ReadOnly, RequestError, UnknownTable
 from ebla.ranges import ALL, KeyRange, successor
 from ebla.schema import TableSchema
 from ebla.tablet.scanner import Scanner, ScanRequest
@@ -29,6 +30,8 @@ from ebla.tablet.write_path import Wait
 
 # More rows than any table has.
 ROWS_MAX = (1 << 63) - 1
+
+_Answer = TypeVar("_Answer")
 
 
 class Table:
@@ -181,8 +184,9 @@ class Table:
                 row.txn = txn
                 return row
             self._check_served()
-            return self._reading.newest(encoded, txn)
-        return self._reading.one(encoded, columns, self._txn(as_of, read_uncommitted))
+            with contextlib.suppress(HistoryGone):  # then it has ended since the txn was looked up
+                return self._reading.newest(encoded, txn)
+        return self._read(as_of, read_uncommitted, lambda txn: self._reading.one(encoded, columns, txn))
 
     def get_many(self, keys: Any, columns: Sequence[str] | None = None, *, as_of: AsOf | None = None) -> pa.Table:
         """Return rows in the order asked, one for each key, with a column ``_found``; a missing row is all null.
@@ -191,7 +195,7 @@ class Table:
         if one of the groups that these columns are in has it.
         """
         asked = self._state.codec.encode_many(keys)
-        return self._reading.asked(asked, columns, self._txn(as_of, False))
+        return self._read(as_of, False, lambda txn: self._reading.asked(asked, columns, txn))
 
     def scan(
         self,
@@ -268,6 +272,11 @@ class Table:
         self._check_served()
         at = txn_in(self._store.pins, as_of) if as_of is not None else self._as_of
         return self._store.read_txn(at, uncommitted=uncommitted, at_once=self._state.view.parts.expires)
+
+    def _read(self, as_of: AsOf | None, uncommitted: bool, read: Callable[[int], _Answer]) -> _Answer:
+        if as_of is not None or self._as_of is not None:
+            return read(self._txn(as_of, uncommitted))
+        return at_newest(lambda: self._txn(None, uncommitted), read)[1]
 
     def _check_served(self) -> None:
         if self._store.is_closed:

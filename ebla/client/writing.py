@@ -15,7 +15,7 @@ import pyarrow as pa
 from ebla.batch import PutBatch
 from ebla.client.replacing import last_of_each_key
 from ebla.client.row import Row
-from ebla.client.row_reading import RowReading, one_array, sorted_distinct
+from ebla.client.row_reading import RowReading, at_newest, one_array, sorted_distinct
 from ebla.client.rows import to_cells_batch, to_put_batch
 from ebla.clock import microseconds_of
 from ebla.errors import Conflict, EblaError, RequestError, SchemaChanged
@@ -109,8 +109,7 @@ class Writing:
         return attempt()
 
     def _put_absent(self, mutation: Mutation | RowMutation, since: int | None, wait: Wait) -> int | None:
-        read_at = self._read_txn()
-        found = self._reading.many(mutation.rows, [], read_at)
+        read_at, found = at_newest(self._read_txn, lambda txn: self._reading.many(mutation.rows, [], txn))
         if found.num_rows:
             shown = _shown([found.column(name)[0] for name in self._state.view.schema.key_names])
             raise Conflict(f"row {shown} of {self._state.name!r} exists already, and if_absent was asked for")
@@ -148,19 +147,24 @@ class Writing:
 
     def _erase_columns(self, parts: SchemaParts, rows: pa.Array, targets: Sequence[Target], wait: Wait) -> int | None:
         """Set typed columns to null, but only of rows that their group shows: erasing must not make rows."""
-        read_at = self._read_txn()
-        erased = [parts.admission.erase(rows, [t for t in targets if t.column is None])]
-        for group in {target.group.id: target.group for target in targets if target.column is not None}.values():
-            own = [target for target in targets if target.group.id == group.id]
-            names = [target.column.name for target in own if target.column is not None]
-            shown = self._reading.many(sorted_distinct(rows), names, read_at, parts.version)
-            if shown.num_rows:
-                present = parts.codec.encode_arrays([one_array(shown.column(name)) for name in parts.schema.key_names])
-                erased.append(parts.admission.erase(present, own))
+        read_at, erased = at_newest(self._read_txn, lambda txn: self._shown_of(parts, rows, targets, txn))
+        erased.append(parts.admission.erase(rows, [t for t in targets if t.column is None]))
         groups = {group: records for part in erased for group, records in part.groups.items()}
         touched = [part.rows for part in erased if part.groups] or [rows.slice(0, 0)]
         mutation = Mutation(sorted_distinct(pa.concat_arrays(touched)), groups, schema_version=parts.version)
         return self._try_apply(mutation, read_at, wait)
+
+    def _shown_of(self, parts: SchemaParts, rows: pa.Array, targets: Sequence[Target], txn: int) -> list[Mutation]:
+        """Return erasures of typed columns, group by group, of the rows that the group shows at a txn."""
+        erased = []
+        for group in {target.group.id: target.group for target in targets if target.column is not None}.values():
+            own = [target for target in targets if target.group.id == group.id]
+            names = [target.column.name for target in own if target.column is not None]
+            shown = self._reading.many(sorted_distinct(rows), names, txn, parts.version)
+            if shown.num_rows:
+                present = parts.codec.encode_arrays([one_array(shown.column(name)) for name in parts.schema.key_names])
+                erased.append(parts.admission.erase(present, own))
+        return erased
 
     def modify(self, key: object, column: str, change: Callable[[Target, Any], Any], wait: Wait) -> Any:
         """Change one value or cell, and return what it is then. `change` is given what was there."""
@@ -191,13 +195,14 @@ class Writing:
         """Change a cell so that the outcome is seen, also where its newest version has a timestamp of the future."""
         row = self._state.codec.encode(key)
 
-        def attempt() -> int | None:
-            read_at = self._read_txn()
+        def read(txn: int) -> tuple[SchemaParts, pa.RecordBatch | None]:
             self._store.admit_row(self._state, row)
             view = self._state.view
-            parts = view.parts
-            point = ReadPoint(read_at, parts.projection([column], versions=2))
-            found = parts.reader.rows.read_one(view, view.metadata.tablet_for(row), row, point)
+            point = ReadPoint(txn, view.parts.projection([column], versions=2))
+            return view.parts, view.parts.reader.rows.read_one(view, view.metadata.tablet_for(row), row, point)
+
+        def attempt() -> int | None:
+            read_at, (parts, found) = at_newest(self._read_txn, read)
             versions = None if found is None else found.column(column)[0]
             newest = versions[0] if versions is not None and versions.is_valid else None
             after[:] = [change(target, None if newest is None else newest["value"].as_py())]
@@ -224,9 +229,9 @@ class Writing:
         row = self._state.codec.encode(key)
 
         def attempt() -> int | None:
-            read_at = self._read_txn()
             version = self._state.view.parts.version
-            changes = change(self._reading.one(row, columns, read_at))
+            read_at, found = at_newest(self._read_txn, lambda txn: self._reading.one(row, columns, txn))
+            changes = change(found)
             if changes is None:
                 return read_at
             if not isinstance(changes, dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -218,3 +219,48 @@ def test_a_compaction_goes_no_further_than_it_has_told_those_who_take_snapshots(
         monkeypatch.setattr(store.pins, "hold", held_late)
         with db.snapshot() as snapshot:
             assert [row["n"] for row in snapshot.table("counts").scan()] == [4]
+
+
+BOTH = ebla.Schema(
+    key={"word": "string"},
+    groups=[ebla.Group("g", columns={"n": "int64", "s": "string"}), ebla.Group("c", families=["f"])],
+)
+NEWEST: dict[str, Callable[[ebla.Table], object]] = {
+    "get": lambda table: table.get("a"),
+    "get some": lambda table: table.get("a", ["n"]),
+    "get many": lambda table: table.get_many(["a", "b"]).num_rows,
+    "put if absent": lambda table: table.put({"word": "new", "n": 1}, if_absent=True),
+    "increment": lambda table: table.increment("a", "n"),
+    "increment a cell": lambda table: table.increment("a", "f:x"),
+    "append": lambda table: table.append("a", "s", "x"),
+    "transact": lambda table: table.transact("a", lambda row: {"n": 1}),
+    "erase a column": lambda table: table.erase("a", ["n"]),
+}
+
+
+@pytest.mark.parametrize("what", NEWEST)
+def test_the_newest_is_read_although_history_ends_after_its_txn_was_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    with ebla.open(tmp_path, settings=NO_HISTORY) as db:
+        table = db.create_table("t", BOTH)
+        table.put([{"word": word, "n": 1, "s": "s", "f:x": bytes(8)} for word in "ab"])
+        store = db._store
+        read_txn, check_served = store.read_txn, table._check_served
+
+        def end_history() -> None:
+            monkeypatch.setattr(store, "read_txn", read_txn)
+            monkeypatch.setattr(table, "_check_served", check_served)
+            db.table("t").put({"word": "b", "n": 2, "f:x": bytes(7)})
+            db.table("t").compact()
+
+        def looked_up(as_of: int | None = None, **options: bool) -> int:
+            txn = read_txn(as_of, **options)
+            end_history()
+            return txn
+
+        monkeypatch.setattr(store, "read_txn", looked_up)
+        if what == "get":  # which looks the txn up by itself, and then whether the table is served
+            monkeypatch.setattr(table, "_check_served", end_history)
+        assert NEWEST[what](table) is not None
+        assert table.get("b") == {"word": "b", "n": 2, "s": "s", "f:x": bytes(7)}
