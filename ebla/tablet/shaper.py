@@ -1,7 +1,7 @@
 """The shaper: splits what has become too large and joins what has become too small, by itself.
 
 It looks at a table when its METADATA has changed, and at neighbours to join when time has passed. What was begun and
-not finished, as before a crash, it finishes first. What fails is left alone for a while.
+not finished, as before a crash, it finishes first. What fails is left alone for a while, unless others were faster.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from ebla.clock import Clock
-from ebla.errors import EblaError
+from ebla.errors import CannotJoin, CannotSplit, Closed, EblaError, TableUnloaded, UnknownTable
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.settings import Settings
 from ebla.tablet.open_tables import OpenTables
@@ -79,8 +79,9 @@ class Shaper:
             try:
                 is_done = self._shape(table, metadata, now)
             except EblaError as error:
-                self._not_before[table.id] = now + RETRY_SECONDS
-                self._failed(error)
+                if not self._was_overtaken(table, metadata, error):
+                    self._not_before[table.id] = now + RETRY_SECONDS
+                    self._failed(error)
                 continue
             self._not_before.pop(table.id, None)
             if not self._not_before:
@@ -92,6 +93,12 @@ class Shaper:
             self._looked_for_joins_at = now
             self._forget_the_gone()
         return False
+
+    def _was_overtaken(self, table: TableState, metadata: TableMetadata, error: EblaError) -> bool:
+        """Tell whether others cut, unloaded, dropped or closed what was looked at: then the next look is at the new."""
+        if not isinstance(error, (CannotSplit, CannotJoin, TableUnloaded, UnknownTable, Closed)):
+            return False
+        return self._worker.is_stopping or table.is_dropped or table.view.metadata is not metadata
 
     def _shape(self, table: TableState, metadata: TableMetadata, now: float) -> bool:
         if self._recutter.finish_begun(table):

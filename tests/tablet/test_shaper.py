@@ -177,6 +177,37 @@ def test_a_split_that_fails_is_tried_again_later_and_holds_up_no_other_table(
         assert len(bad.tablets()) > 1
 
 
+@pytest.mark.parametrize("what", ["split", "drop", "unload"])
+def test_a_table_that_others_change_before_it_is_split_is_looked_at_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    with ebla.open(tmp_path, settings=replace(SMALL, join_bytes_max=0)) as db:
+        table = db.create_table("t", NUMBERED)
+        fill(table, 0, 1500)
+        recutter = db._store._recutter
+        choose = recutter.choose
+
+        def overtaken(state: Any, tablet: Any) -> bytes | None:
+            monkeypatch.undo()
+            row = choose(state, tablet)
+            match what:
+                case "split":
+                    table.split("000010")
+                case "drop":
+                    db.drop_table("t")
+                case "unload":
+                    db.unload_table("t")
+            return row
+
+        monkeypatch.setattr(recutter, "choose", overtaken)
+        assert shape_all(db) == 0
+        assert db._store._shaper.failure is None
+        assert not caplog.records
+        if what == "unload":
+            db.load_table("t")
+        assert (shape_all(db) > 0) == (what != "drop")
+
+
 def test_the_background_splits_by_itself(tmp_path: Path) -> None:
     with ebla.open(tmp_path, settings=replace(SMALL, background_compaction=True, join_bytes_max=0)) as db:
         table = db.create_table("t", NUMBERED)
