@@ -206,9 +206,9 @@ class Loader(TabletListener):
         table.check_whole()
         with self._recutter.exclusively():
             if table.is_offline:
-                if table.door.common is TabletState.UNKNOWN:
+                if table.door.common is TabletState.UNKNOWN and is_unloaded(self._metadata.refresh(table.id)):
                     return
-                self.load(table)  # it was unloaded, or was not: nobody knows
+                self.load(table)  # METADATA may or may not have it as unloaded, after an outcome that was not known
             with self._tables.lock:
                 table.is_offline = True
             table.door.move_all(LifeEvent.UNLOAD, "it is being unloaded: load it with load_table")

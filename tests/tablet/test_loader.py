@@ -411,6 +411,32 @@ def test_an_unload_of_unknown_outcome_keeps_the_table_offline_until_it_is_loaded
     table.put({"k": "0001", "n": 1})
 
 
+def test_an_unload_after_a_load_of_unknown_outcome_is_not_forgotten(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ebla.open(path, settings=BY_HAND) as db:
+        db.unload_table("t")
+        metadata = db._store.metadata
+        commit = metadata.commit
+
+        def no_answer(table_id: str) -> Any:
+            raise ebla.Unavailable("no answer")
+
+        with monkeypatch.context() as patched:
+
+            def lost_reply(table_id: str, changes: Any) -> Any:
+                commit(table_id, changes)
+                patched.setattr(metadata, "refresh", no_answer)
+                raise ebla.OutcomeUnknown("no answer")
+
+            patched.setattr(metadata, "commit", lost_reply)
+            with pytest.raises(ebla.OutcomeUnknown):
+                db.load_table("t")
+        db.unload_table("t")
+    with ebla.open(path, settings=BY_HAND) as db, pytest.raises(ebla.TableUnloaded):
+        db.table("t").get("0001")
+
+
 def test_tablets_that_are_being_cut_are_not_unloaded_in_metadata(db: ebla.Database) -> None:
     metadata = db._store.metadata
     state = db.table("t")._state
