@@ -65,29 +65,31 @@ class Alterer:
                 if table.is_dropped:
                     raise UnknownTable(f"the table {table.name!r} was dropped")
                 schema = altered(table.view.schema, request, self._sequencer.allocated)
-                self._use(table, self._save(table, schema))
+                self._save(table, schema)
             return schema
 
-    def _save(self, table: TableState, schema: TableSchema) -> TableMetadata:
-        """Save the METADATA transaction. After any error but `OutcomeUnknown` it is not there, and never will be."""
+    def _save(self, table: TableState, schema: TableSchema) -> None:
+        """Save the METADATA transaction, and use it. After an error the table is as it was, or in doubt.
+
+        An interrupt may come when METADATA has the schema already: it leaves the doubt, as a lost reply does.
+        """
         metadata = table.view.metadata
         tablets = tuple(FlushedTablet(t.id, t.epoch, table.index_of(t.id)) for t in metadata.tablets)
         change = AlterSchema(metadata.schema.version, schema, tablets)
         table.is_schema_in_doubt = True
         try:
-            saved = self._metadata.commit(table.id, [change])
+            self._use(table, self._metadata.commit(table.id, [change]))
         except OutcomeUnknown as error:
-            return self._found_out(table, schema, error)
+            self._find_out(table, schema, error)
         except RequirementFailed as refused:
             table.is_schema_in_doubt = False
             raise Conflict(f"{table.name!r} changed while its schema was to be changed ({refused}): retry") from refused
-        except BaseException:
+        except EblaError:
             table.is_schema_in_doubt = False
             raise
         table.is_schema_in_doubt = False
-        return saved
 
-    def _found_out(self, table: TableState, schema: TableSchema, unknown: OutcomeUnknown) -> TableMetadata:
+    def _find_out(self, table: TableState, schema: TableSchema, unknown: OutcomeUnknown) -> None:
         for _ in range(SETTLE_ATTEMPTS_MAX):
             self._clock.sleep(SETTLE_PAUSE_SECONDS)
             try:
@@ -95,7 +97,7 @@ class Alterer:
             except EblaError:
                 continue
             if table.view.schema.version == schema.version:
-                return table.view.metadata
+                return
             raise StoreError(f"the schema of {table.name!r} was not changed: {unknown}: retry") from unknown
         raise OutcomeUnknown(
             f"it is not known whether the schema of {table.name!r} was changed ({unknown}): the table takes no writes "
