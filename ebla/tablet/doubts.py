@@ -4,6 +4,8 @@
     drop, unknown     still served; but what is written to it may be gone with it, or go later
     replace, unknown  both of these, for one table and for the other
 
+An interrupt leaves the same doubt as a lost reply: METADATA may have been changed, and nobody was told.
+
 Nothing is written to a table in doubt, for an acknowledged write could vanish. Before the next use the doubt is
 settled: METADATA is asked, in a way that stops the unknown request from landing later, and the answer is acted upon.
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from ebla.errors import OutcomeUnknown
+from ebla.errors import EblaError, OutcomeUnknown
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.tablet.open_tables import OpenTables
@@ -48,7 +50,10 @@ class Doubts:
         former = None if replacing is None else replacing.id
         try:
             metadata = self._metadata.create_table(name, initial.table_id, initial, replacing=former)
-        except OutcomeUnknown:
+            return self._add_table(name, metadata)
+        except BaseException as error:
+            if _is_certain(error):
+                raise
             with self._lock:
                 if replacing is not None:
                     # It is settled first: once it is known to be there, nothing under way can replace it.
@@ -56,7 +61,6 @@ class Doubts:
                     self._in_doubt[replacing.id] = name
                 self._in_doubt[initial.table_id] = name
             raise
-        return self._add_table(name, metadata)
 
     def drop(self, name: str) -> None:
         """Drop a table and stop serving it."""
@@ -73,12 +77,14 @@ class Doubts:
         table = self._tables.named(name)
         try:
             self._metadata.drop_table(name)
-        except OutcomeUnknown:
+            self._tables.remove(name)
+        except BaseException as error:
+            if _is_certain(error):
+                raise
             with self._lock:
                 table.is_in_doubt = True
                 self._in_doubt[table.id] = name
             raise
-        self._tables.remove(name)
 
     def settle(self, name: str | None = None) -> None:
         """Find out about the table of that name, or about all, and act accordingly; `Unavailable` if that fails."""
@@ -99,3 +105,8 @@ class Doubts:
             served.is_in_doubt = False
         elif served is not None:
             self._tables.remove(name)
+
+
+def _is_certain(error: BaseException) -> bool:
+    """Tell whether an error says that nothing was changed."""
+    return isinstance(error, EblaError) and not isinstance(error, OutcomeUnknown)

@@ -53,19 +53,20 @@ class OpenTables:
                 del self._by_name[name]
 
     def remove(self, name: str) -> None:
-        """Stop serving a table that was dropped; its memory is let go."""
+        """Stop serving a table that was dropped; its memory is let go. If that is interrupted, it can be repeated."""
         with self.lock:
-            self._let_go(self._by_name.pop(name))
+            self._let_go(self._by_name[name])
+            del self._by_name[name]
         self.events.deliver()
 
     def _let_go(self, table: TableState) -> None:
         """Forget a table that was dropped. The lock is held."""
-        del self._by_id[table.id]
-        table.is_dropped = True
+        table.is_dropped = True  # first: whatever becomes of the rest, nothing more is written to it
         table.view.parts.row_cache.clear(TXN_MAX)
-        self.memory_bytes -= table.memory_bytes
-        self.room.notify_all()
         self.events.note_unloaded(table.view.metadata)
+        if self._by_id.pop(table.id, None) is not None:
+            self.memory_bytes -= table.memory_bytes
+        self.room.notify_all()
 
     def use_metadata(self, table: TableState, metadata: TableMetadata, server: str) -> None:
         """Let a table take over newer METADATA, and tell those who listen."""

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ebla.coordination.memory import MemoryCoordination
+from ebla.errors import TableExists, UnknownTable
 from tests.crash.machine import Machine, bounded
 from tests.crash.story import CALM, MIXED, create, put
 
@@ -69,3 +70,37 @@ def test_what_is_written_after_an_interrupted_alteration_is_not_lost(machine: Ma
     bounded(lambda: table.put({"user": "kurt", "name": "Kurt"}))
     assert table.schema.version == 2
     check(machine, "name", ["Ada", "Kurt"])
+
+
+def test_nothing_is_written_to_a_table_whose_drop_was_interrupted_after_it_happened(machine: Machine) -> None:
+    assert machine.db is not None
+    table = machine.db.table("mixed")
+    with interrupted(MemoryCoordination, "multi"):
+        machine.db.drop_table("mixed")
+    with pytest.raises(UnknownTable):
+        bounded(lambda: table.put({"user": "ada", "age": 2}))
+    assert machine.db.tables() == []
+    machine.db.create_table("mixed", MIXED).put({"user": "kurt", "age": 3})
+    check(machine, "age", [3])
+
+
+def test_a_table_whose_drop_was_interrupted_before_it_happened_is_written_as_before(machine: Machine) -> None:
+    assert machine.db is not None
+    with interrupted(MemoryCoordination, "multi", before=True):
+        machine.db.drop_table("mixed")
+    bounded(lambda: machine.db.table("mixed").put({"user": "kurt", "age": 3}))
+    check(machine, "age", [1, 3])
+
+
+@pytest.mark.parametrize("operation", ["create", "clone"])
+def test_a_table_is_served_whose_creation_was_interrupted_after_it_happened(machine: Machine, operation: str) -> None:
+    db = machine.db
+    assert db is not None
+    with interrupted(MemoryCoordination, "multi"):
+        db.create_table("new", MIXED) if operation == "create" else db.clone_table("mixed", "new")
+    assert db.tables() == ["mixed", "new"]
+    db.table("new").put({"user": "ada", "age": 7})
+    with pytest.raises(TableExists):
+        db.create_table("new", MIXED)
+    assert [row["age"] for row in db.table("new").scan()] == [7]
+    check(machine, "age", [1])
