@@ -216,9 +216,10 @@ class Loader(TabletListener):
                 with self._recutter.held_still(table):
                     table.door.move_all(LifeEvent.FLUSHED)
                     self._save(table, UnloadTablets, UNLOADED)
-            except OutcomeUnknown:
-                raise  # it stays as it is, until it is loaded or unloaded again
-            except BaseException:
+            except BaseException as error:
+                is_certain = isinstance(error, EblaError) and not isinstance(error, OutcomeUnknown)
+                if not is_certain and table.door.common is TabletState.FINAL_SAVING:
+                    raise  # METADATA may say so, told or interrupted: it stays as it is, until it is loaded or unloaded
                 table.door.move_all(LifeEvent.FAILED)
                 table.door.begin(tablet.id for tablet in table.view.metadata.tablets)
                 with self._tables.lock:
@@ -243,6 +244,8 @@ class Loader(TabletListener):
                 return
             table.door.move_all(LifeEvent.LOAD)
             try:
+                with self._tables.lock:
+                    table.forget_logs()  # METADATA may have forgotten them, though nobody was told
                 self._tables.use_metadata(table, self._metadata.refresh(table.id), self._server)
                 for tablet in table.view.metadata.tablets:
                     self._load(table, tablet)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ebla.coordination.memory import MemoryCoordination
-from ebla.errors import TableExists, UnknownTable
+from ebla.coordination.memory import Fault, MemoryCoordination
+from ebla.errors import OutcomeUnknown, TableExists, UnknownTable
 from tests.crash.machine import Machine, bounded
 from tests.crash.story import CALM, MIXED, create, put
 
@@ -104,3 +104,47 @@ def test_a_table_is_served_whose_creation_was_interrupted_after_it_happened(mach
         db.create_table("new", MIXED)
     assert [row["age"] for row in db.table("new").scan()] == [7]
     check(machine, "age", [1])
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["after it happened", "before it happened"])
+def test_what_is_written_after_an_interrupted_unloading_is_not_lost(machine: Machine, before: bool) -> None:
+    db = machine.db
+    assert db is not None
+    with interrupted(MemoryCoordination, "compare_and_set", before=before):
+        db.unload_table("mixed")
+    bounded(lambda: db.load_table("mixed"))
+    bounded(lambda: db.table("mixed").put({"user": "kurt", "age": 3}))
+    check(machine, "age", [1, 3])
+
+
+def test_what_is_written_after_an_interrupted_loading_is_not_lost(machine: Machine) -> None:
+    db = machine.db
+    assert db is not None
+    db.unload_table("mixed")
+    with interrupted(MemoryCoordination, "compare_and_set"):
+        db.load_table("mixed")
+    bounded(lambda: db.load_table("mixed"))
+    bounded(lambda: db.table("mixed").put({"user": "kurt", "age": 3}))
+    check(machine, "age", [1, 3])
+
+
+def test_a_table_is_served_whose_unloading_ended_in_a_flush_of_unknown_outcome(machine: Machine) -> None:
+    db = machine.db
+    assert db is not None
+    db.table("mixed").put({"user": "emmy", "age": 2})
+
+    def lose_replies(name: str, paths: tuple[str, ...]) -> Fault | None:
+        if not paths[0].startswith("tables/"):
+            return None
+        return Fault.FAIL_BEFORE if name in ("read", "list") else Fault.LOSE_REPLY
+
+    machine.faults = lose_replies
+    with pytest.raises(OutcomeUnknown):
+        db.unload_table("mixed")
+    machine.faults = None
+    bounded(lambda: db.table("mixed").put({"user": "kurt", "age": 3}))
+    check(machine, "age", [1, 2, 3])
+    assert machine.db is not None
+    machine.db.unload_table("mixed")
+    machine.db.load_table("mixed")
+    check(machine, "age", [1, 2, 3])
