@@ -105,7 +105,7 @@ class CommitLog:
         self._queue: deque[Commit] = deque()
         self._queued_bytes = 0
         self._waiting: list[_Waiting] = []
-        self._draining = False
+        self._drainer: object | None = None  # whoever writes what is queued
         self._unattended = False
         self._unattended_txn = 0  # the newest commit that nobody waits for
         self._failure: EblaError | None = None
@@ -121,7 +121,7 @@ class CommitLog:
     @property
     def is_draining(self) -> bool:
         """Whether somebody is writing what is queued."""
-        return self._draining
+        return self._drainer is not None
 
     @property
     def failure(self) -> EblaError | None:
@@ -144,6 +144,7 @@ class CommitLog:
 
     def wait(self, txn: int) -> None:
         """Return once `txn` is in the log, writing it there if nobody else is at it."""
+        own = object()
         try:
             while self._sequencer.committed < txn:
                 waiting: _Waiting | None = None
@@ -152,18 +153,19 @@ class CommitLog:
                         return
                     if self._failure is not None:
                         raise self._failure
-                    if self._draining:
+                    if self._drainer is not None:
                         waiting = _Waiting(txn)
                         self._waiting.append(waiting)
                     else:
-                        self._draining = True
+                        self._drainer = own
                 if waiting is not None:
                     waiting.wait()
                 else:
-                    self._drain_once()
+                    self._drain_once(own)
         except BaseException:
-            # An interrupt may hit the one who was woken to drain: somebody else has to.
+            # An interrupt may hit the one who was woken to drain, or is about to: somebody else has to.
             with self._state:
+                self._let_go(own)
                 self._wake()
             raise
 
@@ -190,7 +192,7 @@ class CommitLog:
     def _run(self) -> None:
         while True:
             with self._state:
-                while not (self._unattended and not self._draining) and self._failure is None:
+                while not (self._unattended and self._drainer is None) and self._failure is None:
                     self._worker_wakes.wait()
                 if self._failure is not None:
                     return
@@ -199,14 +201,14 @@ class CommitLog:
                     if self._closed:
                         return
                     continue
-                self._draining = True
+                self._drainer = self
             try:
-                self._drain_once()
+                self._drain_once(self)
             except EblaError:
                 return
 
-    def _drain_once(self) -> None:
-        """Write one entry. The caller has set `_draining`; it is cleared here."""
+    def _drain_once(self, drainer: object) -> None:
+        """Write one entry. The caller is the drainer, and is it no more in the end."""
         taken: list[Commit] = []
         size = 0
         try:
@@ -221,9 +223,13 @@ class CommitLog:
             raise
         finally:
             with self._state:
-                self._draining = False
+                self._let_go(drainer)
                 self._queued_bytes -= size
                 self._wake()
+
+    def _let_go(self, drainer: object) -> None:
+        if self._drainer is drainer:
+            self._drainer = None
 
     def _wake(self) -> None:
         """Wake everybody whose wait is over, and if nobody drains, one who will. The lock is held."""
@@ -232,7 +238,7 @@ class CommitLog:
             is_over = [self._failure is not None or waiting.txn <= committed for waiting in self._waiting]
             woken = [waiting for waiting, over in zip(self._waiting, is_over, strict=True) if over]
             self._waiting = [waiting for waiting, over in zip(self._waiting, is_over, strict=True) if not over]
-            if self._waiting and not self._draining:
+            if self._waiting and self._drainer is None:
                 woken.insert(0, self._waiting.pop(0))
             for waiting in woken:
                 waiting.wake()

@@ -240,12 +240,13 @@ class WritePath:
     ) -> int:
         """Allocate a txn, make the records part of memory and queue them for the log. The commit lock is held."""
         txn = self._txn_clock.next()
-        self._sequencer.allocate(txn)
         try:
+            self._sequencer.allocate(txn)
             self._stage(log, table, mutation, txn, slots, attended, request)
         except BaseException as error:
             # An interrupt may leave records in memory that are not in the queue. A later commit would make them
-            # visible without their ever being in the log, so there must be no later commit.
+            # visible without their ever being in the log, so there must be no later commit. Nor may anybody wait for
+            # a txn that was given out and will never be in the log.
             log.fail(error)
             raise
         return txn
@@ -390,7 +391,11 @@ class WritePath:
             self._gate.wait(log)
             old = self.replies.only_below(needed)  # the lock was given up in between
             txn = self._txn_clock.next()
-            self._sequencer.allocate(txn)
-            log.push(Commit(txn, REPLY_BYTES * len(old), older_replies=tuple(old)), attended=True)
+            try:
+                self._sequencer.allocate(txn)
+                log.push(Commit(txn, REPLY_BYTES * len(old), older_replies=tuple(old)), attended=True)
+            except BaseException as error:
+                log.fail(error)  # as in `_commit`
+                raise
             self.replies.logged_again(old, txn)
         log.wait(txn)

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from ebla.coordination.memory import Fault, MemoryCoordination
-from ebla.errors import OutcomeUnknown, TableExists, UnknownTable
+from ebla.errors import LogFailed, OutcomeUnknown, TableExists, UnknownTable
+from ebla.tablet.commit_log import CommitLog
+from ebla.tablet.sequencer import Sequencer
 from tests.crash.machine import Machine, bounded
 from tests.crash.story import CALM, MIXED, create, put
 
@@ -148,3 +150,23 @@ def test_a_table_is_served_whose_unloading_ended_in_a_flush_of_unknown_outcome(m
     machine.db.unload_table("mixed")
     machine.db.load_table("mixed")
     check(machine, "age", [1, 2, 3])
+
+
+def test_others_write_the_log_if_the_one_about_to_is_interrupted(machine: Machine) -> None:
+    db = machine.db
+    assert db is not None
+    with interrupted(CommitLog, "_drain_once", before=True):
+        db.table("mixed").put({"user": "emmy", "age": 2})
+    bounded(lambda: db.table("mixed").put({"user": "kurt", "age": 3}))
+    check(machine, "age", [1, 2, 3])
+
+
+def test_nobody_waits_for_a_commit_that_was_interrupted_when_it_had_its_txn(machine: Machine) -> None:
+    db = machine.db
+    assert db is not None
+    with interrupted(Sequencer, "allocate"):
+        db.table("mixed").put({"user": "emmy", "age": 2})
+    for work in (db.sync, lambda: db.clone_table("mixed", "other"), lambda: db.table("mixed").put({"user": "kurt"})):
+        with pytest.raises(LogFailed, match="reopen"):
+            bounded(work, 20)
+    check(machine, "age", [1])
