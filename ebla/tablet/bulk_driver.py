@@ -103,33 +103,35 @@ class BulkDriver:
         """
         log = self._writable_log()
         self._wait_stable(log, self._sequencer.allocated)
-        with self._tables.lock:
-            log = self._writable_log()
-            before = self._sequencer.allocated
-            txn = self._txn_clock.next()
-            self._gate.close(txn)
+        txn = 0
         try:
-            self._wait_stable(log, before)
-        except BaseException:
             with self._tables.lock:
+                log = self._writable_log()
+                before = self._sequencer.allocated
+                txn = self._txn_clock.next()
+                self._gate.close(txn)
+            self._wait_stable(log, before)
+            with self._tables.lock:
+                self._sequencer.allocate(txn)
+                self._sequencer.commit(txn)
                 self._gate.open()
+        except BaseException as error:
+            if txn and self._sequencer.committed < txn <= self._sequencer.allocated:
+                log.fail(error)  # interrupted: nobody may wait for a txn that will never be in the log
+            self._open_again(txn)
             raise
-        with self._tables.lock:
-            self._sequencer.allocate(txn)
-            self._sequencer.commit(txn)
-            self._gate.open()
         return txn
+
+    def _open_again(self, reserved: int) -> None:
+        """Open the gate if it was closed for these txns."""
+        with self._tables.lock:
+            if reserved and self._gate.reserved == reserved:
+                self._gate.open()
 
     def _commit(self, commit: BulkCommit, table: TableState, log: CommitLog) -> BulkResult:
         layers = count_layers(commit)
         self._wait_stable(log, self._sequencer.allocated)  # most of the waiting, before others have to wait for us
-        with self._tables.lock:
-            log = self._writable_log()
-            before = self._sequencer.allocated
-            first = self._txn_clock.next_block(layers)
-            self._gate.close(first)
-        self._carry_out(commit, table, log, before, first, first + layers - 1)
-        return BulkResult(first + layers - 1, repeated=False)
+        return BulkResult(self._carry_out(commit, table, log, layers), repeated=False)
 
     def _table(self, table_id: str) -> TableState:
         table = self._tables.find(table_id)
@@ -154,11 +156,16 @@ class BulkDriver:
         log.wait(txn)
         self._sequencer.wait_stable(txn)
 
-    def _carry_out(
-        self, commit: BulkCommit, table: TableState, log: CommitLog, before: int, first: int, last: int
-    ) -> None:
+    def _carry_out(self, commit: BulkCommit, table: TableState, log: CommitLog, layers: int) -> int:
+        """Reserve the txns, save and show; return the last of them."""
+        first = 0
         is_refused = True
         try:
+            with self._tables.lock:
+                log = self._writable_log()
+                before = self._sequencer.allocated
+                first = self._txn_clock.next_block(layers)
+                self._gate.close(first)
             self._wait_stable(log, before)
             is_refused = False
             try:
@@ -168,14 +175,17 @@ class BulkDriver:
             except EblaError:
                 is_refused = True
                 raise
-            self._show(table, metadata, last)
+            self._show(table, metadata, first + layers - 1)
         except BaseException as error:
-            if not is_refused:
-                # METADATA may have it. A later txn in the log would then come before it for some readers.
-                log.fail(error)
+            if is_refused:
+                self._open_again(first)
+                raise
+            # METADATA may have it. A later txn in the log would then come before it for some readers.
+            log.fail(error)
             with self._tables.lock:
-                self._gate.open() if is_refused else self._gate.stay_closed()
+                self._gate.stay_closed()
             raise
+        return first + layers - 1
 
     def _save(self, commit: BulkCommit, table: TableState, first: int) -> TableMetadata:
         """Save the METADATA transaction. Any error but `_Unsettled` means that it is not there and never will be."""

@@ -11,6 +11,9 @@ import threading
 from ebla.tablet.commit_log import CommitLog
 from ebla.tablet.table_state import TableState
 
+# Whoever ends a pause may be interrupted before he has told those who wait: they look by themselves.
+LOOK_SECONDS = 1.0
+
 
 class Pauses:
     """Guarded by the commit lock, which the callers of all methods hold."""
@@ -33,4 +36,4 @@ class Pauses:
         while table.is_paused:
             if log.failure is not None:
                 raise log.failure
-            self._ended.wait()
+            self._ended.wait(LOOK_SECONDS)

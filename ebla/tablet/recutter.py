@@ -222,10 +222,10 @@ class Recutter:
         with self._tables.events.held(), self._lock:
             log = self._prepare(table)
             self._flusher.flush_table(table)  # most of it, before others have to wait for us
-            with self._tables.lock:
-                self._pauses.begin(table)
-                before = self._sequencer.allocated
             try:
+                with self._tables.lock:
+                    self._pauses.begin(table)
+                    before = self._sequencer.allocated
                 log.wait(before)
                 self._sequencer.wait_stable(before)
                 self._flusher.flush_table(table)
@@ -233,6 +233,7 @@ class Recutter:
                     raise self._not_flushed(table)
                 yield
             finally:
+                table.is_paused = False  # first: an interrupt must not leave the writers waiting
                 with self._tables.lock:
                     self._pauses.end(table)
 
@@ -276,10 +277,10 @@ class Recutter:
         """Flush, pause, and save the last change; if that fails, undo the plan."""
         try:
             self._flusher.flush_table(table)  # most of it, before others have to wait for us
-            with self._tables.lock:
-                self._pauses.begin(table)
-                before = self._sequencer.allocated
             try:
+                with self._tables.lock:
+                    self._pauses.begin(table)
+                    before = self._sequencer.allocated
                 log.wait(before)
                 self._sequencer.wait_stable(before)  # so that no change is on its way that names the tablets
                 self._flusher.flush_table(table)
@@ -287,6 +288,7 @@ class Recutter:
                     raise self._not_flushed(table)
                 self._save_last(table, change(before, self._flusher.log_from(before + 1)), gone)
             finally:
+                table.is_paused = False  # first: an interrupt must not leave the writers waiting
                 with self._tables.lock:
                     self._pauses.end(table)
         except OutcomeUnknown:

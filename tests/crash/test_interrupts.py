@@ -13,7 +13,10 @@ import pytest
 
 from ebla.coordination.memory import Fault, MemoryCoordination
 from ebla.errors import LogFailed, OutcomeUnknown, TableExists, UnknownTable
+from ebla.tablet.bulk import BulkCommit
 from ebla.tablet.commit_log import CommitLog
+from ebla.tablet.gate import Gate
+from ebla.tablet.pauses import Pauses
 from ebla.tablet.sequencer import Sequencer
 from tests.crash.machine import Machine, bounded
 from tests.crash.story import CALM, MIXED, create, put
@@ -170,3 +173,34 @@ def test_nobody_waits_for_a_commit_that_was_interrupted_when_it_had_its_txn(mach
         with pytest.raises(LogFailed, match="reopen"):
             bounded(work, 20)
     check(machine, "age", [1])
+
+
+@pytest.mark.parametrize("operation", ["alter", "split"])
+@pytest.mark.parametrize("moment", ["when it has begun", "before it ends"])
+def test_writers_go_on_after_a_pause_that_was_interrupted(machine: Machine, operation: str, moment: str) -> None:
+    db = machine.db
+    assert db is not None
+    method, before = ("begin", False) if moment == "when it has begun" else ("end", True)
+    with interrupted(Pauses, method, before=before):
+        if operation == "alter":
+            db.alter_table("mixed", drop_columns=["name"])
+        else:
+            db.table("mixed").split("k")
+    bounded(lambda: db.table("mixed").put({"user": "kurt", "age": 3}))
+    check(machine, "age", [1, 3])
+
+
+@pytest.mark.parametrize("has_files", [False, True], ids=["a txn passes", "bulk commit"])
+def test_writers_go_on_after_a_bulk_commit_that_was_interrupted_when_it_had_its_txn(
+    machine: Machine, has_files: bool
+) -> None:
+    db = machine.db
+    assert db is not None
+    with interrupted(Gate, "close"):
+        if has_files:
+            table = db.table("mixed")
+            db.commit_bulk(BulkCommit("job", table._state.id, table.schema.version, ()))
+        else:
+            db._store._bulk.pass_txn()
+    bounded(lambda: db.table("mixed").put({"user": "kurt", "age": 3}))
+    check(machine, "age", [1, 3])
