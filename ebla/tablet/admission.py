@@ -153,7 +153,7 @@ class Admission:
                 rows = self._put_plain(batch.columns, rows, parts, names)
         if batch.cells is not None and batch.cells.num_rows:
             rows = _distinct_rows([rows, self._put_cells(batch.cells, parts)])
-        if replace:
+        if replace and len(rows):
             self._erase_the_rest(rows, parts)
         return Mutation(rows, parts, schema_version=self._schema.version)
 

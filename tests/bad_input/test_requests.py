@@ -281,6 +281,22 @@ def test_unsorted_and_repeated_rows_are_taken_and_the_last_wins(tmp_path: Path) 
         assert [dict(row) for row in cells.scan()] == [{"row": b"a", "f:q": b"2"}, {"row": b"b", "f:q": b"3"}]
 
 
+@pytest.mark.parametrize("options", [{}, {"replace": True}, {"if_absent": True}, {"replace": True, "if_absent": True}])
+@pytest.mark.parametrize("rows", [[], (), key_table().slice(0, 0), key_table(**{"click:home": [b"1"]}).slice(0, 0)])
+def test_a_put_of_no_rows_does_nothing(db: ebla.Database, rows: Any, options: dict[str, bool]) -> None:
+    assert db.table("users").put(rows, **options) <= db.snapshot().txn
+    db.sync()
+
+
+def test_an_erasure_of_no_rows_does_nothing(db: ebla.Database) -> None:
+    table = db.table("users")
+    for columns in (None, [], ["age"], ["age", "click:home"]):
+        table.erase_many([], columns)
+    table.erase(("nobody", DAY), ["age"])
+    table.erase_range(("b",), ("b",))
+    db.sync()
+
+
 def test_one_bad_row_among_many_good_ones_stops_them_all(db: ebla.Database) -> None:
     rows = [{"user": f"u{n:04d}", "day": DAY, "age": n} for n in range(500)]
     rows[400]["age"] = "x"
