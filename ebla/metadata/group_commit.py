@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 class Request(Generic[Asked, Answer]):
     """What one thread asked for, and what became of it."""
 
-    __slots__ = ("_answer", "_error", "asked", "is_done", "leads", "woken")
+    __slots__ = ("_answer", "_error", "asked", "is_done", "woken")
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
@@ -36,7 +36,6 @@ class Request(Generic[Asked, Answer]):
         self._error: Exception | None = None
         # For the first request of a thread that waits: released when it is done, or is to lead.
         self.woken: threading.Lock | None = None
-        self.leads = False
 
     def answer(self, answer: Answer) -> None:
         """Say that it was done."""
@@ -66,7 +65,7 @@ class CommitQueue(Generic[Asked, Answer]):
         self._carry_out = carry_out
         self._lock = threading.Lock()
         self._waiting: list[Request[Asked, Answer]] = []  # guarded by _lock
-        self._is_led = False  # guarded by _lock
+        self._leader: Request[Asked, Answer] | None = None  # the first request of who leads; guarded by _lock
 
     def submit(self, asked: Asked) -> Answer:
         """Have `asked` carried out, and return the answer or raise the error that it got."""
@@ -78,35 +77,34 @@ class CommitQueue(Generic[Asked, Answer]):
         if not requests:
             return []
         first = requests[0]
-        with self._lock:
-            self._waiting += requests
-            is_leader = not self._is_led
-            self._is_led = True
-            if not is_leader:
-                first.woken = threading.Lock()
-                first.woken.acquire()
-        if not is_leader:
-            self._wait(first)
-            if first.is_done:
-                return requests
-        self._lead()
+        try:
+            with self._lock:
+                self._waiting += requests
+                if self._leader is None:
+                    self._leader = first
+                else:
+                    first.woken = threading.Lock()
+                    first.woken.acquire()
+            if first.woken is not None:
+                self._wait(first)
+            if not first.is_done:
+                self._lead(first)
+        except BaseException:
+            with self._lock:
+                self._give_up(requests)
+            raise
         return requests
 
     def _wait(self, first: Request[Asked, Answer]) -> None:
         assert first.woken is not None
-        try:
-            first.woken.acquire()
-        except BaseException:
-            with self._lock:  # interrupted: others carry it out, and another leads
-                first.woken = None
-                if first.leads:
-                    self._pass_on()
-            raise
+        first.woken.acquire()
 
-    def _lead(self) -> None:
-        with self._lock:
-            group, self._waiting = self._waiting, []
+    def _lead(self, first: Request[Asked, Answer]) -> None:
+        """Carry out all that has gathered. The thread whose first request is `first` is the leader, until the end."""
+        group: list[Request[Asked, Answer]] = []
         try:
+            with self._lock:
+                group, self._waiting = self._waiting, []
             self._carry_out(group)
         except Exception as error:
             _fail_rest(group, error)
@@ -115,18 +113,27 @@ class CommitQueue(Generic[Asked, Answer]):
             _fail_rest(group, OutcomeUnknown("the thread that was committing for several was interrupted: read again"))
             with self._lock:
                 for request in group:
-                    if request.woken is not None and not request.leads:
+                    if request.woken is not None and request is not first:
                         request.woken.release()
-                self._pass_on()
+                self._pass_on(first)
 
-    def _pass_on(self) -> None:
-        """Let one who waits lead, if there is one. The lock is held."""
-        for request in self._waiting:
-            if request.woken is not None:
-                request.leads = True
-                request.woken.release()
-                return
-        self._is_led = False
+    def _give_up(self, requests: Sequence[Request[Asked, Answer]]) -> None:
+        """Leave, interrupted. What nobody has begun with is never done; what others lead, they end. The lock is held.
+
+        It must not be done later: nobody would know of it then, and files that it names may have been removed.
+        """
+        own = set(map(id, requests))
+        requests[0].woken = None
+        self._waiting = [request for request in self._waiting if id(request) not in own]
+        self._pass_on(requests[0])
+
+    def _pass_on(self, leader: Request[Asked, Answer]) -> None:
+        """Let one who waits lead, if there is one, unless somebody else does already. The lock is held."""
+        if self._leader is not leader:
+            return
+        self._leader = next((request for request in self._waiting if request.woken is not None), None)
+        if self._leader is not None and self._leader.woken is not None:
+            self._leader.woken.release()
 
 
 def _fail_rest(group: list[Request[Asked, Answer]], error: Exception) -> None:

@@ -167,3 +167,19 @@ def test_an_interrupted_waiter_passes_the_lead_on() -> None:
             doomed.result(PATIENCE_SECONDS)
     assert interrupted.is_set()
     assert queue.submit(4) == "answer 4"
+    assert 1 not in {number for group in gate.groups for number in group}, "what was given up is never done"
+
+
+def test_a_leader_that_is_interrupted_before_it_begins_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(others=0)
+
+    def interrupt(first: Request[int, str]) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gate.queue, "_lead", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            gate.queue.submit(1)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(gate.queue.submit, 2).result(PATIENCE_SECONDS) == "answer 2"
+    assert gate.groups == [[2]]
