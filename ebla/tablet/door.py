@@ -24,7 +24,7 @@ class Door:
         # Guarded by _changed; `is_open` is read by anybody.
         self._states: dict[str, TabletState] = {}  # of the tablets that have another one than the rest
         self._rest = state
-        self._being_loaded: set[str] = set()
+        self._being_loaded: dict[str, object] = {}  # who loads which tablet
         self._reason = "load it with load_table"
         self.is_open = state is TabletState.ACTIVE
         """Whether all tablets are active."""
@@ -108,15 +108,16 @@ class Door:
         for tablet in tablets:
             if self.state_of(tablet.id) is TabletState.ACTIVE:
                 continue  # the usual case, without the lock
-            while not self._may_pass(tablet, kind):
-                try:
+            own = object()
+            try:
+                while not self._may_pass(tablet, kind, own):
                     load(tablet)
-                except BaseException:
-                    self._loaded(tablet.id, LifeEvent.FAILED)
-                    raise
-                self._loaded(tablet.id, LifeEvent.FRAGMENTS_LOADED)
+                    self._loaded(tablet.id, LifeEvent.FRAGMENTS_LOADED, own)
+            except BaseException:
+                self._loaded(tablet.id, LifeEvent.FAILED, own)
+                raise
 
-    def _may_pass(self, tablet: TabletMetadata, kind: Literal["read", "write"]) -> bool:
+    def _may_pass(self, tablet: TabletMetadata, kind: Literal["read", "write"], own: object) -> bool:
         """Wait for the state to let a request pass; False if the caller is to load the fragments first."""
         with self._changed:
             while True:
@@ -127,13 +128,16 @@ class Door:
                 if verdict == "refuse":
                     raise TableUnloaded(f"the table is not loaded: {self._reason}, then retry")
                 if state is TabletState.FRAGMENTS_LOADING and tablet.id not in self._being_loaded:
-                    self._being_loaded.add(tablet.id)
+                    self._being_loaded[tablet.id] = own
                     return False
                 self._changed.wait()
 
-    def _loaded(self, tablet: str, event: LifeEvent) -> None:
+    def _loaded(self, tablet: str, event: LifeEvent, own: object) -> None:
+        """Say what became of the load of a tablet, if it was this caller's."""
         with self._changed:
-            self._being_loaded.discard(tablet)
+            if self._being_loaded.get(tablet) is not own:
+                return
+            del self._being_loaded[tablet]
             # It may have been unloaded, or have gone, meanwhile.
             if self.state_of(tablet) is TabletState.FRAGMENTS_LOADING:
                 self._set(tablet, step(TabletState.FRAGMENTS_LOADING, event).state)

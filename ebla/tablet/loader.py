@@ -41,6 +41,8 @@ __all__ = ["Loader", "is_unloaded"]
 SAVE_ATTEMPTS_MAX = 5
 SAVE_PAUSE_SECONDS = 0.05
 
+_BEING_LOADED = (TabletState.CONFIG_LOADING, TabletState.LOG_REPLAYING, TabletState.CONFIG_SAVING)
+
 
 class Loader(TabletListener):
     """Loads and unloads tablets of open tables. Lock order: that of the recutter."""
@@ -209,10 +211,10 @@ class Loader(TabletListener):
                 if table.door.common is TabletState.UNKNOWN and is_unloaded(self._metadata.refresh(table.id)):
                     return
                 self.load(table)  # METADATA may or may not have it as unloaded, after an outcome that was not known
-            with self._tables.lock:
-                table.is_offline = True
-            table.door.move_all(LifeEvent.UNLOAD, "it is being unloaded: load it with load_table")
             try:
+                with self._tables.lock:
+                    table.is_offline = True
+                table.door.move_all(LifeEvent.UNLOAD, "it is being unloaded: load it with load_table")
                 with self._recutter.held_still(table):
                     table.door.move_all(LifeEvent.FLUSHED)
                     self._save(table, UnloadTablets, UNLOADED)
@@ -220,8 +222,9 @@ class Loader(TabletListener):
                 is_certain = isinstance(error, EblaError) and not isinstance(error, OutcomeUnknown)
                 if not is_certain and table.door.common is TabletState.FINAL_SAVING:
                     raise  # METADATA may say so, told or interrupted: it stays as it is, until it is loaded or unloaded
-                table.door.move_all(LifeEvent.FAILED)
-                table.door.begin(tablet.id for tablet in table.view.metadata.tablets)
+                if table.door.common in (TabletState.READ_ONLY, TabletState.FINAL_SAVING):
+                    table.door.move_all(LifeEvent.FAILED)
+                    table.door.begin(tablet.id for tablet in table.view.metadata.tablets)
                 with self._tables.lock:
                     table.is_offline = False
                 raise
@@ -242,8 +245,8 @@ class Loader(TabletListener):
         with self._recutter.exclusively():
             if not table.is_offline:
                 return
-            table.door.move_all(LifeEvent.LOAD)
             try:
+                table.door.move_all(LifeEvent.LOAD)
                 with self._tables.lock:
                     table.forget_logs()  # METADATA may have forgotten them, though nobody was told
                 self._tables.use_metadata(table, self._metadata.refresh(table.id), self._server)
@@ -255,12 +258,24 @@ class Loader(TabletListener):
                 table.door.move_all(LifeEvent.LOG_REPLAYED)  # there was nothing: it was flushed before it was unloaded
                 self._save(table, LoadTablets, "running")
             except BaseException as error:
-                table.door.move_all(LifeEvent.FAILED, f"loading failed ({error}): mend that, load it with load_table")
+                if table.door.common in _BEING_LOADED:
+                    told = f"loading failed ({error}): mend that, load it with load_table"
+                    table.door.move_all(LifeEvent.FAILED, told)
                 raise
-            with self._tables.lock:
-                table.is_offline = False
-            table.row_cache.reopen(self._recutter.newest_txn())
+            try:
+                self._serve(table)
+            except BaseException:
+                self._serve(table)  # METADATA has it: an interrupt must not leave those waiting who were deferred
+                raise
+
+    def _serve(self, table: TableState) -> None:
+        """Let requests pass to a table that METADATA has as loaded; what was interrupted is taken up."""
+        table.row_cache.reopen(self._recutter.newest_txn())
+        with self._tables.lock:
+            table.is_offline = False
+        if table.door.common is TabletState.CONFIG_SAVING:
             table.door.move_all(LifeEvent.CONFIG_SAVED)
+        if table.door.common is TabletState.FRAGMENTS_LOADING:
             table.door.begin(tablet.id for tablet in table.view.metadata.tablets)
 
     def _save(self, table: TableState, change: Callable[[tuple[TabletAt, ...]], Serving], wanted: str) -> None:

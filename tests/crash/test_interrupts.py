@@ -15,6 +15,7 @@ from ebla.coordination.memory import Fault, MemoryCoordination
 from ebla.errors import LogFailed, OutcomeUnknown, TableExists, UnknownTable
 from ebla.tablet.bulk import BulkCommit
 from ebla.tablet.commit_log import CommitLog
+from ebla.tablet.door import Door
 from ebla.tablet.gate import Gate
 from ebla.tablet.pauses import Pauses
 from ebla.tablet.sequencer import Sequencer
@@ -34,18 +35,18 @@ def machine() -> Iterator[Machine]:
 
 
 @contextmanager
-def interrupted(kind: type, method: str, *, before: bool = False) -> Iterator[None]:
-    """Let the first call of a method be interrupted when it is done, or `before` it begins; expect the interrupt."""
+def interrupted(kind: type, method: str, *, before: bool = False, skipped: int = 0) -> Iterator[None]:
+    """Let a call of a method be interrupted when it is done, or `before` it begins; expect the interrupt."""
     original: Callable[..., Any] = getattr(kind, method)
     calls: list[str] = []
 
     def call(*args: Any, **options: Any) -> Any:
         calls.append(method)
-        is_first = len(calls) == 1
-        if is_first and before:
+        is_meant = len(calls) == skipped + 1
+        if is_meant and before:
             raise KeyboardInterrupt
         answer = original(*args, **options)
-        if is_first:
+        if is_meant:
             raise KeyboardInterrupt
         return answer
 
@@ -204,3 +205,29 @@ def test_writers_go_on_after_a_bulk_commit_that_was_interrupted_when_it_had_its_
             db._store._bulk.pass_txn()
     bounded(lambda: db.table("mixed").put({"user": "kurt", "age": 3}))
     check(machine, "age", [1, 3])
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize(("operation", "step"), [*(("unload", n) for n in range(3)), *(("load", n) for n in range(4))])
+def test_a_table_comes_back_after_its_unloading_or_loading_was_interrupted_at_any_step(
+    machine: Machine, operation: str, step: int, before: bool
+) -> None:
+    db = machine.db
+    assert db is not None
+    if operation == "load":
+        db.unload_table("mixed")
+    with interrupted(Door, "move_all", skipped=step, before=before):
+        db.unload_table("mixed") if operation == "unload" else db.load_table("mixed")
+    bounded(lambda: db.load_table("mixed"))
+    assert bounded(lambda: db.table("mixed").get("ada"))["age"] == 1
+    bounded(lambda: db.table("mixed").put({"user": "kurt", "age": 3}))
+    check(machine, "age", [1, 3])
+
+
+def test_a_tablet_is_loaded_by_others_if_the_one_about_to_is_interrupted(machine: Machine) -> None:
+    assert machine.db is not None
+    bounded(machine.db.close)
+    db = machine.open()
+    with interrupted(Door, "_may_pass"):
+        db.table("mixed").get("ada")
+    assert bounded(lambda: db.table("mixed").get("ada"))["age"] == 1
