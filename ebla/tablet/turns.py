@@ -31,13 +31,12 @@ TOGETHER_MAX = 16
 class _Request(Sleeper):
     """Somebody who waits: for the turn, or for another to do it for him."""
 
-    __slots__ = ("error", "has_turn", "item", "txn")
+    __slots__ = ("error", "item", "txn")
 
     def __init__(self, item: Any) -> None:
         super().__init__()
         self.item = item
-        # Set by others, before they wake him. None of them: he does it himself, without a turn.
-        self.has_turn = False
+        # Set by others, before they wake him. None of them, nor the turn: he does it himself, without one.
         self.txn: int | None = None
         self.error: EblaError | None = None
 
@@ -48,7 +47,7 @@ class Turns:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # Guarded by _lock.
-        self._is_taken = False
+        self._owner: _Request | None = None  # who has the turn
         self._waiting: list[_Request] = []
 
     @property
@@ -62,35 +61,36 @@ class Turns:
         `alone` commits one. `together` commits several as one; or it returns None, and has done nothing, if that cannot
         be. What it raises, everybody gets. Neither waits for the log.
         """
-        own: _Request | None = None
-        with self._lock:
-            if self._is_taken:
-                own = _Request(item)
-                self._waiting.append(own)
-            self._is_taken = True
-        if own is not None:
-            try:
+        own = _Request(item)
+        try:
+            with self._lock:
+                is_free = self._owner is None
+                if is_free:
+                    self._owner = own
+                else:
+                    self._waiting.append(own)
+            if not is_free:
                 own.wait()
-            except BaseException:
-                self._leave(own)
-                raise
-            if own.error is not None:
-                raise own.error
-            if own.txn is not None:
-                return own.txn
-            if not own.has_turn:
-                return alone(item)
-        return self._do(item, alone, together)
+                if own.error is not None:
+                    raise own.error
+                if own.txn is not None:
+                    return own.txn
+                if self._owner is not own:
+                    return alone(item)
+            return self._do(own, alone, together)
+        except BaseException:
+            self._leave(own)  # if it was interrupted before the turn, or between
+            raise
 
-    def _do(self, item: Any, alone: Callable[[Any], int], together: Callable[[Sequence[Any]], int | None]) -> int:
+    def _do(self, own: _Request, alone: Callable[[Any], int], together: Callable[[Sequence[Any]], int | None]) -> int:
         """Use the turn, and pass it on."""
         others: list[_Request] = []
         try:
             with self._lock:
                 others, self._waiting = self._waiting[: TOGETHER_MAX - 1], self._waiting[TOGETHER_MAX - 1 :]
             if not others:
-                return alone(item)
-            txn = together([item, *(other.item for other in others)])
+                return alone(own.item)
+            txn = together([own.item, *(other.item for other in others)])
             for other in others:
                 other.txn = txn
         except BaseException as error:
@@ -104,25 +104,22 @@ class Turns:
                 other.error = known
             raise
         finally:
-            self._pass_on()
+            self._pass_on(own)
             for other in others:
                 other.wake()
-        return alone(item) if txn is None else txn
+        return alone(own.item) if txn is None else txn
 
-    def _pass_on(self) -> None:
+    def _pass_on(self, own: _Request) -> None:
+        """Let the next one have the turn, if it is this one's."""
         with self._lock:
-            if self._waiting:
-                following = self._waiting.pop(0)
-                following.has_turn = True
-                following.wake()
-            else:
-                self._is_taken = False
+            if self._owner is own:
+                self._owner = self._waiting.pop(0) if self._waiting else None
+                if self._owner is not None:
+                    self._owner.wake()
 
     def _leave(self, own: _Request) -> None:
-        """Give up waiting."""
+        """Give up waiting, or the turn."""
         with self._lock:
             if own in self._waiting:
                 self._waiting.remove(own)
-                return
-        if own.has_turn:
-            self._pass_on()
+        self._pass_on(own)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +198,17 @@ def test_puts_that_were_done_together_are_in_the_log(tmp_path: Path) -> None:
     with ebla.open(tmp_path, read_only=True) as other:
         assert held(other.table("t")) == {at: at for at in range(8)}
     database.close()
+
+
+def test_who_is_interrupted_as_his_turn_begins_gives_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = Turns()
+
+    def interrupt(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(turns, "_do", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            turns.take("first", lambda item: 1, lambda items: 1)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(turns.take, "second", lambda item: 2, lambda items: 2).result(30) == 2
