@@ -16,7 +16,7 @@ A type may be changed to one that holds every value of the old type exactly. Key
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -66,6 +66,13 @@ class Alteration:
             value = getattr(self, name)
             if isinstance(value, (str, Group)) or not isinstance(value, Iterable):
                 raise SchemaError(f"{name} is a list, such as [{value!r}]")
+            if not isinstance(value, Mapping):
+                object.__setattr__(self, name, tuple(value))  # it is read more than once
+        if isinstance(self.add_families, Mapping):
+            families = {
+                g: tuple(names) if isinstance(names, Iterator) else names for g, names in self.add_families.items()
+            }
+            object.__setattr__(self, "add_families", families)
         for name in ("add_columns", "rename", "move", "change_types", "change_groups"):
             if not isinstance(getattr(self, name), Mapping):
                 raise SchemaError(f"{name} is a dict, not {getattr(self, name)!r}")
@@ -133,7 +140,7 @@ class _Change:
     # --- finding things ---
 
     def _group(self, name: str) -> GroupSchema:
-        found = self._groups.get(name)
+        found = self._groups.get(name) if isinstance(name, str) else None
         if found is None:
             raise SchemaError(f"there is no group {name!r}: the table has {', '.join(map(repr, self._groups))}")
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import Any, TypeVar
@@ -105,7 +105,7 @@ class Table:
             return self._sequencer.committed
         if columns is not None and (isinstance(columns, str) or not isinstance(columns, Iterable)):
             raise RequestError(f"columns is a list of names, such as [{columns!r}]")
-        return self._writing.erase(rows, columns, wait)
+        return self._writing.erase(rows, None if columns is None else tuple(columns), wait)
 
     def erase_range(
         self, start: object = None, stop: object = None, *, prefix: object = None, wait: Wait = "durable"
@@ -150,6 +150,9 @@ class Table:
         self._check_writable(wait)
         if not callable(change):
             raise RequestError(f"change is a function that gets the row and returns what to put, not {change!r}")
+        given: object = columns
+        if isinstance(given, Iterator):
+            columns = tuple(given)  # the row is read anew if it was changed meanwhile
         return self._writing.transact(key, change, columns, wait)
 
     def _check_writable(self, wait: str) -> None:

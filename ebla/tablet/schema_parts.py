@@ -58,10 +58,14 @@ class SchemaParts:
             return self.everything
         if columns is not None and (isinstance(columns, str) or not isinstance(columns, Iterable)):
             raise RequestError(f"columns is a list of names, such as [{columns!r}]")
-        key = (None if columns is None else tuple(columns), versions)
-        found = self._projections.get(key)
+        names = None if columns is None else tuple(columns)  # what comes from an iterator comes once
+        key = (names, versions)
+        try:
+            found = self._projections.get(key)
+        except TypeError:
+            raise RequestError(f"columns is a list of names, not {names!r}") from None
         if found is None:
-            found = Projection.of(self.schema, columns, versions)
+            found = Projection.of(self.schema, names, versions)
             if len(self._projections) >= PROJECTIONS_MAX:
                 self._projections.clear()
             self._projections[key] = found

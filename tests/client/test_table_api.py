@@ -694,3 +694,38 @@ def test_a_row_that_python_cannot_show_conflicts_all_the_same(db: ebla.Database)
     with pytest.raises(ebla.Conflict, match="exists already"):
         days.put(beyond, if_absent=True)
     assert days.scan().to_arrow().column("n").to_pylist() == [1]
+
+
+def test_columns_may_come_from_an_iterator_and_are_the_same_the_next_time(db: ebla.Database) -> None:
+    table = db.create_table("t", ebla.Schema(key={"k": "string"}, columns={"a": "int64", "b": "int64"}))
+    table.put({"k": "x", "a": 1, "b": 2})
+    for columns in (iter(["a"]), ["a"]):
+        assert table.get("x", columns=columns) == {"k": "x", "a": 1}
+    for columns in (iter(["b"]), ["b"]):
+        assert list(table.scan(columns=columns)) == [{"k": "x", "b": 2}]
+    for columns in (iter(["b", "a"]), ["b", "a"]):
+        assert table.get_many(["x"], columns).column_names == ["k", "b", "a", "_found"]
+
+
+def test_a_transaction_that_is_tried_again_reads_the_same_columns(db: ebla.Database) -> None:
+    table = db.create_table("t", ebla.Schema(key={"k": "string"}, columns={"a": "int64", "b": "int64"}))
+    table.put({"k": "x", "a": 1, "b": 2})
+    seen: list[Any] = []
+
+    def change(row: Any) -> dict[str, int]:
+        seen.append(dict(row))
+        if len(seen) == 1:
+            table.put({"k": "x", "b": 3})
+        return {"a": row["a"] + 1}
+
+    table.transact("x", change, columns=iter(["a"]))
+    assert seen == [{"k": "x", "a": 1}] * 2
+
+
+def test_lists_of_an_alteration_may_come_from_iterators(db: ebla.Database) -> None:
+    groups = [ebla.Group("g", columns={"a": "int64", "b": "int64"}), ebla.Group("f", families=["x"])]
+    table = db.create_table("t", ebla.Schema(key={"k": "string"}, groups=groups))
+    table.put({"k": "x", "a": 1, "b": 2})
+    db.alter_table("t", drop_columns=iter(["b"]), add_families={"f": iter(["y"])})
+    table.put({"k": "x", "y:1": b"1"})
+    assert table.get("x") == {"k": "x", "a": 1, "y:1": b"1"}
