@@ -21,7 +21,7 @@ def txn_of(as_of: AsOf) -> int:
     """Return the txn that `as_of` means: of a snapshot, itself, or the end of that microsecond."""
     if isinstance(as_of, Snapshot):
         return as_of.txn
-    if isinstance(as_of, datetime):
+    if isinstance(as_of, datetime) and as_of == as_of:  # pandas has one that is no time, and equals nothing
         moment = as_of.replace(tzinfo=UTC) if as_of.tzinfo is None else as_of.astimezone(UTC)
         since = moment - datetime(1970, 1, 1, tzinfo=UTC)
         return txn_at((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)

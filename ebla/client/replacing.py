@@ -28,7 +28,11 @@ def last_of_each_key(rows: object, schema: TableSchema, codec: KeyCodec, batch_b
     if isinstance(rows, pa.Table):
         return _last_of_table(rows, schema, codec)
     if hasattr(rows, "__arrow_c_stream__"):
-        return _last_of_table(pa.table(rows), schema, codec)
+        try:
+            table = pa.table(rows)
+        except pa.ArrowException:  # one column, say
+            return rows
+        return _last_of_table(table, schema, codec)
     if isinstance(rows, (bytes, bytearray, memoryview)):
         return _last_of_table(read_untrusted(rows, batch_bytes_max, lambda given: None), schema, codec)
     if isinstance(rows, Mapping) or not isinstance(rows, Iterable):

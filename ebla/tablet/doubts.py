@@ -69,7 +69,7 @@ class Doubts:
 
     def _drop(self, name: str) -> None:
         self.settle(name)
-        if name in self._tables.refused.errors:
+        if isinstance(name, str) and name in self._tables.refused.errors:
             self._metadata.drop_table(name)
             with self._tables.lock:
                 self._tables.refused.forget(name)

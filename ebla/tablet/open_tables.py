@@ -76,9 +76,10 @@ class OpenTables:
 
     def named(self, name: str) -> TableState:
         """Return a table; `UnknownTable` if there is none of that name, `TableDamaged` if it is refused."""
-        table = self._by_name.get(name)
+        table = self._by_name.get(name) if isinstance(name, str) else None
         if table is None:
-            self.refused.check(name)
+            if isinstance(name, str):
+                self.refused.check(name)
             names = sorted(self._by_name)
             listed = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") if names else "no tables yet"
             raise UnknownTable(f"there is no table {name!r}: the store has {listed}")

@@ -62,8 +62,8 @@ class Projection:
         """Resolve column names; None means all. Raises `UnknownColumn` for a name the table does not take."""
         if isinstance(columns, str):
             raise RequestError(f"columns is a list of names, such as [{columns!r}]")
-        if versions < 1:
-            raise RequestError("versions is at least 1")
+        if isinstance(versions, bool) or not isinstance(versions, (int, np.integer)) or versions < 1:
+            raise RequestError(f"versions is a whole number, at least 1, not {versions!r}")
         outputs: list[Output] = []
         if columns is None:
             for group in schema.groups:

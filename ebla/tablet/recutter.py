@@ -117,7 +117,7 @@ class Recutter:
     def _divide(self, table: TableState, row: bytes | None, tablet_id: str | None) -> tuple[TabletMetadata, bytes]:
         """Choose what was not given, and check what was."""
         metadata = table.view.metadata
-        named = None if tablet_id is None else metadata.by_id(tablet_id)
+        named = metadata.by_id(tablet_id) if isinstance(tablet_id, str) else None
         if tablet_id is not None and named is None:
             raise CannotSplit(f"the table {table.name!r} has no tablet {tablet_id}: see tablets()")
         if row is not None:

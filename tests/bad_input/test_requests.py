@@ -103,6 +103,32 @@ TYPES = [
     refused(ebla.RequestError, "columns", lambda db: db.table("users").erase(KEY, columns="name")),
 ]
 
+UNHASHABLE: list[Any] = [[], {}, set()]
+
+STRANGE = [
+    *(
+        refused(ebla.UnknownTable, "no table", lambda db, name=name, use=use: use(db, name))
+        for name in UNHASHABLE
+        for use in (
+            lambda db, name: db.table(name),
+            lambda db, name: db.drop_table(name),
+            lambda db, name: db.clone_table(name, "other"),
+            lambda db, name: db.unload_table(name),
+            lambda db, name: db.alter_table(name, drop_columns=["age"]),
+        )
+    ),
+    refused(ebla.RequestError, "list of names", lambda db: db.table("users").get(KEY, columns=[["age"]])),
+    refused(ebla.RequestError, "list of names", lambda db: db.table("users").scan(columns=[{}])),
+    refused(ebla.RequestError, "whole number", lambda db: db.table("users").scan(versions=None)),
+    refused(ebla.RequestError, "whole number", lambda db: db.table("users").scan(versions=1.5)),
+    refused(ebla.RequestError, "NaT", lambda db: db.table("users").get(KEY, as_of=pd.NaT)),
+    refused(ebla.CannotSplit, "no tablet", lambda db: db.table("users").split(tablet=["x"])),
+    refused(ebla.InvalidBatch, "a Series is one column", put(pl.Series("k", [1]), replace=True)),
+    refused(ebla.SchemaError, "lists names", lambda db: db.alter_table("users", add_families={"events": 1})),
+    refused(ebla.SchemaError, "no group", lambda db: db.alter_table("users", drop_groups=[{}])),
+    refused(ebla.SchemaError, "no group", lambda db: db.alter_table("users", move={"age": []})),
+]
+
 KEYS = [
     refused(ebla.RequestError, "user|key", put({"day": DAY, "name": "x"})),
     refused(ebla.RequestError, "null|None", put({**ROW, "user": None})),
@@ -188,7 +214,7 @@ SPLITS = [
 ]
 
 
-@pytest.mark.parametrize(("error", "match", "request_"), [*NAMES, *TYPES, *KEYS, *SIZES, *TABLES, *SPLITS])
+@pytest.mark.parametrize(("error", "match", "request_"), [*NAMES, *TYPES, *STRANGE, *KEYS, *SIZES, *TABLES, *SPLITS])
 def test_a_wrong_request_is_refused_and_changes_nothing(
     db: ebla.Database, error: type[Exception], match: str, request_: Callable[[ebla.Database], object]
 ) -> None:
