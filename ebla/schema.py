@@ -336,6 +336,16 @@ def check_family(name: str) -> str:
     return name
 
 
+def _is_text(name: str) -> bool:
+    if name.isascii():
+        return True
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 # --- what the store keeps ------------------------------------------------------------------------
 
 
@@ -531,6 +541,8 @@ class TableSchema(msgspec.Struct, frozen=True, dict=True):
         group = None if taken else self.family_group(family)
         if group is None:
             raise UnknownColumn(f"no column {name!r}: the table has {self.describe_columns()}")
+        if not _is_text(name):
+            raise UnknownColumn(f"no column {name!r}: half a surrogate pair is no text, leave it out of the name")
         return Target(group, family=family, qualifier=qualifier if not colon or qualifier else None)
 
     def describe_columns(self) -> str:

@@ -76,6 +76,9 @@ NAMES = [
     refused(ebla.UnknownColumn, "width", lambda db: db.table("users").erase(KEY, columns=["width"])),
     refused(ebla.UnknownColumn, "count", lambda db: db.table("users").increment(KEY, "count")),
     refused(ebla.RequestError, "_txn", put({**ROW, "_txn": 1})),
+    refused(ebla.UnknownColumn, "surrogate", lambda db: db.table("users").get(KEY, columns=["click:\ud800"])),
+    refused(ebla.UnknownColumn, "surrogate", lambda db: db.table("users").erase(KEY, columns=["click:\ud800"])),
+    refused(ebla.UnknownColumn, "surrogate", lambda db: db.table("users").append(KEY, "click:\ud800", b"x")),
 ]
 
 TYPES = [
