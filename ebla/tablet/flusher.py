@@ -15,7 +15,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from ebla.errors import EblaError, StoreError, UnknownTable
+from ebla.errors import EblaError, OutcomeUnknown, StoreError, UnknownTable
 from ebla.metadata.changes import RequirementFailed
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction import MetadataServer
@@ -200,18 +200,27 @@ class Flusher:
 
     def _save(self, work: FlushWork) -> tuple[TableMetadata, FragmentInfo | None] | None:
         """Write the fragment and make METADATA name it; return both, None if the table was dropped meanwhile."""
+        begun: list[str] = []
+
+        def new_path(table_id: str) -> str:
+            begun.append(self._nursery.new_path(table_id))
+            return begun[-1]
+
         try:
-            info = write_fragment(work, self._files, self._nursery.new_path)
+            info = write_fragment(work, self._files, new_path)
         except OSError as error:
+            self._nursery.grown(begun)
             raise StoreError(
                 f"cannot write a fragment of {work.table.name!r}: {error}; free space and retry"
             ) from error
         try:
             metadata = self._name(work, info)
-        except RequirementFailed:
-            self._nursery.grown([] if info is None else [info.file])
+        except OutcomeUnknown:
+            raise  # METADATA may come to name it yet
+        except EblaError:
+            self._nursery.grown(begun)  # or what each attempt leaves behind would stay until the store is closed
             raise
-        self._nursery.grown([] if info is None else [info.file])
+        self._nursery.grown(begun)
         return None if metadata is None else (metadata, info)
 
     def _name(self, work: FlushWork, info: FragmentInfo | None) -> TableMetadata | None:

@@ -150,6 +150,27 @@ def test_a_flush_that_failed_is_done_by_the_next_one() -> None:
     machine.db.close()
 
 
+def test_what_failed_flushes_leave_behind_is_removed_while_the_store_is_open() -> None:
+    machine = Machine([create("mixed", MIXED), put("mixed", {"user": "ada", "age": 1})], CALM)
+    machine.play()
+    assert machine.db is not None
+    table = machine.db.table("mixed")
+    for directory in ("fragments/", "metadata/", "metadata/"):
+        machine.files.plan = FaultPlan.fail_when(lambda op, at=directory: op.path.startswith(at), errno.ENOSPC)
+        with pytest.raises(StoreError, match="space"):
+            table.flush()
+    machine.files.plan = FaultPlan()
+    table.flush()
+    report = machine.db.gc()
+    assert (report.files, report.named, report.by_writers, report.candidates) == (3, 1, 0, 2)
+    for _ in range(2):
+        machine.db.gc(dry_run=False)
+        machine.clock.advance(CALM.garbage_age_seconds + 1)
+    assert machine.db.gc(dry_run=False).files == 1
+    assert table.get("ada", columns=["age"]) == {"user": "ada", "age": 1}
+    machine.db.close()
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("settings", [CALM, RESTLESS], ids=["calm", "restless"])
 @pytest.mark.parametrize("fault", [NOT_DONE, DONE_BUT_FAILED, NO_SPACE], ids=["not done", "done but failed", "space"])
