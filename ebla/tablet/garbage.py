@@ -29,6 +29,7 @@ from ebla.clock import Clock
 from ebla.coordination.service import CoordinationService
 from ebla.errors import EblaError, StoreError, Unavailable, UnknownTable
 from ebla.metadata.table_config import TableConfig
+from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.storage.files import Files
 from ebla.tablet.bulk_jobs import list_intents
@@ -172,6 +173,8 @@ class Garbage:
         self._age_microseconds = round(age_seconds * 1_000_000)
         # Held while files are judged for the last time: nobody may make METADATA name any, late as it may be.
         self.guard: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
+        # Told of METADATA before what it does not name is removed: who reads an older one would miss the files.
+        self.take_over: Callable[[TableMetadata], None] = lambda metadata: None
         self._lock = threading.Lock()
         # Written by whoever holds _lock, read by others.
         self.last: GarbageReport | None = None
@@ -302,7 +305,9 @@ class Garbage:
         for table_id, config in tables.items():
             if config.state == "running":
                 with contextlib.suppress(UnknownTable):  # dropped since
-                    named.update(path for path in self._metadata.refresh(table_id).files() if path in paths)
+                    metadata = self._metadata.refresh(table_id)
+                    self.take_over(metadata)
+                    named.update(path for path in metadata.files() if path in paths)
         return named
 
     def _remove(self, doomed: Iterable[str]) -> list[str]:

@@ -213,6 +213,7 @@ class TabletStore:
         )
         self._compactor.busy = self._jobs_compact.busy
         self.garbage.guard = self._nothing_adopted
+        self.garbage.take_over = self._take_over
         self._restorer = Restorer(self._tables, metadata, files, txn_clock, self._bulk, self._doubts, self._nursery)
         self._cloner = Cloner(metadata, self._recutter, self._nursery, self._doubts, new_id)
         self._loader = Loader(
@@ -461,6 +462,14 @@ class TabletStore:
         """Keep jobs from making METADATA name files that were there before."""
         with self._bulk.lock, self._jobs_compact.lock:
             yield
+
+    def _take_over(self, metadata: TableMetadata) -> None:
+        """Read what METADATA names: a compaction may be in it that was interrupted, or of unknown outcome."""
+        table = self._tables.find(metadata.table_id)
+        if table is None or table.damage or metadata.schema.version != table.view.parts.version:
+            return  # a schema in doubt is settled by others, and takes no file away
+        with self._tables.lock:
+            table.use_metadata(metadata, self.server)
 
     # --- care ---
 

@@ -13,6 +13,7 @@ import pytest
 
 from ebla.coordination.memory import Fault, MemoryCoordination
 from ebla.errors import LogFailed, OutcomeUnknown, TableExists, UnknownTable
+from ebla.metadata.transaction import MetadataServer
 from ebla.tablet.bulk import BulkCommit
 from ebla.tablet.commit_log import CommitLog
 from ebla.tablet.door import Door
@@ -231,3 +232,19 @@ def test_a_tablet_is_loaded_by_others_if_the_one_about_to_is_interrupted(machine
     with interrupted(Door, "_may_pass"):
         db.table("mixed").get("ada")
     assert bounded(lambda: db.table("mixed").get("ada"))["age"] == 1
+
+
+def test_no_file_is_removed_that_is_read_after_an_interrupted_compaction(machine: Machine) -> None:
+    db = machine.db
+    assert db is not None
+    table = db.table("mixed")
+    table.put({"user": "kurt", "age": 3})
+    table.flush()
+    with interrupted(MetadataServer, "commit"):
+        table.compact()
+    for _ in range(3):
+        db.gc(dry_run=False)
+        machine.clock.advance(CALM.garbage_age_seconds + 1)
+    named = {ref.file for tablet in table._state.view.metadata.tablets for g in tablet.groups for ref in g.fragments}
+    assert named == {path for path in machine.files._names if path.startswith("fragments/")}
+    check(machine, "age", [1, 3])
