@@ -46,6 +46,13 @@ _AGE_MICROSECONDS = {
     "d": 86_400_000_000,
     "w": 604_800_000_000,
 }
+_DECIMAL = re.compile(r"decimal(32|64|128|256)?\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+_DECIMALS = {
+    "32": (pa.decimal32, 9),
+    "64": (pa.decimal64, 18),
+    "128": (pa.decimal128, 38),
+    "256": (pa.decimal256, 76),
+}
 
 
 # --- types ---------------------------------------------------------------------------------------
@@ -55,25 +62,32 @@ def parse_type(given: TypeLike) -> pa.DataType:
     """Return the Arrow type that `given` names, in the form in which Ebla stores it.
 
     Takes an Arrow type or its name: ``int32``, ``string``, ``timestamp[us, tz=UTC]``, ``decimal128(10, 2)``,
-    ``list<float64>``, ``struct<x: int32, y: string>``. Large, view and dictionary forms become the plain ones.
+    ``list<float64>``, ``struct<x: int32, y: string>``; every type that it returns has a name that it takes. Large, view
+    and dictionary forms become the plain ones.
     """
     if isinstance(given, pa.DataType):
         return _stored_type(given)
     if not isinstance(given, str):
         raise SchemaError(f"a type is an Arrow type or its name, not {given!r}")
     text = given.strip()
-    decimal = re.fullmatch(r"(?:decimal|decimal128)\(\s*(\d+)\s*,\s*(-?\d+)\s*\)", text)
-    if decimal and 1 <= int(decimal[1]) <= 38:
-        return _stored_type(pa.decimal128(int(decimal[1]), int(decimal[2])))
+    decimal = _DECIMAL.fullmatch(text)
+    if decimal:
+        make, precision_max = _DECIMALS[decimal[1] or "128"]
+        if 1 <= int(decimal[2]) <= precision_max:
+            return _stored_type(make(int(decimal[2]), int(decimal[3])))
     stamp = re.fullmatch(r"timestamp\[(s|ms|us|ns)(?:,\s*tz=([^\]]+))?\]", text)
     if stamp:
-        return pa.timestamp(stamp[1], stamp[2])
-    if text.startswith("list<") and text.endswith(">"):
-        inner = text[5:-1].strip()
-        return pa.list_(parse_type(inner.removeprefix("item:")))
+        return _stored_type(pa.timestamp(stamp[1], stamp[2]))
+    fixed = re.fullmatch(r"fixed_size_binary\[(\d{1,9})\]", text)
+    if fixed:
+        return _stored_type(pa.binary(int(fixed[1])))
+    listed = re.fullmatch(r"(list|fixed_size_list)<(.*)>(?:\[(\d{1,9})\])?", text)
+    if listed and (listed[1] == "list") == (listed[3] is None):
+        inner = parse_type(listed[2].strip().removeprefix("item:"))
+        return _stored_type(pa.list_(inner, -1 if listed[3] is None else int(listed[3])))
     if text.startswith("struct<") and text.endswith(">"):
         parts = [part.partition(":") for part in _split_top(text[7:-1])]
-        return pa.struct([pa.field(name.strip(), parse_type(inner)) for name, _, inner in parts])
+        return _stored_type(pa.struct([pa.field(name.strip(), parse_type(inner)) for name, _, inner in parts]))
     try:
         return _stored_type(pa.type_for_alias(text))
     except ValueError:
@@ -113,13 +127,25 @@ def _stored_type(given: pa.DataType) -> pa.DataType:
         is_kind(given) for is_kind in (types.is_list, types.is_large_list, types.is_list_view, types.is_large_list_view)
     ):
         return pa.list_(_stored_type(given.value_type))
-    if types.is_fixed_size_list(given):
+    if types.is_fixed_size_list(given) and given.list_size > 0:  # Parquet cannot tell an empty list of those from null
         return pa.list_(_stored_type(given.value_type), given.list_size)
     if types.is_struct(given) and 0 < len({f.name for f in given}) == given.num_fields:
         return pa.struct([pa.field(f.name, _stored_type(f.type)) for f in given])
     if not _is_scalar(given):
         raise SchemaError(f"a column cannot be of type {given}: use a scalar, list or struct type")
+    if types.is_timestamp(given) and given.tz is not None:
+        _check_time_zone(given.tz)
     return given
+
+
+def _check_time_zone(name: str) -> None:
+    """Refuse a time zone that nobody knows: values in it could be written, and not be read as Python's."""
+    try:
+        pa.lib.string_to_tzinfo(name)
+    except (pa.ArrowException, ValueError, LookupError, OSError):
+        raise SchemaError(
+            f"there is no time zone {name!r} on this machine: use one such as UTC, Europe/Zurich or +01:00"
+        ) from None
 
 
 def _is_scalar(given: pa.DataType) -> bool:

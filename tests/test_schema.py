@@ -46,6 +46,13 @@ class TestTypes:
             ("list<item: string>", pa.list_(pa.string())),
             ("struct<x: int32, y: list<string>>", pa.struct([("x", pa.int32()), ("y", pa.list_(pa.string()))])),
             ("list<struct<a: decimal(4, 1)>>", pa.list_(pa.struct([("a", pa.decimal128(4, 1))]))),
+            ("decimal32(9, 2)", pa.decimal32(9, 2)),
+            ("decimal64(18, 2)", pa.decimal64(18, 2)),
+            ("decimal256(76, 2)", pa.decimal256(76, 2)),
+            ("fixed_size_binary[16]", pa.binary(16)),
+            ("fixed_size_list<item: float>[8]", pa.list_(pa.float32(), 8)),
+            ("fixed_size_list<fixed_size_list<list<int8>>[2]>[3]", pa.list_(pa.list_(pa.list_(pa.int8()), 2), 3)),
+            ("timestamp[ns, tz=+05:30]", pa.timestamp("ns", "+05:30")),
         ],
     )
     def test_a_type_is_known_by_its_name(self, text: str, kind: pa.DataType) -> None:
@@ -81,6 +88,7 @@ class TestTypes:
             pa.struct([("x", pa.int8()), ("x", pa.int8())]),
             pa.decimal128(10, -2),
             pa.binary(0),
+            pa.list_(pa.int8(), 0),
             pa.sparse_union([pa.field("x", pa.int8())]),
         ],
         ids=str,
@@ -90,7 +98,33 @@ class TestTypes:
             parse_type(given)
 
     @pytest.mark.parametrize(
-        "given", ["", "integer", "list<>", "struct<x>", "decimal128(50, 2)", "timestamp[min]", 7, None, int]
+        "given", ["struct<x: int8, x: int8>", "list<struct<x: int8, x: int8>>", "fixed_size_list<int8>[0]"]
+    )
+    def test_a_name_is_refused_if_its_type_is(self, given: str) -> None:
+        with pytest.raises(SchemaError, match="cannot be of type"):
+            parse_type(given)
+
+    @pytest.mark.parametrize("given", ["timestamp[us, tz=Nowhere/Town]", pa.list_(pa.timestamp("s", "Nowhere/Town"))])
+    def test_a_time_zone_that_is_not_known_is_refused(self, given: Any) -> None:
+        with pytest.raises(SchemaError, match="no time zone 'Nowhere/Town'"):
+            parse_type(given)
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            "",
+            "integer",
+            "list<>",
+            "struct<x>",
+            "decimal128(50, 2)",
+            "decimal32(10, 2)",
+            "timestamp[min]",
+            "list<int8>[3]",
+            "fixed_size_list<int8>",
+            7,
+            None,
+            int,
+        ],
     )
     def test_what_names_no_type_is_refused(self, given: Any) -> None:
         with pytest.raises(SchemaError, match=r"unknown type|an Arrow type or its name"):
