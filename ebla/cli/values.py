@@ -46,6 +46,8 @@ def type_text(kind: pa.DataType) -> str:
     types = pa.types
     if types.is_list(kind):
         return f"list<{type_text(kind.value_type)}>"
+    if types.is_fixed_size_list(kind):
+        return f"fixed_size_list<{type_text(kind.value_type)}>[{kind.list_size}]"
     if types.is_struct(kind):
         return f"struct<{', '.join(f'{field.name}: {type_text(field.type)}' for field in kind)}>"
     name = str(kind)
@@ -127,6 +129,8 @@ def _json_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
             ends.append(ends[-1] + (0 if value is None else len(value)))
         offsets = [None if value is None else end for value, end in zip(values, ends, strict=False)] + ends[-1:]
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), inner).cast(kind)
+    if types.is_fixed_size_list(kind):
+        return _json_array(values, pa.list_(kind.value_type)).cast(kind)
     if types.is_struct(kind):
         _allow(found, {dict})
         strangers = {name for value in values if value for name in value} - {field.name for field in kind}
@@ -201,6 +205,8 @@ def to_json(values: pa.Array) -> list[Any]:
     types, kind = pa.types, values.type
     if types.is_list(kind):
         return _cut(to_json(values.flatten()), values)
+    if types.is_fixed_size_list(kind):
+        return to_json(values.cast(pa.list_(kind.value_type)))
     if types.is_struct(kind):
         names = [field.name for field in kind]
         fields = zip(*(to_json(inner) for inner in values.flatten()), strict=True)

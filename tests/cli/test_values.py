@@ -35,6 +35,10 @@ SAMPLES: list[tuple[pa.DataType, list[Any]]] = [
     (pa.time32("s"), [time(1, 2, 3), None]),
     (pa.duration("us"), [timedelta(seconds=1.5), timedelta(days=-1), None]),
     (pa.decimal128(38, 10), [Decimal("12345678901234567890.0000000001"), Decimal("-0.1"), None]),
+    (pa.decimal256(60, 2), [Decimal("-12345678901234567890123456789012345678901234567890.25"), None]),
+    (pa.binary(2), [b"ab", b"\xff\x00", None]),
+    (pa.list_(pa.float32(), 2), [[0.5, None], None, [1.0, 2.0]]),
+    (pa.list_(pa.binary(1), 2), [[b"a", None], None, [b"\xff", b"b"]]),
     (pa.list_(pa.date32()), [[date(2026, 1, 1), None], [], None, [date(2026, 1, 2)]]),
     (pa.list_(pa.list_(pa.int32())), [[[1], None, [2, 3]], None, []]),
     (
