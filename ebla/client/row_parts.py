@@ -192,7 +192,9 @@ def _check_lengths(name: str, array: pa.Array, rows: Numbers, value_bytes_max: i
                 f"column {name!r} has a value of {lengths[at]} bytes in row {rows[at]}: "
                 f"at most {value_bytes_max} are allowed"
             )
-    elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+    elif any(
+        is_kind(array.type) for is_kind in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    ):
         counts = np.asarray(pc.fill_null(pc.list_value_length(array), 0))
         _check_lengths(name, array.flatten(), np.repeat(rows, counts), value_bytes_max)
     elif pa.types.is_struct(array.type):

@@ -27,6 +27,7 @@ USERS = Schema(
         Group("events", families=["click", "view"]),
     ],
 ).number()
+PAIRS = Schema(key={"user": "string", "day": "date32"}, columns={"pair": "fixed_size_list<string>[2]"}).number()
 CELLS = Schema(groups=[Group("all", families=["*"])]).number()
 DAY = date(2026, 1, 1)
 KEY = {"user": "ada", "day": DAY}
@@ -562,6 +563,9 @@ def test_a_value_longer_than_allowed_is_refused_and_named() -> None:
         to_put_batch({**KEY, "photo": long}, USERS, value_bytes_max=1_000)
     with pytest.raises(InvalidBatch, match=r"'tags' has a value of 1001 bytes in row 1"):
         to_put_batch(table(tags=[["a"], ["a", long.decode()]]), USERS, value_bytes_max=1_000)
+    pairs = pa.array([None, ["a", "b"], ["a", long.decode()]], pa.list_(pa.string(), 2))
+    with pytest.raises(InvalidBatch, match=r"'pair' has a value of 1001 bytes in row 2"):
+        to_put_batch(table(pair=pairs), PAIRS, value_bytes_max=1_000)
     maps = pa.array([[("a", b"")], [("a", b""), ("b", long)]], pa.map_(pa.string(), pa.binary()))
     with pytest.raises(InvalidBatch, match=r"'view' has a value of 1001 bytes in row 1"):
         to_put_batch(table(view=maps), USERS, value_bytes_max=1_000)
