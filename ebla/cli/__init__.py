@@ -153,5 +153,8 @@ def _commands() -> Any:
 def _usage_error(error: Exception) -> int:
     message = " ".join(str(getattr(error, "format_message", error.__str__)()).split()).rstrip(".")
     command = getattr(getattr(error, "ctx", None), "command_path", "ebla")
+    option = str(getattr(error, "option_name", ""))
+    if option[:1] == "-" and option[1:2].isdecimal():
+        message += f" (a value that begins with '-' comes after `--`, as in `{command} TABLE -- {option}`)"
     complain(f"{message[:1].lower()}{message[1:]}; see `{command} --help`")
     return ExitCode.REQUEST

@@ -54,7 +54,8 @@ def alter(
         _option(
             "--set",
             "GROUP:OPTION=VALUE;...",
-            "Change a group: compression, block_bytes, max_versions, max_age, purge_join, in_memory.",
+            "Change a group: compression, block_bytes, max_versions (or all), max_age (or none), purge_join, "
+            "in_memory.",
         ),
     ] = None,
     drop_group: Annotated[

@@ -96,6 +96,8 @@ def group_options_from_text(text: str, given_by: str) -> tuple[str, dict[str, An
             options[option] = [family.strip() for family in value.split(",") if family.strip()]
         elif option == "max_versions" and value == "all":
             options[option] = value
+        elif option == "max_age" and value == "none":
+            options[option] = None
         elif option in ("max_versions", "block_bytes"):
             if not value.isdecimal():
                 raise SchemaError(f"{given_by} {name!r}: {option} is a whole number, not {value!r}")

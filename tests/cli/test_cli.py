@@ -83,6 +83,21 @@ def test_an_altered_table_shows_its_new_columns(users: Cli) -> None:
     assert "mail" in users.fine("describe", "users").out
 
 
+def test_an_age_limit_can_be_lifted(users: Cli) -> None:
+    users.fine("alter", "users", "--set", "events:max_age=30d;max_versions=all")
+    assert json.loads(users.fine("describe", "users", "--json").out)["groups"][-1]["max_age"] == "30d"
+    users.fine("alter", "users", "--set", "events:max_age=none")
+    assert "max_age" not in json.loads(users.fine("describe", "users", "--json").out)["groups"][-1]
+
+
+def test_a_key_that_looks_like_an_option_is_told_how_to_be_written(cli: Cli) -> None:
+    cli.fine("create", "t", "--key", "n:int64", "--column", "v:int64")
+    cli.fine("put", "t", '{"n": -7, "v": 1}')
+    assert "`ebla get TABLE -- -7`" in cli.fails(ExitCode.REQUEST, "get", "t", "-7")
+    assert json.loads(cli.fine("get", "t", "--json", "--", "-7").out)["v"] == 1
+    assert "--" not in cli.fails(ExitCode.REQUEST, "get", "t", "-q").partition(";")[0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
