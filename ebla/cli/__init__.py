@@ -115,6 +115,8 @@ for _command, _epilog in (
     (compact_command.compact, compact_command.COMPACT_EXAMPLES),
     (care_commands.clone, care_commands.CLONE_EXAMPLES),
     (care_commands.snapshots, care_commands.SNAPSHOTS_EXAMPLES),
+    (care_commands.offline, care_commands.OFFLINE_EXAMPLES),
+    (care_commands.online, care_commands.ONLINE_EXAMPLES),
     (gc_command.gc, gc_command.GC_EXAMPLES),
     (tablet_commands.tablets, tablet_commands.TABLETS_EXAMPLES),
     (tablet_commands.split, tablet_commands.SPLIT_EXAMPLES),

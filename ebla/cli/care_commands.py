@@ -1,4 +1,4 @@
-"""The commands about what is kept: clone, snapshots."""
+"""The commands about what is kept, and what is served: clone, snapshots, offline, online."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import ebla
-from ebla.cli.context import JsonOption, StoreOption, examples, open_store
+from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples, open_store
 from ebla.cli.failures import guarded
 from ebla.cli.lines import write_json, write_line
 
@@ -76,3 +76,28 @@ def snapshots(
 
 def _time(txn: int) -> str:
     return datetime.fromtimestamp((txn >> 10) / 1e6, UTC).isoformat(timespec="seconds")
+
+
+OFFLINE_EXAMPLES = examples("ebla offline users_test")
+
+
+@guarded
+def offline(ctx: typer.Context, table: TableArgument, store: StoreOption = None) -> None:
+    """Take a table offline: all of it goes to its files, and it is neither read nor written until `ebla online`.
+
+    It stays so whoever opens the store. To do so twice is fine.
+    """
+    with open_store(ctx, store, write=True) as db:
+        db.unload_table(table)
+        write_line(f"{table} is offline")
+
+
+ONLINE_EXAMPLES = examples("ebla online users_test")
+
+
+@guarded
+def online(ctx: typer.Context, table: TableArgument, store: StoreOption = None) -> None:
+    """Bring a table back that was taken offline, once its files have been checked."""
+    with open_store(ctx, store, write=True) as db:
+        db.load_table(table)
+        write_line(f"{table} is online")

@@ -43,11 +43,14 @@ class Context:
 
 def whole_tables(db: ebla.Database, *, as_json: bool = False) -> list[str]:
     """Return the names of the tables that can be changed, and say which cannot; beside JSON, on standard error."""
-    damaged = db.stats()["damaged"]
-    for name in damaged:
-        told = f"left out {name}: it is damaged, see `ebla verify`"
+    left_out = dict.fromkeys(db.stats()["damaged"], "it is damaged, see `ebla verify`")
+    for name in db.tables():
+        if name not in left_out and any(tablet["state"] == "unloaded" for tablet in db.table(name).tablets()):
+            left_out[name] = f"it is offline, `ebla online {name}` brings it back"
+    for name, reason in sorted(left_out.items()):
+        told = f"left out {name}: {reason}"
         typer.echo(told, err=True) if as_json else write_line(told)
-    return [name for name in db.tables() if name not in damaged]
+    return [name for name in db.tables() if name not in left_out]
 
 
 def open_store(ctx: typer.Context, store: Path | None, *, write: bool = False, create: bool = False) -> ebla.Database:

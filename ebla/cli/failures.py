@@ -59,6 +59,7 @@ _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
         "wait until that process closes it; get, scan, describe, tables and stats work meanwhile, and on Spark load, "
         "export, backup, `compact --spark` and `gc --spark`",
     ),
+    (errors.TableUnloaded, "`ebla online TABLE` brings it back"),
     (errors.Unavailable, "try again"),
     (errors.OutcomeUnknown, "look whether it has happened before you repeat it"),
     (errors.StoreNotFound, "check --store or EBLA_STORE; `ebla create`, without a table, makes an empty store"),
@@ -72,7 +73,7 @@ _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
 )
 
 # What these say after their last colon is for who calls from Python; the step above is the same for a shell.
-_ADVICE_FOR_PYTHON = (errors.StoreLocked, errors.StoreNotFound)
+_ADVICE_FOR_PYTHON = (errors.StoreLocked, errors.StoreNotFound, errors.TableUnloaded)
 
 
 def exit_code(error: BaseException) -> ExitCode:

@@ -79,7 +79,7 @@ class Loader(TabletListener):
 
     def opened(self, table: TableState) -> None:
         """Note that the METADATA of a table was read; its log may have to be replayed yet."""
-        table.door = Door(TabletState.UNKNOWN)
+        table.door = Door(table.name, TabletState.UNKNOWN)
         table.door.move_all(LifeEvent.LOAD)
         table.door.move_all(LifeEvent.CONFIG_LOADED)
 

@@ -61,7 +61,7 @@ class TableState:
         self.id = metadata.table_id
         self.name = name
         self.damage = damage  # what is wrong with METADATA: nothing is changed then, and only whole tablets are read
-        self.door = Door()
+        self.door = Door(name)
         self.turns = Turns()
         self.salt = zlib.crc32(self.id.encode()) * 0x9E3779B1
         self._parts_of = partial(SchemaParts, fragments=fragments, cached=cached, settings=settings)

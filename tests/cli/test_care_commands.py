@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from ebla.cli.failures import ExitCode
 from tests.cli.conftest import Cli
 
 
@@ -35,3 +36,27 @@ def test_snapshots_are_taken_listed_and_released(cli: Cli) -> None:
     assert cli("snapshots", "--take", "a", "--release", "b").code == 2
     assert cli("snapshots", "--release", "monday").out == "released monday\n"
     assert cli("snapshots").out == "no snapshots are held\n"
+
+
+def test_a_table_goes_offline_and_comes_back(cli: Cli) -> None:
+    for name in ("a", "b", "c"):
+        cli.fine("create", name, "--key", "n:int64", "--column", "v:int64")
+        cli.fine("put", name, '{"n": 1, "v": 2}')
+    assert cli.fine("offline", "b").out == "b is offline\n"
+    for command in (("get", "b", "1"), ("scan", "b"), ("put", "b", '{"n": 2}'), ("compact", "b")):
+        told = cli.fails(ExitCode.UNAVAILABLE, *command)
+        assert told == "error: the table 'b' is not loaded; `ebla online TABLE` brings it back\n"
+    assert cli.fine("online", "b").out == "b is online\n"
+    assert cli.scan("b") == [{"n": 1, "v": 2}]
+    assert "no table 'd'" in cli.fails(ExitCode.REQUEST, "offline", "d")
+    assert "no table 'd'" in cli.fails(ExitCode.REQUEST, "online", "d")
+
+
+def test_a_table_that_is_offline_does_not_keep_others_from_being_compacted(cli: Cli) -> None:
+    for name in ("a", "b", "c"):
+        cli.fine("create", name, "--key", "n:int64", "--column", "v:int64")
+        cli.fine("put", name, '{"n": 1, "v": 2}')
+    cli.fine("offline", "b")
+    told = cli.fine("compact").out
+    assert "left out b: it is offline, `ebla online b` brings it back" in told
+    assert [line.split()[1] for line in told.splitlines() if line.startswith("compacted")] == ["a:", "c:"]

@@ -58,6 +58,8 @@ def test_the_commands_are_all_there() -> None:
         "compact",
         "clone",
         "snapshots",
+        "offline",
+        "online",
         "gc",
         "tablets",
         "split",

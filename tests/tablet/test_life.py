@@ -93,7 +93,7 @@ A1, B1 = tablet("a"), tablet("b")
 
 
 def lazily() -> Door:
-    door = Door(S.UNKNOWN)
+    door = Door("t", S.UNKNOWN)
     for event in LOADING[:4]:
         door.move_all(event)
     door.begin(["a", "b"])
@@ -157,7 +157,7 @@ def test_readers_that_come_during_a_load_wait_for_it() -> None:
 
 def test_what_is_deferred_goes_on_when_the_table_is_served_and_is_refused_when_loading_fails() -> None:
     for is_good in (True, False):
-        door = Door(S.UNKNOWN)
+        door = Door("t", S.UNKNOWN)
         door.move_all(E.LOAD)
         outcome: list[str] = []
 
@@ -182,7 +182,7 @@ def test_what_is_deferred_goes_on_when_the_table_is_served_and_is_refused_when_l
 
 
 def test_an_unloaded_table_lets_nobody_in_and_comes_back() -> None:
-    door = Door()
+    door = Door("t")
     door.move_all(E.UNLOAD, "soon")
     door.admit([A1], "read", lambda one: None)
     with pytest.raises(TableUnloaded, match="soon"):
