@@ -6,7 +6,8 @@ schema. Then a batch either fits as it is, and is only checked, or its columns a
     user | day | name | click:home | view              ->  columns   user | day | name
                         binary       map                   cells     user | day | family | qualifier | value
 
-A null in a column of cells is no cell.
+A null in a column of cells is no cell. A map called "*", as scans of a table with a "*" group have it, names each cell
+in full: "view:home", or a bare name for one of the unnamed family.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ebla.client.row_parts import (
     CellLines,
     CellName,
     Limits,
+    cell_of_others,
     check_family,
     check_keys,
     check_name,
@@ -37,7 +39,7 @@ from ebla.client.row_parts import (
     validate,
 )
 from ebla.errors import InvalidBatch
-from ebla.schema import Column, TableSchema
+from ebla.schema import WILDCARD, Column, TableSchema
 
 __all__ = ["Plan", "Plans", "plans_of", "put_batch_of_columns"]
 
@@ -126,12 +128,17 @@ def _check_cell_type(schema: TableSchema, name: str, target: CellName, given: pa
     if _family_layout(given) is not None:
         if target.qualifier is not None and target.bare_family != name:
             raise InvalidBatch(f"column {name!r} is one cell: give binary or string, not {given}")
-        if target.bare_family:
+        if target.bare_family and not _is_all_others(schema, target):
             check_family(schema, target.bare_family)
     elif not castable(given, pa.binary()):
         raise InvalidBatch(f"column {name!r} holds cells: give binary, string or a map of these, not {given}")
     elif target.qualifier is None and not name.endswith(":") and not pa.types.is_null(given):
         raise InvalidBatch(f"{name!r} is a family: give a map<string, binary>, or name one cell as '{name}:qualifier'")
+
+
+def _is_all_others(schema: TableSchema, target: CellName) -> bool:
+    """Tell whether a map under this name has cells of all families that have no column of their own, as a scan does."""
+    return target.bare_family == WILDCARD and schema.wildcard_group is not None
 
 
 def _family_layout(given: pa.DataType) -> str | None:
@@ -180,7 +187,7 @@ def put_batch_of_columns(batch: pa.RecordBatch, plans: Plans, limits: Limits) ->
     check_keys(schema.key, keys)
     lines = CellLines(schema, keys, limits)
     for at, target in plan.cells:
-        _add_cells(lines, plan.given.field(at).name, target, batch.column(at))
+        _add_cells(schema, lines, plan.given.field(at).name, target, batch.column(at))
     if typed:
         half = pa.RecordBatch.from_arrays([*keys, *typed], schema=plan.columns_schema)
     else:
@@ -188,7 +195,7 @@ def put_batch_of_columns(batch: pa.RecordBatch, plans: Plans, limits: Limits) ->
     return check_put(PutBatch(half, lines.batch()), limits)
 
 
-def _add_cells(lines: CellLines, name: str, target: CellName, array: pa.Array) -> None:
+def _add_cells(schema: TableSchema, lines: CellLines, name: str, target: CellName, array: pa.Array) -> None:
     layout = _family_layout(array.type)
     family = target.bare_family
     if layout is None:
@@ -196,7 +203,12 @@ def _add_cells(lines: CellLines, name: str, target: CellName, array: pa.Array) -
             lines.add_cell(name, target.family, target.qualifier or "", array)
     elif layout == "struct":
         for field, column in zip(array.type, array.flatten(), strict=True):
-            if not pa.types.is_null(field.type):
+            if pa.types.is_null(field.type):
+                continue
+            if _is_all_others(schema, target):
+                cell = cell_of_others(schema, field.name)
+                lines.add_cell(name, cell.family, cell.qualifier or "", column)
+            else:
                 lines.add_cell(name, family, check_qualifier(field.name), column)
     else:
         rows, entries = _entries(array)

@@ -29,6 +29,7 @@ __all__ = [
     "CellLines",
     "CellName",
     "Limits",
+    "cell_of_others",
     "check_family",
     "check_keys",
     "check_name",
@@ -100,6 +101,14 @@ def resolve_cell(schema: TableSchema, name: str) -> CellName:
     if target.family:
         check_family(schema, target.family)
     return CellName(target.family, target.qualifier, bare)
+
+
+def cell_of_others(schema: TableSchema, name: str) -> CellName:
+    """Return which cell a name in the column ``*`` means: of the family before the colon, or of the unnamed one."""
+    family, _, qualifier = name.partition(":") if ":" in name else ("", "", name)
+    if family:
+        check_family(schema, family)
+    return CellName(family, check_qualifier(qualifier), family)
 
 
 def check_family(schema: TableSchema, family: str) -> None:
@@ -241,7 +250,7 @@ class CellLines:
     ) -> None:
         """Add the cells of a family from one input column: those `entries` of the qualifiers and values, by `rows`.
 
-        The rows must be in order. A null value is no cell.
+        The rows must be in order. A null value is no cell. Qualifiers of the family ``*`` are the names of cells.
         """
         self._are_mixed |= family in self._families
         # Cast before taking: Arrow has no `take` for views.
@@ -254,7 +263,23 @@ class CellLines:
         if values.null_count:
             valid = values.is_valid()
             rows, qualifiers, values = rows[np.asarray(valid)], qualifiers.filter(valid), values.filter(valid)
-        self._add(rows, family, None, qualifiers, values)
+        if family == WILDCARD:
+            self._add_others(rows, qualifiers, values)
+        else:
+            self._add(rows, family, None, qualifiers, values)
+
+    def _add_others(self, rows: Numbers, names: pa.Array, values: pa.Array) -> None:
+        """Add cells whose names have the family, too, unless it is the unnamed one."""
+        named = pc.extract_regex(names, r"(?s)^(?P<family>[^:]*):(?P<qualifier>.*)$")
+        families = pc.fill_null(pc.struct_field(named, "family"), "")
+        qualifiers = pc.coalesce(pc.struct_field(named, "qualifier"), names)
+        for family in pc.unique(families).to_pylist():
+            if family:
+                check_family(self._schema, family)
+        self._charge(int(text_lengths(families).sum()))
+        self._are_mixed = True  # a cell may be in a column of its own as well
+        if len(rows):
+            self._parts.append((rows, families, qualifiers, values))
 
     def add_lines(self, rows: Numbers, families: pa.Array, qualifiers: pa.Array, values: pa.Array) -> None:
         """Add cells of all kinds, already in the order of their rows and in their types; to be called once, alone."""
