@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from ebla.errors import RequestError
@@ -83,7 +84,11 @@ class Scan:
         """Return all rows as a polars DataFrame."""
         import polars
 
-        return polars.from_arrow(self.to_arrow())
+        return polars.from_arrow(_for_polars(self.to_arrow()))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Give the rows to whatever reads Arrow streams: ``pyarrow.table(scan)``, ``duckdb.sql("from scan")``."""
+        return pa.RecordBatchReader.from_batches(self.schema, self.to_batches()).__arrow_c_stream__(requested_schema)
 
     def count(self) -> int:
         """Return the number of rows."""
@@ -97,6 +102,21 @@ class Scan:
                 for at, row in enumerate(_dicts(batch)):
                     self._last, self._last_at = batch, at
                     yield row if is_plain else spread(row, projection)
+
+
+def _for_polars(table: pa.Table) -> pa.Table:
+    """Copy lists of a fixed size, which polars does not take if they are a slice of others and have nulls."""
+    for at, field in enumerate(table.schema):
+        if _has_fixed_lists(field.type):
+            chunks = [chunk.take(pa.array(np.arange(len(chunk)))) for chunk in table.column(at).chunks]
+            table = table.set_column(at, field, pa.chunked_array(chunks, field.type))
+    return table
+
+
+def _has_fixed_lists(kind: pa.DataType) -> bool:
+    if pa.types.is_fixed_size_list(kind):
+        return True
+    return any(_has_fixed_lists(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def _dicts(batch: pa.RecordBatch) -> list[dict[str, Any]]:

@@ -8,6 +8,8 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -426,6 +428,58 @@ class TestScan:
         assert scan.to_arrow().schema == scan.schema
         assert sum(batch.num_rows for batch in scan.to_batches()) == scan.count() == 4
         assert list(scan.to_pandas()["n"]) == list(scan.to_polars()["n"]) == [3, 6, 6, 5]
+
+    def test_a_scan_is_a_stream_of_arrow(self, db: ebla.Database, counts: ebla.Table) -> None:
+        scan = counts.scan(columns=["n"])
+        assert pa.table(scan) == scan.to_arrow()
+        assert scan.position.key == ("dates",)
+        assert pl.DataFrame(scan)["n"].to_list() == [3, 6, 6, 5]
+        assert duckdb.sql("select sum(n) from scan").fetchall() == [(20,)]
+        copy = db.create_table("copy", ebla.Schema(key={"word": "string"}, columns={"n": "int64"}))
+        copy.put(scan)
+        assert copy.scan().to_arrow() == scan.to_arrow()
+
+    @pytest.mark.parametrize("kind", ["fixed_size_list<float>[2]", "list<fixed_size_list<float>[2]>"])
+    def test_lists_of_a_fixed_size_come_as_polars_wherever_a_batch_is_cut(self, db: ebla.Database, kind: str) -> None:
+        table = db.create_table("t", ebla.Schema(key={"n": "int64"}, columns={"v": kind}))
+        values = (
+            [[[0.5, None]], None, [[1.0, 2.0], None], None]
+            if kind.startswith("list")
+            else [[0.5, 1.0], None, None, None]
+        )
+        table.put([{"n": n, "v": value} for n, value in enumerate(values)])
+        assert table.scan(limit=3).to_polars()["v"].to_list() == values[:3]
+        assert table.scan(1, 3).to_polars()["v"].to_list() == values[1:3]
+        table.flush()
+        assert table.scan(1, 3).to_polars()["v"].to_list() == values[1:3]
+
+    @pytest.mark.parametrize("form", ["to_arrow", "to_pandas", "to_polars", "__iter__"])
+    def test_what_is_scanned_of_any_family_can_be_put_again(self, db: ebla.Database, form: str) -> None:
+        groups = [
+            ebla.Group("a", columns={"n": "int8"}),
+            ebla.Group("b", families=["f"]),
+            ebla.Group("c", families=["*"]),
+        ]
+        origin, copy = (db.create_table(name, ebla.Schema(key={"k": "int64"}, groups=groups)) for name in ("t", "u"))
+        origin.put([{"k": 1, "n": 1, "f:x": b"1", "z:y": b"2", "z:": b"", "bare": b"3"}, {"k": 2, "n": 2}])
+        origin.put([{"k": 3, ":n": b"cell", ":f": b"cell", "z:a:b\nc": b"4"}, {"k": 4, "f:x": b"5"}])
+        copy.put(getattr(origin.scan(), form)())
+        assert list(copy.scan()) == list(origin.scan())
+
+    def test_cells_of_any_family_in_one_map_are_named_in_full(self, db: ebla.Database) -> None:
+        groups = [ebla.Group("a", columns={"n": "int8"}), ebla.Group("c", families=["*"])]
+        table = db.create_table("t", ebla.Schema(key={"k": "int64"}, groups=groups))
+        kind = pa.map_(pa.string(), pa.binary())
+        table.put(pa.table({"k": [1], "*": pa.array([[("z:y", b"1"), ("n", b"2"), ("w", None)]], kind), "z:y": [b"3"]}))
+        assert table.get(1) == {"k": 1, "n": None, "z:y": b"3", ":n": b"2"}
+        table.put(pa.table({"k": [2], "*": [{"z:y": b"1", "bare": b"2"}]}))
+        assert table.get(2) == {"k": 2, "n": None, "z:y": b"1", "bare": b"2"}
+        for name, told in (("n:x", "'n' is a column"), ("_z:x", "no family '_z'")):
+            with pytest.raises(ebla.UnknownColumn, match=told):
+                table.put(pa.table({"k": [1], "*": pa.array([[(name, b"1")]], kind)}))
+        narrow = db.create_table("narrow", ebla.Schema(key={"k": "int64"}, groups=[ebla.Group("b", families=["f"])]))
+        with pytest.raises(ebla.UnknownColumn, match="the table has f"):
+            narrow.put(pa.table({"k": [1], "*": pa.array([[("f:x", b"1")]], kind)}))
 
     def test_where_is_an_arrow_expression(self, counts: ebla.Table) -> None:
         assert words(counts.scan(where=pc.field("n") == 6)) == ["banana", "cherry"]
