@@ -18,9 +18,9 @@ from ebla.client.row import Row
 from ebla.client.row_reading import RowReading, at_newest, one_array, sorted_distinct
 from ebla.client.rows import to_cells_batch, to_put_batch
 from ebla.clock import microseconds_of
-from ebla.errors import Conflict, EblaError, RequestError, SchemaChanged
+from ebla.errors import Conflict, EblaError, RequestError, SchemaChanged, UnknownColumn
 from ebla.ranges import KeyRange
-from ebla.schema import Target
+from ebla.schema import WILDCARD, Target
 from ebla.tablet.admission import Mutation, erase_range
 from ebla.tablet.answers import ReadPoint
 from ebla.tablet.row_admission import RowMutation
@@ -141,6 +141,8 @@ class Writing:
         if columns is None:
             return self._apply(parts.admission.erase(rows), None, wait)
         targets = [parts.schema.resolve(name) for name in columns]
+        if WILDCARD in columns and parts.schema.wildcard_group is not None:
+            raise UnknownColumn("'*' stands for many families: name those to erase, or the cell ':*' if that is meant")
         if any(target.column is not None for target in targets):
             return self._retried(lambda: self._erase_columns(parts, rows, targets, wait))
         return self._apply(parts.admission.erase(rows, targets), None, wait)

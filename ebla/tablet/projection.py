@@ -73,7 +73,8 @@ class Projection:
             for name in columns:
                 if name in schema.key_names:
                     continue
-                output = _output(name, schema.resolve(name))
+                output = _others(schema) if name == WILDCARD else None
+                output = output or _output(name, schema.resolve(name))
                 if named.setdefault(output.name, output) != output:
                     raise RequestError(
                         f"two columns of the answer would be called {output.name!r}: ask for one of them"
@@ -286,6 +287,12 @@ def _all_of(group: GroupSchema) -> list[Output]:
     if group.is_wildcard:
         outputs.append(Output(WILDCARD, "wildcard", group))
     return outputs
+
+
+def _others(schema: TableSchema) -> Output | None:
+    """Return the column of all families that have none of their own; None if the table takes no such families."""
+    group = schema.wildcard_group
+    return None if group is None else Output(WILDCARD, "wildcard", group)
 
 
 def _output(name: str, target: Target) -> Output:

@@ -466,6 +466,27 @@ class TestScan:
         copy.put(getattr(origin.scan(), form)())
         assert list(copy.scan()) == list(origin.scan())
 
+    def test_all_other_families_are_asked_for_as_they_are_named_in_the_answer(self, db: ebla.Database) -> None:
+        groups = [
+            ebla.Group("a", columns={"n": "int8"}),
+            ebla.Group("b", families=["f"]),
+            ebla.Group("c", families=["*"]),
+        ]
+        table = db.create_table("t", ebla.Schema(key={"k": "int64"}, groups=groups))
+        table.put([{"k": 1, "n": 1, "f:x": b"1", "z:y": b"2", "bare": b"3", ":*": b"4"}, {"k": 2, "n": 2, "f:x": b"5"}])
+        others = {"z:y": b"2", "bare": b"3", ":*": b"4"}
+        for _ in ("in memory", "in files"):
+            assert table.scan(columns=table.scan().schema.names).to_arrow() == table.scan().to_arrow()
+            assert list(table.scan(columns=["*"])) == [{"k": 1, **others}]
+            assert table.get(1, ["*", "n"]) == {"k": 1, "n": 1, **others}
+            assert table.get_many([1], ["*"])["*"].to_pylist() == [sorted(others.items())]
+            assert table.get(1, [":*"]) == {"k": 1, ":*": b"4"}
+            table.flush()
+        with pytest.raises(ebla.UnknownColumn, match="stands for many families"):
+            table.erase(1, ["*"])
+        table.erase(1, [":*"])
+        assert ":*" not in (table.get(1) or {})
+
     def test_cells_of_any_family_in_one_map_are_named_in_full(self, db: ebla.Database) -> None:
         groups = [ebla.Group("a", columns={"n": "int8"}), ebla.Group("c", families=["*"])]
         table = db.create_table("t", ebla.Schema(key={"k": "int64"}, groups=groups))
