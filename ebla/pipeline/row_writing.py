@@ -153,10 +153,10 @@ def check_columns(given: StructType, schema: TableSchema, operation: Operation) 
                 f"rows are erased by their keys: select {', '.join(schema.key_names)} and nothing else, "
                 f"not {', '.join(given.names[:20])}"
             )
-    if WILDCARD in given.names:
+    if WILDCARD in given.names and schema.wildcard_group is None:
         raise UnknownColumn(
-            f"a column {WILDCARD!r} of cells can be read and not written: give one column for each family in it, a map "
-            "from qualifier to value"
+            f"the column {WILDCARD!r} has cells of any family, and the table takes those of its own only: give one "
+            "column for each family in it, a map from qualifier to value"
         )
     arrow = to_arrow_schema(given, timezone="UTC")
     empty = pa.record_batch([pa.array([], field.type) for field in arrow], schema=arrow)

@@ -1,10 +1,14 @@
-"""A mirror that is there already: what it lacks is told before a stream is begun."""
+"""Mirrors: what one that is there already lacks is told before a stream is begun, and cells of any family follow."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from pyspark.sql import SparkSession
 
 import ebla
+import ebla.pipeline
 from ebla.pipeline.mirror import _make
 from ebla.pipeline.place import Place
 
@@ -31,3 +35,15 @@ def test_a_mirror_that_takes_any_family_is_left_to_its_writer(db: ebla.Database)
     db.create_table("m", ebla.Schema(key={"k": "int64"}, groups=[ebla.Group("all", families=["*"])]))
     _make(Place.of(db), Place.of(db), "t", "m")
     assert [group.name for group in db.table("m").schema.groups] == ["all"]
+
+
+def test_a_mirror_follows_cells_of_any_family(db: ebla.Database, tmp_path: Path, spark: SparkSession) -> None:
+    groups = [ebla.Group("typed", columns={"v": "int64"}), ebla.Group("all", families=["*"])]
+    origin = db.create_table("t", ebla.Schema(key={"k": "int64"}, groups=groups))
+    origin.put([{"k": n, "v": n, "tag:new": b"1", f"of:{n}": b"2", "bare": b"3"} for n in range(5)])
+    for _ in ("all rows", "what changed"):
+        ebla.pipeline.mirror(db, "t", db, "m", checkpoint=tmp_path / "checkpoint", spark=spark)
+        assert list(db.table("m").scan()) == list(origin.scan())
+        origin.erase(1)
+        origin.erase(2, ["bare", "tag"])
+        origin.put([{"k": 3, "later:x": b"4"}, {"k": 9, ":v": b"5"}])
