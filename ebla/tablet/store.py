@@ -207,7 +207,7 @@ class TabletStore:
             self._nursery,
             self._compactor.strategy,
             self._compactor.agreed_horizon,
-            self.flush,
+            self._flush_to_compact,
             self._check_writable,
             self._compactor.note,
         )
@@ -485,7 +485,7 @@ class TabletStore:
         if table.is_dropped:
             raise UnknownTable(f"the table {table.name!r} was dropped, or restored in place: get it anew with db.table")
         self._check_online(table)
-        self.flush(table)
+        self._flush_to_compact(table)
         self._compactor.compact_table(table, told)
 
     def unload_table(self, name: str) -> None:
@@ -536,15 +536,31 @@ class TabletStore:
 
     def _horizon(self, table: TableState, group: int) -> int:
         """Return the txn below which nobody reads a group any more, and nothing of it is only in memory."""
-        history = round(self.settings.history_seconds * 1_000_000)
-        ended = self._clock.microseconds() - history
-        ended -= ended % max(1, history // HISTORY_STEPS)
         with self._commit_lock:
             unflushed = table.view.memory_of(group).txn_min
             newest = self.sequencer.committed if unflushed is None else min(self.sequencer.committed, unflushed - 1)
-        horizon = min(newest, ended << COUNTER_BITS)
+        horizon = min(newest, self._history_ended())
         pinned = self.pins.oldest()
         return max(0, horizon if pinned is None else min(horizon, pinned))
+
+    def _history_ended(self) -> int:
+        """Return the txn of the moment at which the history that is kept begins."""
+        history = round(self.settings.history_seconds * 1_000_000)
+        ended = self._clock.microseconds() - history
+        return (ended - ended % max(1, history // HISTORY_STEPS)) << COUNTER_BITS
+
+    def _flush_to_compact(self, table: TableState) -> None:
+        """Flush a table that is to be compacted, and see to it that what is too old by now can be left out.
+
+        Snapshots are taken at the newest commit. If that is older than the history that is kept, they would still show
+        what was not too old then; so a txn passes first.
+        """
+        if self.sequencer.committed < self._history_ended() and any(
+            group.max_age_microseconds is not None for group in table.view.schema.groups
+        ):
+            with self._bulk.lock:
+                self._bulk.pass_txn()
+        self.flush(table)
 
     def wish_fold(self, table: TableState, group: int) -> None:
         """Ask for a group's many small blocks to be folded: a reader had to look into all of them."""

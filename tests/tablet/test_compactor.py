@@ -12,13 +12,18 @@ from typing import Any
 import pytest
 
 import ebla
+from ebla.client.database import Database
+from ebla.clock import ManualClock
+from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.settings import Settings
 from ebla.storage.compact import compact
+from ebla.storage.files import LocalFiles
 from ebla.storage.records import Run
 from ebla.tablet.compaction import Choice, choose_all
 from ebla.tablet.compactor import Chosen
 from ebla.tablet.merging import merge
 from tests.crash.machine import bounded
+from tests.support.compact_here import compact_here
 
 BY_HAND = Settings(background_compaction=False)
 NO_HISTORY = Settings(background_compaction=False, history_seconds=0.0)
@@ -124,6 +129,43 @@ def test_a_range_erasure_stays_if_somebody_begins_to_read_behind_it_as_it_is_com
         table.compact()
         assert everything(table) == left
         assert not any(state.erasures for tablet in table._state.view.metadata.tablets for state in tablet.groups)
+
+
+@pytest.mark.parametrize("how", ["by hand", "by a job"])
+@pytest.mark.parametrize("layout", [{"columns": {"n": "int64"}}, {"families": ["n"]}], ids=["columns", "cells"])
+def test_what_is_too_old_leaves_the_files_of_a_store_that_nobody_writes_to(
+    tmp_path: Path, layout: dict[str, Any], how: str
+) -> None:
+    clock, nodes = ManualClock(), MemoryStore()
+
+    def opened(*, read_only: bool = False) -> Database:
+        coordination = MemoryCoordination(nodes, clock)
+        return Database.wire(tmp_path, LocalFiles(tmp_path), coordination, clock, BY_HAND, None, read_only=read_only)
+
+    def compact_it(db: Database) -> None:
+        db.table("t").compact() if how == "by hand" else compact_here(db, "t")
+
+    name, value = ("n", 1) if "columns" in layout else ("n:x", b"1")
+    group = ebla.Group("g", max_age="1d", max_versions="all", **layout)
+    with opened() as db:
+        table = db.create_table("t", ebla.Schema(key={"k": "int64"}, groups=[group]))
+        table.put([{"k": k, name: value} for k in range(9)])
+        db.snapshot("held")
+        table.flush()
+    clock.advance(2 * 86_400)
+    with opened() as db:
+        compact_it(db)
+        table = db.table("t")
+        assert (table.scan().count(), table.scan(as_of="held").count()) == (0, 9)
+        db.snapshot("held").release()
+        compact_it(db)
+        assert fragments(table) == 0
+        with db.snapshot() as now:
+            assert now.table("t").scan().count() == 0
+        table.put({"k": 3, name: value})
+        assert table.scan().count() == 1
+    with opened(read_only=True) as db:
+        assert db.table("t").scan().count() == 1
 
 
 def test_a_snapshot_within_history_reads_as_before(tmp_path: Path) -> None:
