@@ -23,7 +23,7 @@ from ebla.ranges import KeyRange
 from ebla.schema import GroupSchema
 from ebla.settings import MIB
 from ebla.tablet.compact_job import CompactionTerms, GroupTerms
-from ebla.tablet.compaction import Choice, Reason, Strategy, choose, choose_all
+from ebla.tablet.compaction import Choice, Reason, Strategy, choose, choose_all, expiry_of
 from ebla.tablet.merging import Merge
 from ebla.tablet.windows import cut
 
@@ -93,8 +93,15 @@ def _choose(
     choice: Choice | None
     if only_due:
         purges = group.max_versions is not None
-        columns = group.column_by_id.keys()
-        choice = choose(state, known.horizon, strategy, purges=purges, is_cells=group.is_cells, columns=columns)
+        choice = choose(
+            state,
+            known.horizon,
+            strategy,
+            purges=purges,
+            is_cells=group.is_cells,
+            columns=group.column_by_id.keys(),
+            expired_before=expiry_of(group, known.horizon),
+        )
     else:
         choice = choose_all(state, known.horizon)
     if choice is None:

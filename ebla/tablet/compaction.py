@@ -24,6 +24,10 @@ rewritten without them, even if it lies alone; in cells groups only together wit
 for some of them only (scopes.py). A merge does not make one run of them, so they do not count as too deep. Once all of
 the erasures may go, everything is merged, for only then do they.
 
+**Aged.** A fragment of a columns group of which every record is older than the age limit is dropped, unless it lies over
+older records that stay. Rows whose key begins with a time come in fragments that lie side by side, and nothing else would
+ever touch those again.
+
 **Small.** Many small fragments side by side do not slow a read down, but every one of them costs an open file: they
 are joined, a file's worth at a time.
 """
@@ -35,10 +39,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from ebla.clock import microseconds_of
 from ebla.metadata.table_metadata import FragmentRef, GroupState, RangeErasure
+from ebla.schema import GroupSchema
 from ebla.settings import MIB
 
-Reason: TypeAlias = Literal["depth", "erased", "surplus", "small", "manual", "job"]
+Reason: TypeAlias = Literal["depth", "erased", "surplus", "aged", "small", "manual", "job"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +87,19 @@ def choose(
     purges: bool = False,
     is_cells: bool = False,
     columns: Collection[int] = (),
+    expired_before: int | None = None,
     busy: Collection[str] = (),
 ) -> Choice | None:
     """Choose what to merge of one group of one tablet, or None if it is in good shape.
 
     `purges` says that the group keeps only so many versions, `is_cells` which layout it has, `columns` the ids of its
-    columns. Files that are `busy`, as somebody else is merging them, are left alone: what has come since is merged by
-    itself.
+    columns, `expired_before` what `expiry_of` returns. Files that are `busy`, as somebody else is merging them, are left
+    alone: what has come since is merged by itself.
     """
     free = [fragment for fragment in state.fragments if fragment.file not in busy]
+    aged = [] if expired_before is None else _aged(free, state.fragments, expired_before)
+    if aged:
+        return _choice(state, aged, "aged", horizon)
     if len(free) == len(state.fragments) and _may_be_joined(free, columns, horizon, strategy):
         return _choice(state, free, "depth", horizon)
     has_erasures = any(fragment.has_erasures for fragment in state.fragments)
@@ -105,6 +115,17 @@ def choose(
             return _choice(state, surplus, "surplus", horizon)
     chosen = _too_small(free, strategy)
     return _choice(state, chosen, "small", horizon) if chosen else None
+
+
+def expiry_of(group: GroupSchema, horizon: int) -> int | None:
+    """Return the time in microseconds before which no record counts by its age alone; None if there is none.
+
+    Records of cells have times of their own, of which references know nothing.
+    """
+    is_alone = group.purge_join == "or" or group.max_versions is None
+    if group.is_cells or group.max_age_microseconds is None or not is_alone:
+        return None
+    return microseconds_of(horizon) - group.max_age_microseconds
 
 
 def choose_all(state: GroupState, horizon: int) -> Choice | None:
@@ -238,6 +259,26 @@ def _surplus(
         return stale
     older = [fragment for fragment in fragments if fragment.txn_min <= horizon]
     return older if _bytes(stale) >= strategy.surplus_share * _bytes(older) else []
+
+
+def _aged(free: Sequence[FragmentRef], fragments: Sequence[FragmentRef], expired_before: int) -> list[FragmentRef]:
+    """Return what nobody can see any more; not where there are erasures, for those would stay.
+
+    What lies over older records that stay is left too: if the limit were lifted, those would be seen in its place.
+    """
+    aged = [f for f in free if not f.has_erasures and microseconds_of(f.txn_max) < expired_before]
+    while aged:
+        staying = [f for f in fragments if f not in aged]
+        gone = [f for f in aged if not any(_lies_over(f, other) for other in staying)]
+        if len(gone) == len(aged):
+            break
+        aged = gone
+    return aged
+
+
+def _lies_over(fragment: FragmentRef, other: FragmentRef) -> bool:
+    """Tell whether a fragment may have newer records of rows that another one has."""
+    return other.txn_min <= fragment.txn_max and fragment.first <= other.last and other.first <= fragment.last
 
 
 def _is_hidden_by(erasure: RangeErasure, fragment: FragmentRef) -> bool:

@@ -29,7 +29,7 @@ from ebla.schema import GroupSchema
 from ebla.settings import Settings
 from ebla.storage.files import Files
 from ebla.storage.spare_memory import SpareMemory
-from ebla.tablet.compaction import Choice, Reason, Strategy, choose, choose_all
+from ebla.tablet.compaction import Choice, Reason, Strategy, choose, choose_all, expiry_of
 from ebla.tablet.merging import Merge, merge, merged_references, new_output, replacement
 from ebla.tablet.nursery import Nursery
 from ebla.tablet.open_tables import OpenTables
@@ -192,9 +192,15 @@ class Compactor:
         horizon = self.horizon_of(table, group.id)
         purges = group.max_versions is not None
         busy = self.busy(table.id)
-        columns = group.column_by_id.keys()
         choice = choose(
-            state, horizon, self.strategy, purges=purges, is_cells=group.is_cells, columns=columns, busy=busy
+            state,
+            horizon,
+            self.strategy,
+            purges=purges,
+            is_cells=group.is_cells,
+            columns=group.column_by_id.keys(),
+            expired_before=expiry_of(group, horizon),
+            busy=busy,
         )
         if choice is None or self._is_given_up(tablet, state):
             return False

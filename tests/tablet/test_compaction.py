@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import count, pairwise
 from random import Random
+from typing import Any
 
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebla.metadata.table_metadata import FragmentRef, GroupState, RangeErasure
+from ebla.schema import Group, Schema
 from ebla.settings import MIB
-from ebla.tablet.compaction import Choice, Strategy, choose, choose_all, runs_of
+from ebla.tablet.compaction import Choice, Strategy, choose, choose_all, expiry_of, runs_of
 
 FOREVER = 1 << 60
 NUMBERS = count()
@@ -166,6 +169,34 @@ class TestSurplus:
         assert self.chosen(older, self.stale("hot"), newer, is_cells=True) == ["older", "hot"]
         huge = self.stale("huge", surplus=0, bytes=1 << 40)
         assert self.chosen(huge, self.stale("hot"), is_cells=True) == []
+
+
+class TestAged:
+    def chosen(self, *fragments: FragmentRef, expired_before: int | None = 10, busy: Collection[str] = ()) -> list[str]:
+        found = choose(state(*fragments), 99 << 10, Strategy(), expired_before=expired_before, busy=busy)
+        return [] if found is None or found.reason != "aged" else [one.file for one in found.fragments]
+
+    def test_fragments_that_are_too_old_as_a_whole_go_wherever_they_lie(self) -> None:
+        old, newer = ref(b"a", b"b", txn=9 << 10), ref(b"c", b"d", txn=10 << 10)
+        across = msgspec.structs.replace(newer, file="across", txn_min=1)
+        assert self.chosen(old, newer, across) == [old.file]
+        assert self.chosen(old, newer, expired_before=None) == []
+
+    def test_not_if_they_have_erasures_which_would_stay_nor_if_somebody_merges_them(self) -> None:
+        assert self.chosen(ref(b"a", b"b", txn=9 << 10, has_erasures=True)) == []
+        old = ref(b"a", b"b", txn=9 << 10)
+        assert self.chosen(old, busy={old.file}) == []
+
+    def test_age_counts_alone_unless_only_surplus_versions_go(self) -> None:
+        def expiry(**options: Any) -> int | None:
+            layout = {} if "families" in options else {"columns": {"n": "int8"}}
+            schema = Schema(groups=[Group("g", **layout, **options)])
+            return expiry_of(schema.number().groups[0], 99_000_000 << 10)
+
+        assert expiry(max_age="9s") == expiry(max_age="9s", max_versions=3) == 90_000_000
+        assert expiry(max_age="9s", max_versions="all", purge_join="and") == 90_000_000
+        assert expiry(max_age="9s", max_versions=3, purge_join="and") is None
+        assert expiry() is expiry(families=["f"], max_age="9s") is None
 
 
 def test_files_that_somebody_else_merges_are_left_alone() -> None:

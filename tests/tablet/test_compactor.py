@@ -6,6 +6,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,39 @@ def test_what_is_too_old_leaves_the_files_of_a_store_that_nobody_writes_to(
         assert table.scan().count() == 1
     with opened(read_only=True) as db:
         assert db.table("t").scan().count() == 1
+
+
+def test_files_whose_rows_are_all_too_old_are_dropped_by_themselves(tmp_path: Path) -> None:
+    clock, nodes = ManualClock(), MemoryStore()
+    coordination = MemoryCoordination(nodes, clock)
+    with Database.wire(tmp_path, LocalFiles(tmp_path), coordination, clock, BY_HAND, None) as db:
+        group = ebla.Group("g", columns={"n": "int64"}, max_age="6d")
+        table = db.create_table("t", ebla.Schema(key={"day": "int64", "k": "int64"}, groups=[group]))
+
+        def days() -> list[int]:
+            return sorted({row["day"] for row in table.scan()})
+
+        for day in range(12):
+            table.put([{"day": day, "k": k, "n": k} for k in range(50)])
+            table.flush()
+            if day == 2:
+                db.snapshot("held")
+            clock.advance(86_400)
+        table.put({"day": 12, "k": 0})
+        compactor = db._store._compactor
+        while compactor.compact_next():
+            pass
+        assert days() == list(range(6, 13))
+        assert table.scan(as_of="held").count() == 3 * 50
+        assert fragments(table) == 12
+        db.snapshot("held").release()
+        while compactor.compact_next():
+            pass
+        assert days() == list(range(6, 13))
+        assert fragments(table) == 6
+        assert {one["reason"] for one in db.stats()["compactions"]["recent"]} == {"aged"}
+        with pytest.raises(ebla.HistoryGone):
+            table.scan(as_of=ebla.time_of(clock.microseconds() << 10) - timedelta(days=1)).count()
 
 
 def test_a_snapshot_within_history_reads_as_before(tmp_path: Path) -> None:
