@@ -16,6 +16,7 @@ from ebla.client.moments import AsOf
 from ebla.client.ownership import Ownership
 from ebla.client.owning import LOCK_FILE
 from ebla.client.snapshot import Snapshot
+from ebla.client.staying import StaysHere
 from ebla.client.system_tables import is_system_table, system_table
 from ebla.client.table import Table
 from ebla.clock import Clock, SystemClock
@@ -126,7 +127,7 @@ def new_id() -> str:
     return str(uuid.uuid4())
 
 
-class Database:
+class Database(StaysHere):
     """An open store. Close it, or use it as a context manager. Safe to use from several threads."""
 
     def __init__(

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from ebla.client.staying import StaysHere
 from ebla.errors import RequestError
 from ebla.tablet.projection import Projection, spread
 
@@ -24,7 +25,7 @@ class Position(NamedTuple):
     key: tuple[Any, ...] | None
 
 
-class Scan:
+class Scan(StaysHere):
     """Rows of a table in key order, at one txn.
 
     Iterate it for dicts, or take it as Arrow, pandas or polars. Each use reads the rows anew, at the same txn.

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from ebla.client.staying import StaysHere
 from ebla.errors import Closed
 
 if TYPE_CHECKING:
     from ebla.client.table import Table
 
 
-class Snapshot:
+class Snapshot(StaysHere):
     """All tables at one txn. What is read through it never changes; nothing can be written through it.
 
     As long as it is held, everything it shows is kept, however long ago it was. One without a name is held until it is

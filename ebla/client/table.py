@@ -17,6 +17,7 @@ from ebla.client.moments import AsOf, txn_in
 from ebla.client.row import Row
 from ebla.client.row_reading import RowReading, at_newest
 from ebla.client.scan import Position, Scan
+from ebla.client.staying import StaysHere
 from ebla.client.sums import appended, count_of, incremented
 from ebla.client.table_description import describe_table, describe_tablets
 from ebla.client.writing import Writing
@@ -34,7 +35,7 @@ ROWS_MAX = (1 << 63) - 1
 _Answer = TypeVar("_Answer")
 
 
-class Table:
+class Table(StaysHere):
     """One table of a database. Safe to use from several threads."""
 
     def __init__(self, store: TabletStore, state: TableState, as_of: int | None = None) -> None:

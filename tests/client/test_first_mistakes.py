@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -225,3 +226,15 @@ def test_keys_may_be_a_frame(people: ebla.Table, make: Callable[[dict[str, list[
     assert found.column("n").to_pylist() == [2, None, 1]
     people.erase_many(keys)
     assert people.scan().count() == 0
+
+
+def test_what_holds_an_open_store_says_what_to_send_to_another_process_instead(
+    db: ebla.Database, people: ebla.Table
+) -> None:
+    with db.snapshot() as held:
+        for one in (db, people, people.scan(), held):
+            with pytest.raises(TypeError, match=f"an ebla.{type(one).__name__} stays in the process .* send the path"):
+                pickle.dumps(one)
+    row = people.get(("ada", 1))
+    assert pickle.loads(pickle.dumps(row)) == row
+    assert pickle.loads(pickle.dumps(people.schema)) == people.schema
