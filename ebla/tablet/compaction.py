@@ -24,9 +24,9 @@ rewritten without them, even if it lies alone; in cells groups only together wit
 for some of them only (scopes.py). A merge does not make one run of them, so they do not count as too deep. Once all of
 the erasures may go, everything is merged, for only then do they.
 
-**Aged.** A fragment of a columns group of which every record is older than the age limit is dropped, unless it lies over
-older records that stay. Rows whose key begins with a time come in fragments that lie side by side, and nothing else would
-ever touch those again.
+**Aged.** A fragment of a columns group of which every record is older than the age limit is dropped, unless it lies
+over older records that stay. Rows whose key begins with a time come in fragments that lie side by side, and nothing
+else would ever touch those again.
 
 **Small.** Many small fragments side by side do not slow a read down, but every one of them costs an open file: they
 are joined, a file's worth at a time.
@@ -93,8 +93,8 @@ def choose(
     """Choose what to merge of one group of one tablet, or None if it is in good shape.
 
     `purges` says that the group keeps only so many versions, `is_cells` which layout it has, `columns` the ids of its
-    columns, `expired_before` what `expiry_of` returns. Files that are `busy`, as somebody else is merging them, are left
-    alone: what has come since is merged by itself.
+    columns, `expired_before` what `expiry_of` returns. Files that are `busy`, as somebody else is merging them, are
+    left alone: what has come since is merged by itself.
     """
     free = [fragment for fragment in state.fragments if fragment.file not in busy]
     aged = [] if expired_before is None else _aged(free, state.fragments, expired_before)

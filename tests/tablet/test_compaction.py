@@ -182,6 +182,15 @@ class TestAged:
         assert self.chosen(old, newer, across) == [old.file]
         assert self.chosen(old, newer, expired_before=None) == []
 
+    def test_not_if_they_lie_over_older_records_that_stay(self) -> None:
+        spread = ref(b"c", b"f", txn=20 << 10)
+        spread = msgspec.structs.replace(spread, txn_min=1 << 10)
+        over, below, beside = ref(b"e", b"g", txn=9 << 10), ref(b"g", b"h", txn=8 << 10), ref(b"x", b"y", txn=9 << 10)
+        assert self.chosen(spread, over, below, beside) == [below.file, beside.file]
+        above_it = ref(b"f", b"g", txn=7 << 10)
+        assert self.chosen(spread, over, above_it) == []
+        assert self.chosen(over, above_it, below) == [over.file, above_it.file, below.file]
+
     def test_not_if_they_have_erasures_which_would_stay_nor_if_somebody_merges_them(self) -> None:
         assert self.chosen(ref(b"a", b"b", txn=9 << 10, has_erasures=True)) == []
         old = ref(b"a", b"b", txn=9 << 10)
