@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from ebla.client.table import Table
     from ebla.client.verifying import VerifyReport, repair, verify
     from ebla.schema import Group, Schema, TableSchema
+    from ebla.tablet.events import FragmentsChanged, RangeChanged, TabletListener, Unloaded
     from ebla.tablet.projection import Version
 
 __version__ = "0.1.0"
@@ -67,6 +68,7 @@ __all__ = [
     "Database",
     "EblaError",
     "FormatTooNew",
+    "FragmentsChanged",
     "Group",
     "HistoryGone",
     "InvalidBatch",
@@ -75,6 +77,7 @@ __all__ = [
     "MissingFile",
     "OutcomeUnknown",
     "Position",
+    "RangeChanged",
     "ReadOnly",
     "RequestError",
     "Row",
@@ -93,10 +96,12 @@ __all__ = [
     "TableExists",
     "TableSchema",
     "TableUnloaded",
+    "TabletListener",
     "TimedOut",
     "Unavailable",
     "UnknownColumn",
     "UnknownTable",
+    "Unloaded",
     "VerifyReport",
     "Version",
     "open",
@@ -109,14 +114,18 @@ __all__ = [
 # such as `ebla --help`, need not wait for the engine and Arrow.
 _HOMES = {
     "Database": "ebla.client.database",
+    "FragmentsChanged": "ebla.tablet.events",
     "Group": "ebla.schema",
     "Position": "ebla.client.scan",
+    "RangeChanged": "ebla.tablet.events",
     "Row": "ebla.client.row",
     "Scan": "ebla.client.scan",
     "Schema": "ebla.schema",
     "Snapshot": "ebla.client.snapshot",
     "Table": "ebla.client.table",
     "TableSchema": "ebla.schema",
+    "TabletListener": "ebla.tablet.events",
+    "Unloaded": "ebla.tablet.events",
     "VerifyReport": "ebla.client.verifying",
     "Version": "ebla.tablet.projection",
     "open": "ebla.client.database",

@@ -113,6 +113,7 @@ for _command, _epilog in (
     (table_commands.flush, table_commands.FLUSH_EXAMPLES),
     (table_commands.stats, table_commands.STATS_EXAMPLES),
     (compact_command.compact, compact_command.COMPACT_EXAMPLES),
+    (care_commands.rename, care_commands.RENAME_EXAMPLES),
     (care_commands.clone, care_commands.CLONE_EXAMPLES),
     (care_commands.snapshots, care_commands.SNAPSHOTS_EXAMPLES),
     (care_commands.offline, care_commands.OFFLINE_EXAMPLES),

@@ -1,4 +1,4 @@
-"""The commands about what is kept, and what is served: clone, snapshots, offline, online."""
+"""The commands about what is kept, and what is served: rename, clone, snapshots, offline, online."""
 
 from __future__ import annotations
 
@@ -11,6 +11,22 @@ import ebla
 from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples, open_store
 from ebla.cli.failures import guarded
 from ebla.cli.lines import write_json, write_line
+
+RENAME_EXAMPLES = examples("ebla rename users people", "ebla tables")
+
+
+@guarded
+def rename(
+    ctx: typer.Context,
+    table: TableArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is to be called.", show_default=False)],
+    store: StoreOption = None,
+) -> None:
+    """Give a table another name. The old one is free at once."""
+    with open_store(ctx, store, write=True) as db:
+        db.rename_table(table, name)
+        write_line(f"renamed {table} to {name}")
+
 
 CLONE_EXAMPLES = examples("ebla clone users users_test", "ebla scan users_test --limit 3")
 

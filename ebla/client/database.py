@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ebla.client.coordination_place import COORDINATION_FILE, chosen_address, open_elsewhere
+from ebla.client.listening import Listening
 from ebla.client.moments import AsOf
 from ebla.client.ownership import Ownership
 from ebla.client.owning import LOCK_FILE
@@ -32,6 +33,7 @@ from ebla.storage.files import FileLock, Files, LocalFiles
 from ebla.tablet.bulk import BulkCommit, BulkResult
 from ebla.tablet.bulk_jobs import JobIntent, begin_job, end_job
 from ebla.tablet.bulk_mail import Mailbox
+from ebla.tablet.events import TabletListener
 from ebla.tablet.garbage import GarbageReport
 from ebla.tablet.opening import open_store
 from ebla.tablet.orders import Answer, Order
@@ -147,6 +149,7 @@ class Database(StaysHere):
         self._ownership = ownership
         self._mailbox = mailbox
         self._clock = clock or SystemClock()
+        self._listening = Listening(store.events)
         self._closed = False
 
     @classmethod
@@ -279,6 +282,16 @@ class Database(StaysHere):
         self._check_writable()
         self._store.drop_table(name)
 
+    def rename_table(self, name: str, new_name: str) -> Table:
+        """Give a table another name, and return it; `TableExists` if that is taken. The old one is free at once.
+
+        Reads and writes go on, also through a `Table` that somebody has; other processes see the name when they open
+        the store the next time.
+        """
+        self._check_writable()
+        check_table_name(new_name)
+        return Table(self._store, self._store.rename_table(name, new_name))
+
     def clone_table(self, origin: str, name: str) -> Table:
         """Make a table called `name` of everything that is committed in `origin`, and return it.
 
@@ -347,6 +360,23 @@ class Database(StaysHere):
         """
         self._check_open()
         self._store.load_table(name)
+
+    # --- events ---
+
+    def add_listener(self, listener: TabletListener, tablet: str | None = None) -> None:
+        """Tell `listener` what happens to one tablet, by its id as `tablets()` shows it, or to all.
+
+        Its methods are called after the change, one event after the other, with no lock held: they may read and write.
+        Who is added or removed by one of them begins or ceases to hear after that event. What one of them raises is
+        logged, and nothing else.
+        """
+        self._check_open()
+        self._listening.add(listener, tablet)
+
+    def remove_listener(self, listener: TabletListener, tablet: str | None = None) -> None:
+        """Undo one `add_listener` with the same arguments."""
+        self._check_open()
+        self._listening.remove(listener, tablet)
 
     # --- bulk jobs ---
 

@@ -26,6 +26,7 @@ from ebla.coordination.service import (
     NodeExists,
 )
 from ebla.errors import Corruption, EblaError, OutcomeUnknown, SchemaError, TableExists, Unavailable, UnknownTable
+from ebla.metadata.naming import TableNaming
 from ebla.metadata.table_config import (
     NAMES,
     TABLES,
@@ -230,6 +231,13 @@ class TableDirectory:
         if unknown is not None:
             raise OutcomeUnknown(f"it is not known whether the table {name!r} was dropped: look again") from unknown
         raise Unavailable(f"others kept changing table {name!r}: nothing was changed, try again")
+
+    def rename(self, table_id: str, name: str) -> TableConfig:
+        """Give a table another name; `TableExists` if it is taken."""
+        naming = TableNaming(
+            self._coordination, self._clock, attempts_max=self._attempts_max, pause_seconds=self._pause_seconds
+        )
+        return naming.rename(table_id, name)
 
     def settle(self, table_id: str, name: str) -> bool:
         """After an unknown outcome: tell whether the table is there, and let nothing under way change that any more.

@@ -327,6 +327,17 @@ class MetadataServer:
         self._let_go(table_id)
         return table_id
 
+    def rename_table(self, table_id: str, name: str) -> None:
+        """Give a table another name; `TableExists` if it is taken."""
+        try:
+            self.directory.rename(table_id, name)
+        finally:
+            self._forget(table_id)  # its version is another by now, or may be
+
+    def name_of(self, table_id: str) -> str:
+        """Return what a table is called now; `UnknownTable` if it was dropped."""
+        return self.directory.read(table_id)[0].name
+
     def _let_go(self, table_id: str) -> None:
         self._forget(table_id)
         with self._lock:

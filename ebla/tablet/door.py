@@ -20,7 +20,7 @@ class Door:
     """The states of the tablets of one table. Safe to use from several threads."""
 
     def __init__(self, table: str, state: TabletState = TabletState.ACTIVE) -> None:
-        self._table = table  # its name, for messages
+        self.table = table  # its name, for messages
         self._changed = threading.Condition()
         # Guarded by _changed; `is_open` is read by anybody.
         self._states: dict[str, TabletState] = {}  # of the tablets that have another one than the rest
@@ -127,7 +127,7 @@ class Door:
                 if verdict == "serve":
                     return True
                 if verdict == "refuse":
-                    raise TableUnloaded(f"the table {self._table!r} is not loaded: {self._reason}, then retry")
+                    raise TableUnloaded(f"the table {self.table!r} is not loaded: {self._reason}, then retry")
                 if state is TabletState.FRAGMENTS_LOADING and tablet.id not in self._being_loaded:
                     self._being_loaded[tablet.id] = own
                     return False

@@ -1,8 +1,9 @@
-"""Tables that may or may not be there: their creation or their drop had an unknown outcome.
+"""Tables that may or may not be there: their creation, their drop or their renaming had an unknown outcome.
 
     create, unknown   not served; the table may be there, or appear later
     drop, unknown     still served; but what is written to it may be gone with it, or go later
     replace, unknown  both of these, for one table and for the other
+    rename, unknown   served under the old name; it may have the new one, or get it later
 
 An interrupt leaves the same doubt as a lost reply: METADATA may have been changed, and nobody was told.
 
@@ -26,7 +27,7 @@ from ebla.tablet.table_state import TableState
 
 
 class Doubts:
-    """Creates and drops tables, and settles what became of them where that was not known at once."""
+    """Creates, drops and renames tables, and settles what became of them where that was not known at once."""
 
     def __init__(
         self, tables: OpenTables, metadata: MetadataServer, add_table: Callable[[str, TableMetadata], TableState]
@@ -38,7 +39,7 @@ class Doubts:
         self._naming = threading.Lock()  # held over METADATA: one creation or drop at a time
         self._lock = threading.Lock()
         # Guarded by _lock.
-        self._in_doubt: dict[str, str] = {}  # the name of every such table, by id
+        self._in_doubt: dict[str, tuple[str, ...]] = {}  # what every such table may be called, by id
 
     def create(self, name: str, initial: TableMetadata, replacing: TableState | None = None) -> TableState:
         """Create a table, perhaps in the place of another that has the name, and begin to serve it."""
@@ -58,8 +59,8 @@ class Doubts:
                 if replacing is not None:
                     # It is settled first: once it is known to be there, nothing under way can replace it.
                     replacing.is_in_doubt = True
-                    self._in_doubt[replacing.id] = name
-                self._in_doubt[initial.table_id] = name
+                    self._in_doubt[replacing.id] = (name,)
+                self._in_doubt[initial.table_id] = (name,)
             raise
 
     def drop(self, name: str) -> None:
@@ -83,8 +84,26 @@ class Doubts:
                 raise
             with self._lock:
                 table.is_in_doubt = True
-                self._in_doubt[table.id] = name
+                self._in_doubt[table.id] = (name,)
             raise
+
+    def rename(self, name: str, new_name: str) -> TableState:
+        """Give a table another name, and serve it under that."""
+        with self._tables.events.held(), self._naming:
+            self.settle(name)
+            self.settle(new_name)
+            table = self._tables.named(name)
+            try:
+                self._metadata.rename_table(table.id, new_name)
+                self._tables.rename(table, new_name)
+            except BaseException as error:
+                if _is_certain(error):
+                    raise
+                with self._lock:
+                    table.is_in_doubt = True
+                    self._in_doubt[table.id] = (name, new_name)
+                raise
+            return table
 
     def settle(self, name: str | None = None) -> None:
         """Find out about the table of that name, or about all, and act accordingly; `Unavailable` if that fails."""
@@ -92,8 +111,8 @@ class Doubts:
             return
         with self._tables.events.held(), self._lock:
             for table_id, known_as in list(self._in_doubt.items()):
-                if name is None or name == known_as:
-                    self._settle(known_as, table_id)
+                if name is None or name in known_as:
+                    self._settle(known_as[0], table_id)
                     del self._in_doubt[table_id]
 
     def _settle(self, name: str, table_id: str) -> None:
@@ -102,9 +121,10 @@ class Doubts:
         if is_there and served is None:
             self._add_table(name, self._metadata.refresh(table_id))
         elif is_there and served is not None:
+            self._tables.rename(served, self._metadata.name_of(table_id))
             served.is_in_doubt = False
         elif served is not None:
-            self._tables.remove(name)
+            self._tables.remove(served.name)
 
 
 def _is_certain(error: BaseException) -> bool:

@@ -59,6 +59,14 @@ class OpenTables:
             del self._by_name[name]
         self.events.deliver()
 
+    def rename(self, table: TableState, name: str) -> None:
+        """Serve a table under another name, which no other has. If that is interrupted, it can be repeated."""
+        with self.lock:
+            self._by_name[name] = table
+            if table.name != name:
+                self._by_name.pop(table.name, None)
+                table.name = table.door.table = name
+
     def _let_go(self, table: TableState) -> None:
         """Forget a table that was dropped. The lock is held."""
         table.is_dropped = True  # first: whatever becomes of the rest, nothing more is written to it

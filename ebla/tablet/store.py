@@ -280,6 +280,10 @@ class TabletStore:
         self._doubts.drop(name)
         self._flusher.wake()
 
+    def rename_table(self, name: str, new_name: str) -> TableState:
+        """Give a table another name."""
+        return self._doubts.rename(name, new_name)
+
     def alter_table(self, name: str, request: Alteration) -> TableState:
         """Change the schema of a table, while reads and writes go on."""
         table = self.table(name)

@@ -59,7 +59,6 @@ class TableState:
     ) -> None:
         # Set once.
         self.id = metadata.table_id
-        self.name = name
         self.damage = damage  # what is wrong with METADATA: nothing is changed then, and only whole tablets are read
         self.door = Door(name)
         self.turns = Turns()
@@ -70,10 +69,11 @@ class TableState:
         # Replaced as a whole, under the commit lock; read without it.
         self.view = TableView(metadata, {}, self._parts_of(metadata.schema))
         self.is_dropped = False
-        self.is_in_doubt = False  # its drop had an unknown outcome: see doubts.py
+        self.is_in_doubt = False  # its drop or renaming had an unknown outcome: see doubts.py
         self.is_unsettled = False  # a split or join had an unknown outcome: see recutter.py
         self.is_schema_in_doubt = False  # a change of its schema had an unknown outcome: see alterer.py
-        # Guarded by the commit lock.
+        # Guarded by the commit lock; the name is read without it.
+        self.name = name
         self.flushing: dict[int, frozenset[int]] = {}
         # The newest commit that may have changed any row: a range erasure, a bulk commit, all that a clone began with.
         self.last_wide_txn = metadata.newest_txn
