@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from ebla.client.row import Row
 from ebla.client.scan import beyond_python
-from ebla.errors import HistoryGone
+from ebla.errors import HistoryGone, RequestError
 from ebla.ranges import KeyRange, successor
 from ebla.storage.order import is_strictly_sorted, sort_rows
 from ebla.tablet.answers import ReadPoint
@@ -66,12 +66,15 @@ class RowReading:
         if parts.version != mutation.schema_version or parts.expires:
             return
         row = parts.row_cache.taken_back(mutation.row, txn)
-        if row is None:
-            if not parts.sets_all(mutation):
-                return
-            row = dict(zip(parts.schema.key_names, parts.codec.decode(mutation.row), strict=True))
-            row.update(dict.fromkeys(parts.everything.names))
-        changed = {parts.column_names[field_id]: value for field_id, value in mutation.cells().items()}
+        if row is None and not parts.sets_all(mutation):
+            return
+        try:
+            if row is None:
+                row = dict(zip(parts.schema.key_names, parts.codec.decode(mutation.row), strict=True))
+                row.update(dict.fromkeys(parts.everything.names))
+            changed = {parts.column_names[field_id]: value for field_id, value in mutation.cells().items()}
+        except (OverflowError, ValueError, RequestError):
+            return  # Arrow has times that Python has not: whoever reads the row is told so
         row = {**row, **changed}
         slot = self._store.recent.slot_of(mutation.row, self._state.salt)
         parts.row_cache.put(mutation.row, row, row_bytes(row, names_too=parts.has_cells), slot, txn)

@@ -29,8 +29,10 @@ __all__ = ["CachedRows", "RowCache", "row_bytes"]
 # The places of a row in the tables of the cache, and the key by which it is found.
 ENTRY_BYTES = 320
 ASKED_ONCE_MAX = 100_000
-# Rows that are out while they are changed: as many as there are writers, but for those whose commits failed.
-LEFT_MAX = 1_024
+# Rows that are out while they are changed: as many as there are writers, but for those whose commits failed. They are
+# not counted, so large ones are not kept.
+LEFT_MAX = 64
+LEFT_BYTES_MAX = 64 << 10
 
 
 def row_bytes(row: dict[str, Any], *, names_too: bool = False) -> int:
@@ -50,7 +52,11 @@ def _value_bytes(value: Any) -> int:
 
 
 class CachedRows:
-    """What the row caches of all tables of a store hold together, bounded in bytes."""
+    """What the row caches of all tables of a store hold together, bounded in bytes.
+
+    An interrupt may come between any two steps: a row that has a turn and is not there, or the other way round, does no
+    harm.
+    """
 
     def __init__(self, recent: RecentRows, bytes_max: int) -> None:
         # Set once.
@@ -64,21 +70,28 @@ class CachedRows:
 
     def add(self, cache: RowCache, row: bytes, size_bytes: int) -> None:
         """Count a row in, the last whose turn it is to go, and make room for it. The lock is held."""
-        while self._bytes + size_bytes > self.bytes_max:
+        self._bytes -= self._turns.pop((cache, row), 0)
+        while self._turns and self._bytes + size_bytes > self.bytes_max:
             oldest, its_row = turn = next(iter(self._turns))
             if its_row in oldest.used:
                 oldest.used.discard(its_row)
                 self._turns.move_to_end(turn)
             else:
                 oldest.remove(its_row)
+        if not self._turns:
+            self._bytes = 0
         self._turns[cache, row] = size_bytes
         self._bytes += size_bytes
 
     def remove(self, cache: RowCache, row: bytes) -> int:
-        """Count a row out; return its bytes. The lock is held."""
-        size_bytes = self._turns.pop((cache, row))
+        """Count a row out, if it is counted; return its bytes. The lock is held."""
+        size_bytes = self._turns.pop((cache, row), 0)
         self._bytes -= size_bytes
         return size_bytes
+
+    def bytes_of(self, cache: RowCache) -> int:
+        """Return how many bytes a cache holds. The lock is held."""
+        return sum(size_bytes for (owner, _), size_bytes in self._turns.items() if owner is cache)
 
     def is_asked_again(self, cache: RowCache, row: bytes) -> bool:
         """Tell whether a row is asked for a second time, as far as that is remembered; if not, remember it."""
@@ -105,7 +118,6 @@ class RowCache:
         self.used: set[bytes] = set()
         # Guarded by _lock.
         self._left: dict[bytes, tuple[int, dict[str, Any]]] = {}
-        self._bytes = 0
         self._cleared_at = 0
 
     def wants(self, row: bytes, *, was_read: bool) -> bool:
@@ -129,18 +141,18 @@ class RowCache:
                 self.used.intersection_update(self.rows)
             self._all.add(self, row, size_bytes)
             self.rows[row] = value
-            self._bytes += size_bytes
 
     def leave(self, row: bytes, txn: int) -> None:
         """Take out a row that changes at `txn`. What it was is there for `taken_back` until the row changes again."""
         with self._lock:
-            if row not in self.rows:
-                self._left.pop(row, None)
+            self._left.pop(row, None)
+            value = self.rows.get(row)
+            if value is None:
                 return
-            if len(self._left) >= LEFT_MAX:
-                self._left.clear()
-            self._left[row] = txn, self.rows[row]
-            self.remove(row)
+            if self.remove(row) <= LEFT_BYTES_MAX:
+                if len(self._left) >= LEFT_MAX:
+                    self._left.clear()
+                self._left[row] = txn, value
 
     def taken_back(self, row: bytes, txn: int) -> dict[str, Any] | None:
         """Return what a row was just before it changed at `txn`, if it was here then and has not changed since."""
@@ -166,25 +178,24 @@ class RowCache:
         """Take out everything: at `txn` any row may change. What was read before that is not put in any more."""
         with self._lock:
             self._cleared_at = max(txn, self._cleared_at)
-            for row in self.rows:
-                self._all.remove(self, row)
-            self.rows.clear()
-            self.used.clear()
+            gone, self.rows = self.rows, {}  # first: whatever becomes of the rest, they are not served
             self._left.clear()
-            self._bytes = 0
+            self.used.clear()
+            for row in gone:
+                self._all.remove(self, row)
 
     def reopen(self, txn: int) -> None:
         """Take rows again that were read at `txn` or later, after everything was taken out for good."""
         with self._lock:
             self._cleared_at = txn
 
-    def remove(self, row: bytes) -> None:
-        """Take out a row that is there. The lock is held."""
-        del self.rows[row]
+    def remove(self, row: bytes) -> int:
+        """Take out a row, if it is there; return its bytes. The lock is held."""
+        self.rows.pop(row, None)
         self.used.discard(row)
-        self._bytes -= self._all.remove(self, row)
+        return self._all.remove(self, row)
 
     def stats(self) -> dict[str, int]:
         """Return bytes and rows held; the bound is that of all tables together."""
         with self._lock:
-            return {"bytes": self._bytes, "bytes_max": self._all.bytes_max, "rows": len(self.rows)}
+            return {"bytes": self._all.bytes_of(self), "bytes_max": self._all.bytes_max, "rows": len(self.rows)}

@@ -268,7 +268,7 @@ class WritePath:
         self._tables.memory_bytes += table.memory_bytes - before
         watched = self._recent.change(slots, txn)
         if len(watched):
-            if isinstance(mutation, RowMutation):
+            if attended and isinstance(mutation, RowMutation):
                 table.row_cache.leave(mutation.row, txn)
             else:
                 table.row_cache.drop(mutation.rows, watched)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import sys
 import threading
 import tracemalloc
@@ -20,7 +21,7 @@ from ebla.client.database import Database
 from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.tablet.recent_rows import RecentRows
-from ebla.tablet.row_cache import ENTRY_BYTES, LEFT_MAX, CachedRows, RowCache, row_bytes
+from ebla.tablet.row_cache import ENTRY_BYTES, LEFT_BYTES_MAX, LEFT_MAX, CachedRows, RowCache, row_bytes
 from tests.support.simulated_files import FaultPlan, Operation, SimulatedFiles
 
 SALT = 5
@@ -205,6 +206,59 @@ def test_rows_whose_commits_never_end_are_not_kept_for_ever() -> None:
         world.put(b"%d" % n, n, read_at=n)
         world.commit_one(n + 1, b"%d" % n)
     assert len(world.cache._left) == 10
+
+
+def test_large_rows_are_not_laid_aside() -> None:
+    world = Cached(bytes_max=64 << 20)
+    for row, size in ((b"a", LEFT_BYTES_MAX - 1_000), (b"b", LEFT_BYTES_MAX)):
+        world.put(row, 1, read_at=5, size=size)
+        world.commit_one(6, row)
+    assert [world.cache.taken_back(row, 6) for row in (b"a", b"b")] == [{"n": 1}, None]
+    assert world.cache.rows == {}
+
+
+# --- interrupts ----------------------------------------------------------------------------------
+
+
+def test_rows_are_not_served_though_their_clearing_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Cached(bytes_max=16 * (ENTRY_BYTES + 10))
+    rows = [b"%02d" % n for n in range(16)]
+    for row in rows:
+        world.put(row, 1, read_at=1, size=8)
+    remove, removed = world.all.remove, itertools.count()
+
+    def interrupted(*given: Any) -> int:
+        if next(removed) == 5:
+            raise KeyboardInterrupt
+        return remove(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.all, "remove", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            world.cache.clear(2)
+    assert world.cache.rows == {}
+    for row in [*rows, *rows, *(b"x" + row for row in rows)]:
+        world.put(row, 2, read_at=3, size=7)
+    assert sorted(world.cache.rows) == [b"x" + row for row in rows]
+    assert world.cache.stats()["bytes"] == world.all._bytes == 16 * (ENTRY_BYTES + 10)
+
+
+def test_a_row_whose_putting_is_interrupted_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Cached(bytes_max=16 * (ENTRY_BYTES + 10))
+    add = world.all.add
+
+    def interrupted(*given: Any) -> None:
+        add(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.all, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            world.put(b"00", 1, read_at=1, size=8)
+    for n in range(40):
+        world.put(b"%02d" % (n % 30), n, read_at=1, size=8)
+    assert len(world.cache.rows) == 16
+    assert world.cache.stats()["bytes"] == 16 * (ENTRY_BYTES + 10)
 
 
 @pytest.mark.parametrize(
@@ -395,3 +449,25 @@ def test_readers_beside_writers_of_one_row_never_see_it_go_back(tmp_path: Path) 
             assert dict(table.get(0)) == {"k": 0, "a": 300, "b": 300}
     finally:
         sys.setswitchinterval(before)
+
+
+def test_a_put_whose_row_python_cannot_show_is_done_all_the_same() -> None:
+    late = dt.datetime(9999, 12, 31, 23, 59, tzinfo=dt.UTC)  # in Tokyo it is the year 10000 then
+    with open_with(ManualClock()) as db:
+        kind = pa.timestamp("us", "Asia/Tokyo")
+        values = db.create_table("values", ebla.Schema(key={"k": "int64"}, columns={"at": kind}))
+        values.put({"k": 1, "at": late})
+        keys = db.create_table("keys", ebla.Schema(key={"at": kind}, columns={"n": "int64"}))
+        keys.put({"at": late, "n": 1})
+        assert [table.scan().count() for table in (values, keys)] == [1, 1]
+
+
+def test_commits_that_nobody_waits_for_lay_nothing_aside() -> None:
+    with open_with(ManualClock()) as db:
+        table = db.create_table("t", ebla.Schema(key={"k": "int64"}, columns={"n": "int64", "m": "int64"}))
+        for k in range(5):
+            table.put({"k": k, "n": 1, "m": 1})
+            table.put({"k": k, "n": 2}, wait="none")
+        assert table._state.row_cache._left == {}
+        db.sync()
+        assert [table.get(k)["n"] for k in range(5)] == [2] * 5
