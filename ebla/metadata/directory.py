@@ -65,13 +65,26 @@ class TableDirectory:
         return table_id_of(node)
 
     def list_tables(self) -> list[TableEntry]:
-        """Return the tables that are there, sorted by name."""
-        entries = []
-        for path in self._coordination.list(NAMES):
-            node = self._coordination.read(path)
-            if node is not None:  # else dropped since the list was read
-                entries.append(TableEntry(path.removeprefix(f"{NAMES}/"), table_id_of(node)))
-        return entries
+        """Return the tables that are there, sorted by name.
+
+        None is left out that is there all along, whatever it is called meanwhile: it is looked again if names come and
+        go, or if one table is met twice, unless that is how it is, for the names are damaged.
+        """
+        before: list[TableEntry] | None = None
+        for attempt in range(self._attempts_max):
+            self._pause(attempt)
+            listed = self._coordination.list(NAMES)
+            nodes = [(path, self._coordination.read(path)) for path in listed]
+            entries = [
+                TableEntry(path.removeprefix(f"{NAMES}/"), table_id_of(node))
+                for path, node in nodes
+                if node is not None
+            ]
+            is_still = len(entries) == len(listed) and self._coordination.list(NAMES) == listed
+            if is_still and (len({entry.table_id for entry in entries}) == len(entries) or entries == before):
+                return entries
+            before = entries
+        raise Unavailable("tables keep being made, dropped and renamed: try again")
 
     def configs(self) -> dict[str, TableConfig]:
         """Return the configuration of every table by id, the dropped ones included."""

@@ -82,7 +82,7 @@ class EblaWriter(DataSourceArrowWriter):
         if app is not None and is_batch_done(metadata, app, batch):
             return cls(writing, is_job_given, overwrite, app, batch, is_done=True)
         if begin_job_at(address.root, job, address.table).table_id != metadata.table_id:
-            raise UnknownTable(f"the table {address.table!r} was dropped and made anew at this moment: save again")
+            raise UnknownTable(f"the table {address.table!r} was made anew or renamed at this moment: save again")
         return cls(writing, is_job_given, overwrite, app, batch)
 
     @told_plainly

@@ -90,7 +90,8 @@ class EblaStreamWriter(DataSourceStreamArrowWriter):
         first = next((rows for rows in iterator if rows.num_rows), None)
         if first is None:
             return BatchWritten((), 0, app, batch, metadata.table_id, schema.version)
-        begin_job_at(address.root, job, address.table)
+        if begin_job_at(address.root, job, address.table).table_id != metadata.table_id:
+            raise UnknownTable(f"the table {address.table!r} was made anew or renamed at this moment: start it again")
         writing = TaskWriting(address.root, metadata.table_id, schema, job, self._operation, time.time_ns() // 1_000)
         made = writing.run(partition, chain([first], iterator))
         return BatchWritten(made.fragments, made.rows, app, batch, metadata.table_id, schema.version)

@@ -71,6 +71,27 @@ def test_a_table_that_is_not_there_or_cannot_be_written_is_not_renamed(db: ebla.
         reading.rename_table("t", "u")
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_table_that_is_renamed_while_all_are_listed_is_on_the_list(
+    db: ebla.Database, monkeypatch: pytest.MonkeyPatch, swapped: bool
+) -> None:
+    ids = {db.create_table(name, SCHEMA).stats()["id"] for name in ("a", "m", "z")}
+    coordination = db._store.metadata.directory._coordination
+    read = coordination.read
+    renames = iter([[("m", "x"), ("a", "m"), ("x", "a")] if swapped else [("m", "b")]])
+
+    def slow(path: str) -> object:
+        found = read(path)
+        if path.endswith("/a"):
+            for old, new in next(renames, []):
+                db.rename_table(old, new)
+        return found
+
+    monkeypatch.setattr(coordination, "read", slow)
+    assert {entry.table_id for entry in db._store.metadata.list_tables()} == ids
+    assert next(renames, None) is None
+
+
 @pytest.mark.parametrize("is_done", [True, False])
 @pytest.mark.parametrize("asked", ["t", "u"])
 @pytest.mark.parametrize("error", [ebla.OutcomeUnknown("lost"), KeyboardInterrupt()], ids=["unknown", "interrupt"])
