@@ -114,6 +114,7 @@ class Block:
 
     __slots__ = (
         "_columns",
+        "_fields",
         "_per_row",
         "_set_codes",
         "_skip",
@@ -165,6 +166,7 @@ class Block:
         self.indexes: Mapping[str, int] = indexes or {}
         self.bytes: int = (records.nbytes if bytes_known is None else bytes_known) + 16 * records.num_rows
         self._columns: dict[str, pa.Array] | None = None
+        self._fields: frozenset[str] | None = None
         self._per_row = 0
         self._set_codes: tuple[Indices, int] | None = None
         self._skip = 0
@@ -182,6 +184,13 @@ class Block:
             setattr(narrow, slot, getattr(self, slot))
         narrow._columns = {name: c for name, c in self.columns.items() if name in NOT_VALUES or name in names}
         return narrow
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The value columns that it has, by field id."""
+        if self._fields is None:
+            self._fields = frozenset(value_names(self.records))
+        return self._fields
 
     @property
     def cells_per_row(self) -> int:

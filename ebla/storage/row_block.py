@@ -100,6 +100,7 @@ class RowPlan:
         self.schema_with_txn = self.schema.append(pa.field(TXN, pa.int64()))
         self._types = (pa.binary(), *value_types.values())
         self._names = tuple(value_types)
+        self.fields = frozenset(value_types)
         self._logical = tuple(map(_logical_of, value_types.values()))
         self._packings = tuple(map(_Packing, self._types))
         self._fixed_bytes = sum(packing.width or 4 for packing in self._packings)
@@ -214,6 +215,7 @@ class RowBlock(Block):
         self.indexes = indexes
         self.bytes = size_bytes + 16
         self._columns = None
+        self._fields = plan.fields
         self._per_row = 1
         self._skip = 0
         self._words = None

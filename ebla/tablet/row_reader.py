@@ -30,7 +30,7 @@ from ebla.tablet.answers import (
 )
 from ebla.tablet.projection import spread
 from ebla.tablet.row_cells import Cells, newest_cells
-from ebla.tablet.row_records import RowRecord, newest_first, resolve, visible_records
+from ebla.tablet.row_records import RowRecord, newest_first, places_in_memory, resolve, visible_records
 from ebla.tablet.scopes import WHOLE, Scoped, covers, is_mixed, merge_scoped, restricted, scope_of
 from ebla.tablet.view import Sources, TableView, check_history
 
@@ -86,7 +86,7 @@ class RowReader:
         exists = False
         for group, wanted in zip(projection.groups, projection.by_group, strict=True):
             if not group.is_cells:
-                records = self._records_of_row(view, tablet, group.id, row, point.as_of)
+                records = self._records_of_row(view, tablet, group.id, row, point.as_of, wanted[1])
                 if records is None:
                     return None
                 exists |= resolve(records, wanted[1], values)
@@ -115,7 +115,7 @@ class RowReader:
         projection = point.projection
         values: dict[str, Any] = dict.fromkeys(projection.names)
         for group, wanted in projection.by_group:
-            records = self._records_of_row(view, tablet, group, row, point.as_of)
+            records = self._records_of_row(view, tablet, group, row, point.as_of, wanted)
             if records is None:
                 batch = self.read_one(view, tablet, row, point)
                 return None if batch is None else batch.select(projection.names).to_pylist()[0]
@@ -123,22 +123,24 @@ class RowReader:
         return values if exists else None
 
     def _records_of_row(
-        self, view: TableView, tablet: TabletMetadata, group: int, row: bytes, as_of: int
+        self,
+        view: TableView,
+        tablet: TabletMetadata,
+        group: int,
+        row: bytes,
+        as_of: int,
+        wanted: Sequence[tuple[str, str]],
     ) -> Iterable[RowRecord] | None:
         """Return the visible records of one row of a columns group as (txn, block, place), newest first.
 
-        They are looked at as they are asked for: of a row that was updated a million times, only the newest few are.
+        They are looked at as they are asked for, for the sake of `wanted` columns, names with field ids: of a row that
+        was updated a million times, only the newest few are.
         None if they have to be merged: some are erasures, and not all speak for all columns of the group.
         """
         erased_at = 0
         mixed = has_erasures = False
         memory = view.memory_of(group)
-        places: list[tuple[Block, int, int]] = []
-        for block in memory.blocks_around(row) if memory.count else ():
-            if block.txn_min <= as_of:
-                begin, end = block.find(row)
-                if begin < end:
-                    places.append((block, begin, end))
+        places = places_in_memory(memory.blocks_around(row), row, as_of, wanted) if memory.count else []
         state = tablet.group(group)
         if as_of < state.floor_txn:
             check_history(state, as_of)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,13 +20,39 @@ import numpy as np
 from ebla.storage.records import ERASED, SET, TXN, Block
 from ebla.storage.row_block import RowBlock
 
-__all__ = ["RowRecord", "newest_first", "resolve", "visible_records"]
+__all__ = ["RowRecord", "newest_first", "places_in_memory", "resolve", "visible_records"]
 
 RowRecord: TypeAlias = tuple[int, Block, int]
 """The txn of a record, the block it is in, and its place there."""
 
 # From so many records of a row in one block on, only those that set something else than newer ones are looked at.
 CHAIN_RECORDS_MIN = 16
+
+
+def places_in_memory(
+    blocks: Sequence[Block], row: bytes, as_of: int, wanted: Sequence[tuple[str, str]]
+) -> list[tuple[Block, int, int]]:
+    """Return the places of a row in blocks in memory, as far as a reader of the `wanted` columns may need them.
+
+    A block that has none of the columns which newer ones do not set is left out, wherever there are no erasures: of a
+    row that is updated all the time the newest block is enough, and one that has what is not updated.
+    """
+    places = []
+    missing = {field_id for _, field_id in wanted}
+    covered_from = 0  # everything older than this is covered by the blocks that were found
+    for block in sorted(blocks, key=attrgetter("txn_max"), reverse=True) if len(blocks) > 1 else blocks:
+        if block.txn_min > as_of:
+            continue
+        if block.txn_max < covered_from and not block.has_erasures and missing.isdisjoint(block.fields):
+            continue
+        begin, end = block.find(row)
+        if begin == end:
+            continue
+        places.append((block, begin, end))
+        if block.txn_max <= as_of and not (block.has_partial or block.has_erasures):
+            missing -= block.fields
+            covered_from = min(covered_from or block.txn_min, block.txn_min)
+    return places
 
 
 def newest_first(several: Sequence[Iterable[RowRecord]]) -> Iterable[RowRecord]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import ebla
 from ebla.metadata.table_metadata import FragmentRef
 from ebla.settings import KIB, Settings
 from ebla.storage.fragment_reader import Fragment
+from ebla.storage.records import Block
 from ebla.tablet.reader import Reader
 from tests.client.bulk_world import loaded, numbers
 
@@ -241,3 +245,48 @@ def test_a_short_scan_at_a_hot_row_takes_the_same_steps_however_long_its_history
             done = scanned(table, first)
             assert done.keys() == {"read_folded"}
             assert done["read_folded"] <= 2
+
+
+def test_of_a_row_that_is_updated_all_the_time_few_blocks_in_memory_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ebla.open(tmp_path, settings=KEPT) as db:
+        table = db.create_table("t", schema())
+        table.put({"k": 5, "a": 0, "b": "here", "c": "here"})
+        for n in range(12):
+            table.put([{"k": 5, "a": n}, {"k": 6 + n, "a": n}])  # blocks of two rows, which are searched
+        txn = table.scan().txn
+        found = []
+        find = Block.find
+        monkeypatch.setattr(Block, "find", lambda block, row: found.append(block) or find(block, row))
+        assert table.get(5, ["a", "c"], as_of=txn) == {"k": 5, "a": 11, "c": "here"}
+        assert len(found) <= 2
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=60)
+def test_a_row_in_memory_is_got_as_it_is_scanned_whatever_was_put_and_erased(data: st.DataObject) -> None:
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as path,
+        ebla.open(path, settings=KEPT) as db,
+    ):
+        table = db.create_table("t", schema(max_versions=data.draw(st.sampled_from([1, "all"]))))
+        columns = st.dictionaries(st.sampled_from("abc"), st.integers(0, 9), max_size=3)
+        txns = []
+        for _ in range(data.draw(st.integers(1, 10))):
+            step = data.draw(st.sampled_from(["row", "row", "rows", "rows", "erase", "range", "flush"]))
+            values = {name: n if name == "a" else str(n) for name, n in data.draw(columns).items()}
+            if step == "row" and values:
+                txns.append(table.put({"k": 5, **values}))
+            elif step == "rows" and values:
+                txns.append(table.put([{"k": k, **values} for k in (4, 5, 6)]))
+            elif step == "erase":
+                txns.append(table.erase(5))
+            elif step == "range":
+                txns.append(table.erase_range(5, 6))
+            elif step == "flush":
+                table.flush()
+        for txn in txns:
+            for wanted in (None, ["a"], ["b", "c"], ["c", "a"]):
+                rows = list(table.scan(5, 6, columns=wanted, as_of=txn))
+                assert table.get(5, wanted, as_of=txn) == (rows[0] if rows else None)
