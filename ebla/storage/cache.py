@@ -1,4 +1,4 @@
-"""The block cache: decoded blocks and bloom filters of files, bounded in bytes.
+"""The block cache: decoded blocks and bloom filters of files, bounded in bytes, the footers of open files included.
 
 Least recently used goes first, within four priority classes: what belongs wholly to one in-memory group (1), wholly to
 several (2), partly to one (3), or to none (4). A lower class is emptied before a higher one is touched.
@@ -48,6 +48,7 @@ class BlockCache:
         # How often something was read to be put in. Written under _lock; read without it.
         self.filled = 0
         # Guarded by _lock.
+        self._reserved_bytes = 0
         self._gone_bytes = 0
         self._classes: dict[int, OrderedDict[Key, tuple[Any, int]]] = {p: OrderedDict() for p in PRIORITIES}
         self._priority: dict[Key, int] = {}
@@ -85,11 +86,11 @@ class BlockCache:
         """Keep `value`, making room by dropping what matters less. What is larger than the cache is not kept."""
         with self._lock:
             self.filled += 1
-            if size_bytes > self._bytes_max:
+            if size_bytes > self.room:
                 return
             self._remove(key)
             self._add(key, value, size_bytes, self._class_of.get(key[0], ON_DEMAND))
-            while self._bytes > self._bytes_max:
+            while self._bytes > self.room:
                 lowest = next(p for p in reversed(PRIORITIES) if self._classes[p])
                 before = self._bytes
                 self._remove(next(iter(self._classes[lowest])))
@@ -99,6 +100,19 @@ class BlockCache:
                 self._gone_bytes = 0
         if is_much:
             self.on_much_gone()
+
+    def reserve(self, size_bytes: int) -> None:
+        """Hold so many bytes less (with a minus: more) for the sake of something that is kept elsewhere.
+
+        At least half of them stay for what is cached. Room is made when something is put.
+        """
+        with self._lock:
+            self._reserved_bytes += size_bytes
+
+    @property
+    def room(self) -> int:
+        """How many bytes there are for what is cached."""
+        return max(self._bytes_max // 2, self._bytes_max - self._reserved_bytes)
 
     def drop(self, keys: Collection[Key]) -> None:
         """Forget these keys: their file is gone."""
@@ -131,7 +145,7 @@ class BlockCache:
         with self._lock:
             own = self._class_of.get(file, ON_DEMAND)
             held = sum(self._bytes_of[priority] for priority in PRIORITIES if priority <= own)
-            return held + size_bytes <= self._bytes_max
+            return held + size_bytes <= self.room
 
     def set_classes(self, classes: Mapping[str, int]) -> None:
         """Say in which class each file is; what is not named is in the last. What is cached moves along."""

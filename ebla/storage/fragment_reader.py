@@ -37,6 +37,12 @@ INDEX_ROWS_MAX = 4_000_000
 # The index of a file is kept unless it takes more than this part of the cache.
 INDEX_CACHE_SHARE = 8
 WORD_BYTES = 8
+# What Parquet's metadata take in memory for a column of a block, as was measured.
+CHUNK_BYTES = 650
+# Files are closed, least recently used first, while the footers of those that are open take more than this, and more
+# than half of the block cache; a few stay open.
+FOOTER_BYTES_MAX = 64 << 20
+OPEN_MIN = 8
 
 _OWN = (FAMILY, QUALIFIER, TIMESTAMP, TXN, ERASED, SET)
 
@@ -103,6 +109,9 @@ class Fragment:
         self._stretches = Stretches(
             self._cached_as, cache, self.footer.block_rows, block_bytes, _decoder_of(self), self._block_maker()
         )
+        chunks = self._metadata.num_row_groups * self._metadata.num_columns
+        # What is kept of the file while it is open, about.
+        self.footer_bytes: int = CHUNK_BYTES * chunks + self._metadata.serialized_size
         self._skip = common_prefix_length(self.footer.first, self.footer.last)
         self._inner: list[int] | None = None  # found when first asked for
         # Guarded by _lock.
@@ -468,6 +477,7 @@ class OpenFragments:
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._open: OrderedDict[tuple[str, int | None, str], Fragment] = OrderedDict()
+        self._footer_bytes = 0
         self._used: set[str] = set()
 
     def find(self, file: str, constant_txn: int | None = None, types: str = "") -> Fragment | None:
@@ -490,7 +500,7 @@ class OpenFragments:
         """Let go of fragments that were replaced; whoever still reads one keeps it open."""
         with self._lock:
             for key in [key for key in self._open if key[0] in files]:
-                del self._open[key]
+                self._count(-self._open.pop(key).footer_bytes)
 
     def get(
         self,
@@ -510,10 +520,23 @@ class OpenFragments:
         except MissingFile as error:
             raise self.explain(file, error) from None
         with self._lock:
-            fragment = self._open.setdefault(key, fragment)
-            while len(self._open) > self._open_max:
-                self._open.popitem(last=False)
+            known = self._open.get(key)
+            if known is not None:
+                return known
+            self._open[key] = fragment
+            self._count(fragment.footer_bytes)
+            while len(self._open) > self._open_max or self._footers_are_large():
+                self._count(-self._open.popitem(last=False)[1].footer_bytes)
         return fragment
+
+    def _count(self, footer_bytes: int) -> None:
+        """Count a footer in, or out. The lock is held."""
+        self._footer_bytes += footer_bytes
+        self.cache.reserve(footer_bytes)
+
+    def _footers_are_large(self) -> bool:
+        footer_bytes_max = max(FOOTER_BYTES_MAX, self.cache.bytes_max // 2)
+        return len(self._open) > OPEN_MIN and self._footer_bytes > footer_bytes_max
 
 
 def _decoder_of(fragment: Fragment) -> Callable[[int, int], pa.RecordBatch]:

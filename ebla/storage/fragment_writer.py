@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ebla.casts import is_text
 from ebla.keys import KeyCodec
 from ebla.storage.arrange import concat
 from ebla.storage.files import Files, WritableFile, parent_of
@@ -196,12 +197,27 @@ class FragmentWriter:
             use_dictionary=self._dictionary_columns(sample),
             column_encoding=delta or None,
             write_page_checksum=True,
+            write_statistics=self._with_statistics(),
             sorting_columns=self._sorting(row_at),
             bloom_filter_options={
                 self._layout.row_name: {"ndv": min(self._block_rows, sample.num_rows), "fpp": BLOOM_FALSE_POSITIVES}
             },
             store_schema=True,
         )
+
+    def _with_statistics(self) -> list[str]:
+        """Return the columns whose least and greatest values are noted for each block: all but text and nested values.
+
+        Footers are kept in memory, and those two values of texts were most of what they took on disk.
+        """
+        own = {self._layout.row_name, FAMILY, QUALIFIER, TIMESTAMP, TXN}
+        return [
+            field.name
+            for internal, field in self._columns
+            if field.name in own
+            or internal.startswith("key:")
+            or not (pa.types.is_nested(field.type) or is_text(field.type) or internal in (ERASED, SET))
+        ]
 
     def _sorting(self, row_at: int) -> list[pq.SortingColumn]:
         sorting = [pq.SortingColumn(row_at)]

@@ -165,7 +165,7 @@ class Folds:
         return None if block is None else Found(Fold(rows, block, base.txn_max, is_kept=False), (), as_of)
 
     def _has_plenty_of_room(self, file: str) -> bool:
-        return self._cache.has_room(file, self._cache.bytes_max // 2)
+        return self._cache.has_room(file, self._cache.room // 2)
 
     def _is_asked_again(self, key: Key) -> bool:
         with self._lock:

@@ -189,3 +189,19 @@ def test_a_closed_store_holds_no_blocks(tmp_path: Path) -> None:
         assert table.get(5, columns=["n"])["n"] == 5
         assert db._store.cache.stats()["bytes"] > 0
     assert db._store.cache.stats()["bytes"] == 0
+
+
+def test_what_is_reserved_is_taken_from_what_is_cached_but_no_more_than_half() -> None:
+    cache = BlockCache(1_000)
+    for n in range(10):
+        cache.put(("f", n), n, 100)
+    cache.reserve(300)
+    assert (cache.room, cache.stats()["bytes"]) == (700, 1_000)
+    cache.put(("f", 10), 10, 100)
+    assert cache.stats()["bytes"] == 700
+    cache.reserve(900)
+    cache.put(("f", 11), 11, 100)
+    assert cache.stats()["bytes"] == cache.room == 500
+    assert cache.peek(("f", 11)) == 11
+    cache.reserve(-1_200)
+    assert cache.room == cache.bytes_max

@@ -616,3 +616,25 @@ def test_whoever_reads_a_block_reads_the_file_himself() -> None:
     fragment.block(3)
     assert fragment.read_blocks(0, 10, ["_row", "2"]).num_rows == 500
     assert readers == {threading.get_ident()}
+
+
+def test_files_whose_footers_take_much_are_closed_and_their_room_goes_back_to_the_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(SIMPLE, simple_records([b"%04d" % n for n in range(500)]), rows_per_block=50)
+    names = [f"f{n}.parquet" for n in range(12)]
+    for name in names:
+        with world.files.create(name) as copy:
+            copy.write(world.files.read(PATH))
+    cache = BlockCache(1 << 20)
+    opened = OpenFragments(world.files, cache, open_max=100)
+    each = opened.get(names[0]).footer_bytes
+    assert each > 10 * 650
+    assert cache.room == cache.bytes_max - each
+    monkeypatch.setattr("ebla.storage.fragment_reader.FOOTER_BYTES_MAX", 9 * each)
+    monkeypatch.setattr(cache, "_bytes_max", 10 * each)
+    for name in names:
+        opened.get(name)
+    assert [opened.find(name) is not None for name in names] == [False] * 3 + [True] * 9
+    opened.forget(names)
+    assert cache.room == cache.bytes_max
