@@ -7,6 +7,8 @@ Every write is durable when the call returns. What is not said here is the peer'
     lmdb       sync on commit, one transaction a batch, `putmulti`
     sqlite     WAL with synchronous=FULL, `WITHOUT ROWID` on the key, `executemany` and one commit a batch
     duckdb     primary key on the row, inserts from an Arrow batch, one commit each
+
+Each is imported by whoever uses it: where memory is measured, it is Ebla's.
 """
 
 from __future__ import annotations
@@ -16,10 +18,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
-
-import duckdb
-import lmdb
-import rocksdict
 
 from ebla.settings import Settings
 
@@ -37,6 +35,8 @@ class Rocks:
         compacts: bool = True,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
+        import rocksdict
+
         options = rocksdict.Options(raw_mode=True)
         options.set_compression_type(rocksdict.DBCompressionType.lz4())
         if write_buffer_bytes is not None:
@@ -50,12 +50,13 @@ class Rocks:
         self._compacts = compacts
         self._synced = rocksdict.WriteOptions()
         self._synced.sync = True
+        self._new_batch = rocksdict.WriteBatch
         self.db = rocksdict.Rdict(str(path), options=options)
         self.get: Callable[[Any], Any] = self.db.get  # of one key, or of a list of keys: its multi-get
 
     def put_batch(self, pairs: Pairs) -> None:
         """Write the pairs as one synced WriteBatch."""
-        batch = rocksdict.WriteBatch(raw_mode=True)
+        batch = self._new_batch(raw_mode=True)
         put = batch.put
         for key, value in pairs:
             put(key, value)
@@ -107,6 +108,8 @@ class Lmdb:
     """lmdb, a memory-mapped B+tree."""
 
     def __init__(self, path: Path) -> None:
+        import lmdb
+
         self._env = lmdb.open(str(path), map_size=64 << 30)
 
     def put_batch(self, pairs: Pairs) -> None:
@@ -169,6 +172,8 @@ class Duck:
     """DuckDB with a table of its own."""
 
     def __init__(self, path: Path) -> None:
+        import duckdb
+
         self._connection = duckdb.connect(str(path))
         self._connection.execute("SET enable_progress_bar = false")
         self._connection.execute(

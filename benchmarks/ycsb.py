@@ -143,7 +143,8 @@ class Operation:
 
 def operations(keys: Keys, mix: str, seed: int) -> list[Operation]:
     """Draw some steps of a workload, outside the clock: a workload that goes on draws others."""
-    dice = np.random.default_rng(seed)
+    # Not the dice that draw the rows: or reads would all be of popular ones, and writes of the others.
+    dice = np.random.default_rng((seed, 1))
     kinds = dice.choice(list(MIXES[mix]), OPERATIONS, p=list(MIXES[mix].values())).tolist()
     numbers = keys.ranks(OPERATIONS, seed) if mix == "D" else keys.zipf(OPERATIONS, seed)
     fields = dice.integers(0, FIELDS, OPERATIONS).tolist()
