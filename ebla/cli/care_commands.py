@@ -12,7 +12,7 @@ from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples, o
 from ebla.cli.failures import guarded
 from ebla.cli.lines import write_json, write_line
 
-RENAME_EXAMPLES = examples("ebla rename users people", "ebla tables")
+RENAME_EXAMPLES = examples("ebla rename users_test trial", "ebla rename trial users_test")
 
 
 @guarded

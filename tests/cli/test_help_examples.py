@@ -57,6 +57,7 @@ def test_the_commands_are_all_there() -> None:
         "stats",
         "compact",
         "clone",
+        "rename",
         "snapshots",
         "offline",
         "online",

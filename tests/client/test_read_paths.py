@@ -23,7 +23,8 @@ from ebla.settings import Settings
 from ebla.storage.fragment_reader import Fragment
 
 ROWS = 400
-SMALL = replace(Settings(), block_cache_bytes=48 * 1024, background_compaction=False)
+# Footers may take half of it.
+SMALL = replace(Settings(), block_cache_bytes=96 * 1024, background_compaction=False)
 
 Model = dict[int, dict[str, Any]]
 
