@@ -12,6 +12,7 @@
     |   |-- CannotSplit          a tablet that cannot be split, or not there
     |   |-- CannotJoin           tablets that cannot be joined: not neighbours, for one
     |   |-- ClockSkew            a transaction number too far in the future
+    |   |-- MissingExtra         an optional package that it needs is not installed
     |   `-- ReadOnly             a write to a store or snapshot opened for reading
     |-- Conflict             somebody else was faster: read again, then decide
     |-- Unavailable          retry: the same request may succeed later
@@ -51,6 +52,7 @@ __all__ = [
     "InvalidBatch",
     "InvalidKey",
     "LogFailed",
+    "MissingExtra",
     "MissingFile",
     "OutcomeUnknown",
     "ReadOnly",
@@ -121,6 +123,10 @@ class CannotJoin(RequestError):
 
 class ClockSkew(RequestError):
     """A transaction number further in the future than clocks may differ."""
+
+
+class MissingExtra(RequestError, ModuleNotFoundError):
+    """What was asked for needs a package that is not installed. The message says how to install it."""
 
 
 class ReadOnly(RequestError):

@@ -88,6 +88,8 @@ def parse_type(given: TypeLike) -> pa.DataType:
     if text.startswith("struct<") and text.endswith(">"):
         parts = [part.partition(":") for part in _split_top(text[7:-1])]
         return _stored_type(pa.struct([pa.field(name.strip(), parse_type(inner)) for name, _, inner in parts]))
+    if re.match(r"map\b", text):
+        raise _no_maps(text)
     try:
         return _stored_type(pa.type_for_alias(text))
     except ValueError:
@@ -131,11 +133,20 @@ def _stored_type(given: pa.DataType) -> pa.DataType:
         return pa.list_(_stored_type(given.value_type), given.list_size)
     if types.is_struct(given) and 0 < len({f.name for f in given}) == given.num_fields:
         return pa.struct([pa.field(f.name, _stored_type(f.type)) for f in given])
+    if types.is_map(given):
+        raise _no_maps(str(given))
     if not _is_scalar(given):
         raise SchemaError(f"a column cannot be of type {given}: use a scalar, list or struct type")
     if types.is_timestamp(given) and given.tz is not None:
         _check_time_zone(given.tz)
     return given
+
+
+def _no_maps(given: str) -> SchemaError:
+    return SchemaError(
+        f"a column cannot be of type {given}: for a map use a group of families, which holds any names with bytes as "
+        "values, or a list such as list<struct<key: string, value: int64>>"
+    )
 
 
 def _check_time_zone(name: str) -> None:

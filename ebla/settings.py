@@ -6,6 +6,7 @@ Nothing in the package reads the environment; the command line does, and builds 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from math import inf
 
 from ebla.errors import RequestError
 
@@ -90,9 +91,15 @@ class Settings:
         for field in fields(self):
             value = getattr(self, field.name)
             kind = type(field.default)
+            if kind is bool and not isinstance(value, bool):
+                raise RequestError(f"settings: {field.name} is True or False, not {value!r}")
+            if kind is tuple and (not isinstance(value, (tuple, list)) or not all(isinstance(n, str) for n in value)):
+                raise RequestError(
+                    f"settings: {field.name} is a list of names of tables, such as ['users'], not {value!r}"
+                )
             if kind not in (int, float):
                 continue
-            if isinstance(value, bool) or not isinstance(value, (int, kind)):
-                raise RequestError(f"settings: {field.name} is a number, not {value!r}")
-            if value < 0 or (value == 0 and kind is int and field.name not in _MAY_BE_ZERO):
-                raise RequestError(f"settings: {field.name} cannot be {value!r}: it must be greater")
+            least = 0 if kind is float or field.name in _MAY_BE_ZERO else 1
+            what = "a number" if kind is float else "a whole number"
+            if isinstance(value, bool) or not isinstance(value, (int, kind)) or not least <= value < inf:
+                raise RequestError(f"settings: {field.name} is {what}, {least} or more, not {value!r}")

@@ -130,6 +130,17 @@ class TestTypes:
         with pytest.raises(SchemaError, match=r"unknown type|an Arrow type or its name"):
             parse_type(given)
 
+    @pytest.mark.parametrize(
+        "given",
+        ["map<string, int64>", "map<string,list<int32>>", "list<map<string, int64>>", pa.map_(pa.string(), pa.int64())],
+    )
+    def test_a_map_is_refused_with_what_to_use_instead(self, given: Any) -> None:
+        with pytest.raises(
+            SchemaError,
+            match=r"cannot be of type map<.*: for a map .* families, .* list<struct<key: string, value: int64>>",
+        ):
+            parse_type(given)
+
     def test_a_key_has_types_whose_order_can_be_kept_in_bytes(self) -> None:
         for good in ("bool", "int8", "uint64", "float32", "string", "binary", "date64", "timestamp[ns]", "time32[s]"):
             assert is_key_type(parse_type(good))

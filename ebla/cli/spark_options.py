@@ -14,6 +14,7 @@ import typer
 
 import ebla
 from ebla.cli.context import Context
+from ebla.extras import needing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,12 +32,8 @@ ProgressOption = Annotated[
 @contextmanager
 def needing_spark() -> Iterator[None]:
     """Say what to install if an import inside does not find Spark."""
-    try:
+    with needing("pyspark", "this command runs on Spark and"):
         yield
-    except ModuleNotFoundError as error:
-        raise ebla.RequestError(
-            "this command runs on Spark, which is not installed: pip install 'ebla[spark]'"
-        ) from error
 
 
 def root_of(ctx: typer.Context, store: Path | None) -> Path:

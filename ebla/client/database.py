@@ -24,6 +24,7 @@ from ebla.clock import Clock, SystemClock
 from ebla.coordination.service import CoordinationService
 from ebla.coordination.sqlite import SqliteCoordination
 from ebla.errors import ReadOnly, RequestError, SchemaError, StoreError
+from ebla.extras import needing
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import initial_metadata
 from ebla.schema import Group, Schema, TypeLike, check_table_name
@@ -425,7 +426,8 @@ class Database(StaysHere):
         self.table(name)  # one that is not there is told before Spark starts
         if is_system_table(name):
             raise RequestError(f"{name!r} is a system table, which has no files: scan db.table({name!r})")
-        import ebla.pipeline as pipeline  # Spark is for those who use it
+        with needing("pyspark", "db.spark"):
+            import ebla.pipeline as pipeline  # Spark is for those who use it
 
         return pipeline.scan(
             self, name, columns=columns, start=start, stop=stop, prefix=prefix, as_of=as_of, spark=spark

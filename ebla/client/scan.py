@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow as pa
 
 from ebla.client.staying import StaysHere
 from ebla.errors import RequestError
+from ebla.extras import needing
 from ebla.tablet.projection import Projection, spread
 
 DICT_ROWS = 1_024
@@ -78,12 +80,15 @@ class Scan(StaysHere):
         return pa.concat_tables([self.schema.empty_table(), *self._tables(True)])
 
     def to_pandas(self) -> Any:
-        """Return all rows as a pandas DataFrame."""
+        """Return all rows as a pandas DataFrame. Needs the extra ``ebla[frames]``."""
+        with needing("pandas", "to_pandas"):
+            import_module("pandas")  # Arrow itself would say less clearly that it is missing
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> Any:
-        """Return all rows as a polars DataFrame."""
-        import polars
+        """Return all rows as a polars DataFrame. Needs the extra ``ebla[frames]``."""
+        with needing("polars", "to_polars"):
+            import polars
 
         return polars.from_arrow(_for_polars(self.to_arrow()))
 

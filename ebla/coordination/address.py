@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 
 from ebla.clock import Clock
-from ebla.coordination.service import CoordinationFailed, CoordinationService, InvalidNode, check_path
+from ebla.coordination.service import CoordinationService, InvalidNode, check_path
+from ebla.extras import needing
 
 __all__ = ["ZooKeeperAddress", "connect", "parse_address"]
 
@@ -47,9 +48,6 @@ def parse_address(address: str) -> ZooKeeperAddress:
 
 def connect(address: ZooKeeperAddress, clock: Clock, *, read_only: bool = False) -> CoordinationService:
     """Connect to a coordination service; `Unavailable` if it does not answer."""
-    try:
+    with needing("kazoo", f"the coordination service {address}"):
         from ebla.coordination.zookeeper import ZooKeeperCoordination
-    except ImportError as error:
-        reason = f"{address} needs a client of ZooKeeper that is not installed: pip install 'ebla[zookeeper]'"
-        raise CoordinationFailed(reason) from error
     return ZooKeeperCoordination(",".join(address.hosts), clock, root=address.root, read_only=read_only)

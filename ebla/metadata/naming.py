@@ -114,13 +114,13 @@ class TableNaming:
                     raise
             except OutcomeUnknown as error:
                 unknown, settled = error, False
-            except NodeExists as error:
+            except NodeExists:
                 if unknown is not None and not settled:
                     settled = self._is_settled(path)
                     continue  # the name that is taken may be the one that this very call took
                 assert wanted is not None
                 raise TableExists(
-                    f"there is a table {wanted.name!r} already ({error}): choose another name, or drop it first"
+                    f"there is a table {wanted.name!r} already: choose another name, or drop it first"
                 ) from None
             except CoordinationConflict:
                 continue

@@ -44,8 +44,9 @@ def test_the_old_name_is_free_and_may_be_taken_back(db: ebla.Database) -> None:
     db.create_table("t", SCHEMA).put({"k": 1, "n": 1})
     db.rename_table("t", "u")
     db.create_table("t", SCHEMA).put({"k": 2, "n": 2})
-    with pytest.raises(ebla.TableExists):
+    with pytest.raises(ebla.TableExists) as taken:
         db.rename_table("u", "t")
+    assert str(taken.value) == "there is a table 't' already: choose another name, or drop it first"
     assert db.tables() == ["t", "u"]
     db.drop_table("t")
     db.rename_table("u", "t")
