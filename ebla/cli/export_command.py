@@ -26,7 +26,7 @@ from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, n
 EXPORT_EXAMPLES = examples(
     "ebla export users users-exported",
     "ebla export users users-exported --overwrite",
-    "ebla export users ada.csv --format csv --prefix ada --columns name,age",
+    "ebla export users ada.csv --format csv --prefix ada --columns name,age --where 'age > 30'",
 )
 
 
@@ -52,6 +52,12 @@ def export(
     prefix: Annotated[
         str | None, typer.Option("--prefix", metavar="KEY", help="Only keys that begin so.", show_default=False)
     ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--where", metavar="FILTER", help="Only rows for which it holds, as for `ebla scan`.", show_default=False
+        ),
+    ] = None,
     as_of: AsOfOption = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
     master: MasterOption = "local[*]",
@@ -66,6 +72,7 @@ def export(
     base64. A KEY is the value of the first key column, or a JSON array of the first few.
     """
     from ebla.cli.schema_text import bound_from_text
+    from ebla.cli.where import parse_where, to_expression
 
     root = root_of(ctx, store)
     with needing_spark():
@@ -75,6 +82,7 @@ def export(
     with open_store(ctx, store) as db:
         schema = db.table(table).schema
         at = None if as_of is None else moment_of(db, as_of, "--as-of")
+    filter_ = None if where is None else to_expression(parse_where(where), schema)
     bounds = [None if text is None else bound_from_text(text, schema) for text in (start, stop, prefix)]
     names = column_names(columns)
     check_target(path, root, overwrite=overwrite)
@@ -86,6 +94,7 @@ def export(
             path,
             format=file_format.value,
             as_of=at,
+            where=filter_,
             columns=names,
             start=bounds[0],
             stop=bounds[1],

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import pyarrow.compute as pc
+
 from ebla.client.coordination_place import COORDINATION_FILE, chosen_address, open_elsewhere
 from ebla.client.listening import Listening
 from ebla.client.moments import AsOf
@@ -416,6 +418,7 @@ class Database(StaysHere):
         stop: object = None,
         prefix: object = None,
         as_of: AsOf | None = None,
+        where: pc.Expression | None = None,
         spark: Any = None,
     ) -> Any:
         """Return a table as a Spark DataFrame: the rows that ``table(name).scan`` with the same arguments gives.
@@ -430,7 +433,7 @@ class Database(StaysHere):
             import ebla.pipeline as pipeline  # Spark is for those who use it
 
         return pipeline.scan(
-            self, name, columns=columns, start=start, stop=stop, prefix=prefix, as_of=as_of, spark=spark
+            self, name, columns=columns, start=start, stop=stop, prefix=prefix, as_of=as_of, where=where, spark=spark
         )
 
     # --- time ---

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,7 +33,7 @@ from ebla.pipeline.compare import rows_at, rows_since, were_there
 from ebla.pipeline.export import JSON_OPTIONS
 from ebla.pipeline.holding import Holding, Needs, held_plan
 from ebla.pipeline.location import store_of
-from ebla.pipeline.sections import ScanArguments, Target, range_asked, rest_of, resumed, target_of
+from ebla.pipeline.sections import Target, range_asked, rest_of, resumed, target_of
 from ebla.pipeline.session import active_session, session
 from ebla.pipeline.types import spark_schema
 from ebla.pipeline.worker import numbers_of
@@ -83,21 +82,22 @@ def changes(
     since: AsOf,
     until: AsOf | None = None,
     *,
+    columns: Sequence[str] | None = None,
+    start: object = None,
+    stop: object = None,
+    prefix: object = None,
     before: bool = False,
     spark: SparkSession | None = None,
-    **asked: Unpack[ScanArguments],
 ) -> DataFrame:
     """Return the rows of a table that changed after `since`, up to `until` or now, with their columns as they are then.
 
     `_change` says whether a row is an ``insert``, an ``update`` (also if it was set to what it was), or an ``erase``:
     then all but its key is null. With `before`, the struct `_before` has its columns as they were, null for an insert.
-    `asked` are `columns`, `start`, `stop` and `prefix`, each if it is wanted. Txn 0 is before everything: since then,
-    all rows that are there are inserts. Raises `HistoryGone` if history does not reach back to `since`.
+    Txn 0 is before everything: since then, all rows that are there are inserts. Raises `HistoryGone` if history does
+    not reach back to `since`.
     """
     if spark is None:
         spark = active_session() or session()
-    if asked.get("as_of") is not None:
-        raise RequestError("changes have two ends: give since and until, not as_of")
     holding = Holding()
     cores = spark.sparkContext.defaultParallelism
 
@@ -105,8 +105,8 @@ def changes(
         nonlocal since, until
         store = store_of(database)
         state = store.table(table)
-        key_range = range_asked(state, asked.get("start"), asked.get("stop"), asked.get("prefix"))
-        target = target_of(database, state, table, asked.get("columns"), until)
+        key_range = range_asked(state, start, stop, prefix)
+        target = target_of(database, state, table, columns, until)
         moment = txn_in(store.pins, since) if isinstance(since, str) else since
         first = txn_of(moment) if until is not None else txn_since(moment, target.as_of)
         if first > target.as_of:

@@ -31,17 +31,18 @@ import shutil
 import time
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, Unpack
+from typing import Literal, TypeAlias
 
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 from pyspark.sql.types import ArrayType, BinaryType, DataType, DayTimeIntervalType, MapType, StructType
 
 from ebla.client.database import Database
-from ebla.client.moments import time_of
+from ebla.client.moments import AsOf, time_of
 from ebla.errors import RequestError, StoreError
 from ebla.pipeline.export_manifest import (
     MANIFEST_NAME,
@@ -55,7 +56,7 @@ from ebla.pipeline.failures import unwrapping
 from ebla.pipeline.holding import Holding
 from ebla.pipeline.progress import JobProgress, Report, watched
 from ebla.pipeline.scan import frame_of
-from ebla.pipeline.sections import ScanArguments, SectionPlan, plan_scan
+from ebla.pipeline.sections import SectionPlan, plan_scan
 from ebla.pipeline.session import session
 
 __all__ = ["ExportFormat", "ExportSummary", "check_target", "export"]
@@ -102,17 +103,21 @@ def export(
     path: str | os.PathLike[str],
     *,
     format: ExportFormat = "parquet",
+    columns: Sequence[str] | None = None,
+    start: object = None,
+    stop: object = None,
+    prefix: object = None,
+    as_of: AsOf | None = None,
+    where: pc.Expression | None = None,
     overwrite: bool = False,
     spark: SparkSession | None = None,
     progress: Report | None = None,
-    **asked: Unpack[ScanArguments],
 ) -> ExportSummary:
-    """Write the rows that ``table.scan(**asked)`` gives into files of a new directory.
+    """Write the rows that ``table.scan`` with the same arguments gives into files of a new directory.
 
-    `asked` are `columns`, `start`, `stop`, `prefix` and `as_of`, each if it is wanted. `source` is a database that this
-    process has open, or the root of a store that anybody may have open. The directory must not exist, or be empty; with
-    `overwrite` it may hold an earlier export, which is replaced at the very end. `progress` is called now and then with
-    how far the job is.
+    `source` is a database that this process has open, or the root of a store that anybody may have open. The directory
+    must not exist, or be empty; with `overwrite` it may hold an earlier export, which is replaced at the very end.
+    `progress` is called now and then with how far the job is.
     """
     began = time.monotonic()
     if format not in FORMATS:
@@ -123,7 +128,19 @@ def export(
         spark = session()
     with unwrapping(), Holding() as holding:
         cores = spark.sparkContext.defaultParallelism
-        planned = plan_scan(source, table, cores=cores, holding=holding, what="export", **asked)
+        planned = plan_scan(
+            source,
+            table,
+            columns=columns,
+            start=start,
+            stop=stop,
+            prefix=prefix,
+            as_of=as_of,
+            where=where,
+            cores=cores,
+            holding=holding,
+            what="export",
+        )
         with warnings.catch_warnings():
             # PySpark warns that pandas 3 is new to it. Only Arrow is moved here.
             warnings.simplefilter("ignore", FutureWarning)
@@ -133,8 +150,9 @@ def export(
                 count = _write(rows, staging, format, spark)
             if progress is not None:
                 progress(JobProgress("checking"))
-            keys = [None if bound is None else repr(bound) for bound in map(asked.get, ("start", "stop", "prefix"))]
-            manifest = _manifest(planned, rows, staging, format, count, keys)
+            asked = [None if one is None else repr(one) for one in (start, stop, prefix)]
+            asked.append(None if where is None else str(where))
+            manifest = _manifest(planned, rows, staging, format, count, asked)
             write_manifest(staging, manifest)
             _publish(staging, target)
     return ExportSummary(
@@ -190,7 +208,7 @@ def _write(rows: DataFrame, staging: Path, format: ExportFormat, spark: SparkSes
 
 
 def _manifest(
-    planned: SectionPlan, rows: DataFrame, staging: Path, format: ExportFormat, count: int, keys: list[str | None]
+    planned: SectionPlan, rows: DataFrame, staging: Path, format: ExportFormat, count: int, asked: list[str | None]
 ) -> ExportManifest:
     names = [entry.name for entry in staging.iterdir()]
     files = files_of(staging, names, sync=True)
@@ -210,9 +228,10 @@ def _manifest(
         rows=count,
         bytes=sum(file.bytes for file in files),
         files=files,
-        start=keys[0],
-        stop=keys[1],
-        prefix=keys[2],
+        start=asked[0],
+        stop=asked[1],
+        prefix=asked[2],
+        where=asked[3],
     )
 
 

@@ -60,6 +60,7 @@ class ExportManifest(msgspec.Struct, frozen=True):
     start: str | None = None
     stop: str | None = None
     prefix: str | None = None
+    where: str | None = None
     format_version: int = FORMAT_VERSION
 
 

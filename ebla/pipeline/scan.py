@@ -17,18 +17,19 @@ import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
-from typing import Unpack
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from ebla.client.database import Database
+from ebla.client.moments import AsOf
 from ebla.pipeline.holding import Holding
 from ebla.pipeline.masks import unmasked
 from ebla.pipeline.plan import CleanRead, Limits, Section
-from ebla.pipeline.sections import ScanArguments, SectionPlan, Target, plan_scan, read_section
+from ebla.pipeline.sections import SectionPlan, Target, plan_scan, read_section
 from ebla.pipeline.session import active_session, session
 from ebla.pipeline.types import spark_schema
 from ebla.pipeline.worker import numbers_of
@@ -55,23 +56,40 @@ def scan(
     source: Database | str | os.PathLike[str],
     table: str,
     *,
+    columns: Sequence[str] | None = None,
+    start: object = None,
+    stop: object = None,
+    prefix: object = None,
+    as_of: AsOf | None = None,
+    where: pc.Expression | None = None,
     spark: SparkSession | None = None,
     limits: Limits = Limits(),
-    **asked: Unpack[ScanArguments],
 ) -> DataFrame:
-    """Return the rows that ``table.scan(**asked)`` gives, as a DataFrame.
+    """Return the rows that ``table.scan`` with the same arguments gives, as a DataFrame.
 
-    `asked` are `columns`, `start`, `stop`, `prefix` and `as_of`, each if it is wanted; without `as_of` it is the newest
-    snapshot. `source` is a database that this process has open, or the root of a store that anybody may have open.
-    Families of cells are maps from qualifier to value. The order of rows is not defined. Raises the errors of
-    ``table.scan``, before any job runs.
+    Without `as_of` it is the newest snapshot. `source` is a database that this process has open, or the root of a store
+    that anybody may have open. `where` filters in the tasks, by the engine; a filter of Spark's on the DataFrame lets
+    Spark's own reader skip what it rules out. Families of cells are maps from qualifier to value. The order of rows is
+    not defined. Raises the errors of ``table.scan``, before any job runs.
     """
     if spark is None:
         spark = active_session() or session()
     cores = spark.sparkContext.defaultParallelism
     holding = Holding()
     try:
-        planned = plan_scan(source, table, cores=cores, limits=limits, holding=holding, **asked)
+        planned = plan_scan(
+            source,
+            table,
+            columns=columns,
+            start=start,
+            stop=stop,
+            prefix=prefix,
+            as_of=as_of,
+            where=where,
+            cores=cores,
+            limits=limits,
+            holding=holding,
+        )
         return frame_of(planned, holding.given_to(spark))
     except BaseException:
         holding.release()

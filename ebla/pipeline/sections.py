@@ -15,10 +15,11 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, TypedDict, TypeVar, Unpack
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ebla.client.database import Database
 from ebla.client.keeping import Held, kept
@@ -38,13 +39,12 @@ from ebla.ranges import ALL, KeyRange, successor
 from ebla.schema import GroupSchema
 from ebla.tablet.answers import ReadPoint
 from ebla.tablet.projection import Projection
-from ebla.tablet.scanner import Scanner, ScanRequest
+from ebla.tablet.scanner import Scanner, ScanRequest, with_columns_of
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
 
 __all__ = [
     "FLUSH_BYTES",
-    "ScanArguments",
     "SectionPlan",
     "Target",
     "plan_scan",
@@ -80,16 +80,8 @@ class Target:
     value: bytes | None = None
     # What tasks renew while they read. Of other jobs the driver does.
     held: Held | None = None
-
-
-class ScanArguments(TypedDict, total=False):
-    """What may be asked of a scan: the arguments of ``table.scan`` that Spark has no better way for."""
-
-    columns: Sequence[str] | None
-    start: object
-    stop: object
-    prefix: object
-    as_of: AsOf | None
+    # Only rows for which it is true; it may name columns that are not among those given out.
+    where: pc.Expression | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,39 +111,52 @@ def plan_scan(
     source: Database | str | os.PathLike[str],
     table: str,
     *,
+    columns: Sequence[str] | None = None,
+    start: object = None,
+    stop: object = None,
+    prefix: object = None,
+    as_of: AsOf | None = None,
+    where: pc.Expression | None = None,
     cores: int = 1,
     limits: Limits = Limits(),
     native: bool = True,
     holding: Holding | None = None,
     what: str = "scan",
-    **asked: Unpack[ScanArguments],
 ) -> SectionPlan:
     """Plan a scan; with `native`, what Spark's own reader can read is left to it, else `read_section` gives every row.
 
-    `source` is a database that this process has open, or the root of a store; `asked` are arguments of ``table.scan``.
+    `source` is a database that this process has open, or the root of a store; what to read is said by arguments of
+    ``table.scan``. With `where`, every row goes through the engine, which filters as ``table.scan`` does.
     `holding` is given what the scan needs to be there, for a job that others know as `what`.
     Raises `StoreNotFound`, `UnknownTable`, `UnknownColumn` or another `RequestError`, as ``table.scan`` does.
     """
-    columns, as_of = asked.get("columns"), asked.get("as_of")
+    if where is not None:
+        if not isinstance(where, pc.Expression):
+            raise RequestError(f"where is a pyarrow expression, such as pc.field('age') > 5, not {where!r}")
+        native = False
 
     def plan(database: Database) -> tuple[SectionPlan, Needs]:
         nonlocal as_of
         store = store_of(database)
         state = store.table(table)
         projection = state.projection(columns)
-        key_range = range_asked(state, asked.get("start"), asked.get("stop"), asked.get("prefix"))
+        # Rows are those of the groups that it names, too.
+        looked_at = projection if where is None else with_columns_of(where, projection)
+        key_range = range_asked(state, start, stop, prefix)
         if as_of is None:
             _flush_much(store, state)
-        target = target_of(database, state, table, columns, as_of)
+        target = replace(target_of(database, state, table, columns, as_of), where=where)
         if database is source:
             as_of = target.as_of  # another plan, if there has to be one, is of the same moment
         if holding is not None and store.is_writable:
             holding.hold(store, target.as_of)
         natives = [group.id for group in projection.groups if native and _reads_natively(group, projection)]
-        planned = _planned(store, state, target, projection, key_range, natives, cores, limits, holding)
+        planned = _planned(store, state, target, looked_at, key_range, natives, cores, limits, holding)
         files = frozenset(file for read in planned.plan.clean for file in read.files)
-        groups = tuple(group.id for group in projection.groups)
-        return planned, Needs(what, state, target.as_of, groups, key_range, files, is_fixed=as_of is not None)
+        groups = tuple(group.id for group in looked_at.groups)
+        return replace(planned, projection=projection), Needs(
+            what, state, target.as_of, groups, key_range, files, is_fixed=as_of is not None
+        )
 
     return held_plan(source, holding, plan)
 
@@ -305,7 +310,7 @@ def _reached(target: Target) -> Iterator[tuple[TabletStore, TableState]]:
 def _read_range(
     store: TabletStore, table: TableState, target: Target, left: KeyRange
 ) -> Iterator[tuple[pa.Table, KeyRange]]:
-    request = ScanRequest(table.projection(target.columns), left, as_of=target.as_of)
+    request = ScanRequest(table.projection(target.columns), left, target.where, as_of=target.as_of)
     for found in Scanner(store, table, request).tables(whole=True):
         yield found, rest_of(table, found, left)
 

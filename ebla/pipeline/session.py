@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from ebla.errors import RequestError
 from ebla.pipeline.java import bundled_java_home, find_java_home, java_home_without_module, logging_file
 
 __all__ = ["active_session", "session"]
@@ -36,11 +37,11 @@ def session(
     `settings` are Spark's own, with ``_`` or ``__`` for the dots where Python wants a name:
     ``session("local[4]", spark__driver__memory="4g")`` or ``session(**{"spark.driver.memory": "4g"})``.
     """
+    given = {_setting_name(name): str(value) for name, value in settings.items()}
     running = active_session()
     if running is not None:
         register_data_source(running)
         return running
-    given = {_setting_name(name): str(value) for name, value in settings.items()}
     java = _java_home(log_level)
     os.environ["JAVA_HOME"] = str(java)  # Spark's start script reads it there
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -114,4 +115,10 @@ def register_data_source(spark: SparkSession) -> None:
 
 
 def _setting_name(name: str) -> str:
-    return name if "." in name else name.replace("__", ".")
+    setting = name if "." in name else name.replace("__", ".")
+    if not setting.startswith("spark."):
+        raise RequestError(
+            f"session takes no argument {name!r}: it has master, app_name, log_level and settings of Spark, as in "
+            "spark__driver__memory='4g'"
+        )
+    return setting

@@ -31,6 +31,14 @@ def test_a_part_of_a_table_is_exported_as_csv(users: Cli) -> None:
     assert sorted(row["name"] for row in rows) == ["ada1", "ada2", "bob0"]
 
 
+def test_only_rows_that_pass_a_filter_are_exported(users: Cli) -> None:
+    told = users.fine("export", "users", "out", "--format", "json", "--where", "name = 'bob2'")
+    assert told.out.startswith("exported 1 row(s) of users")
+    (line,) = [line for file in Path("out").glob("part-*.json") for line in file.read_text().splitlines()]
+    assert json.loads(line) == {"user": "bob", "n": 2, "name": "bob2"}
+    assert "nobody" in users.fails(ExitCode.REQUEST, "export", "users", "more", "--where", "nobody = 1")
+
+
 def test_the_summary_can_be_json_and_the_past_can_be_exported(users: Cli) -> None:
     txn = int(users.fine("erase", "users", "ada", "0").out.split()[-1])
     users.fine("snapshots", "--take", "erased")

@@ -166,8 +166,9 @@ def test_what_cannot_be_is_refused(root: str, spark: SparkSession) -> None:
         until = table.put({"k": "a", "n": 2})
         with pytest.raises(RequestError, match="later than until"):
             changes(db, "t", until, since, spark=spark)
-        with pytest.raises(RequestError, match="two ends"):
-            changes(db, "t", since, as_of=until, spark=spark)
+        for unknown in ("as_of", "where", "wehre"):
+            with pytest.raises(TypeError, match=f"'{unknown}'"):
+                changes(db, "t", since, spark=spark, **{unknown: until})
         table.flush()
         table.put({"k": "a", "n": 3})
         table.compact()

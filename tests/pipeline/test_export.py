@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -85,6 +86,25 @@ def test_the_manifest_says_what_the_files_are(
     assert abs(datetime.fromisoformat(manifest.time) - datetime.now(UTC)).total_seconds() < 3600
     assert (manifest.start, manifest.stop, manifest.prefix) == ("'u010'", "('u020', datetime.date(2026, 1, 1))", None)
     assert check_export(path) == manifest
+
+
+def test_an_export_has_the_rows_that_the_filter_lets_through(
+    spark: SparkSession, db: ebla.Database, plain: ebla.Table, tmp_path: Path
+) -> None:
+    done = export(db, "plain", tmp_path / "some", columns=[], where=pc.field("v") > "v6", spark=spark)
+    found = pq.ParquetDataset(data_files(tmp_path / "some")).read()
+    assert (sorted(found["n"].to_pylist()), found.schema.names, done.rows) == ([7, 8, 9], ["n"], 3)
+    assert read_manifest(tmp_path / "some").where == '(v > "v6")'
+    assert read_manifest(tmp_path / "some").prefix is None
+
+
+def test_keywords_that_an_export_does_not_have_are_refused_by_name(
+    spark: SparkSession, db: ebla.Database, plain: ebla.Table, tmp_path: Path
+) -> None:
+    for unknown in ("limit", "wehre", "colums"):
+        with pytest.raises(TypeError, match=f"'{unknown}'"):
+            export(db, "plain", tmp_path / "some", spark=spark, **{unknown: 1})
+    assert not (tmp_path / "some").exists()
 
 
 def test_csv_has_words_for_everything(

@@ -497,6 +497,45 @@ def test_what_cannot_be_is_refused_before_any_job_runs(db: ebla.Database, root: 
         closed.spark("t")
 
 
+def test_a_filter_is_that_of_a_scan_whatever_is_where(db: ebla.Database, root: str, spark: SparkSession) -> None:
+    schema = ebla.Schema(
+        key={"id": "string"}, groups=[ebla.Group("g", columns={"n": "int64"}), ebla.Group("h", columns={"s": "string"})]
+    )
+    table = db.create_table("t", schema)
+    table.put(points(range(3000)))
+    table.flush()
+    table.put(points(range(100, 200), n=10_000))
+    table.put([{"id": "alone", "n": 7}, {"id": "other", "s": "text 8"}])
+    wheres = [
+        pc.field("n") >= 9_000,
+        pc.field("s").isin(["text 5", "text 150", "text 8"]),
+        (pc.field("n") < 10) & pc.field("s").is_null(),
+        pc.field("n") > 1_000_000,
+    ]
+    for where in wheres:
+        for columns in (None, ["n"], []):
+            wanted = sorted(row["id"] for row in table.scan(columns=columns, where=where))
+            frame = db.spark("t", columns=columns, where=where)
+            assert sorted(row["id"] for row in frame.collect()) == wanted
+            assert frame.columns == table.scan(columns=columns, where=where).to_arrow().schema.names
+    assert scan(root, "t", where=wheres[0], start="000150", spark=spark).count() == 50
+
+
+def test_keywords_that_a_scan_does_not_have_are_refused_by_name(db: ebla.Database, spark: SparkSession) -> None:
+    db.create_table("t", POINTS).put(points(range(10)))
+    for unknown in ("limit", "wehre", "colums", "reverse"):
+        with pytest.raises(TypeError, match=f"'{unknown}'"):
+            scan(db, "t", spark=spark, **{unknown: 1})
+        with pytest.raises(TypeError, match=f"'{unknown}'"):
+            db.spark("t", **{unknown: 1})
+        with pytest.raises(TypeError, match=f"'{unknown}'"):
+            plan_scan(db, "t", **{unknown: 1})
+    with pytest.raises(RequestError, match="where is a pyarrow expression"):
+        scan(db, "t", where=7, spark=spark)
+    with pytest.raises(UnknownColumn, match="where names 'nothing'"):
+        db.spark("t", where=pc.field("nothing") > 3)
+
+
 # --- values --------------------------------------------------------------------------------------
 
 TYPES = {

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from ebla.errors import RequestError
 from ebla.pipeline.java import (
     JAVA_VERSIONS,
     JavaNotFound,
@@ -39,6 +40,12 @@ def test_a_session_counts_in_utc_and_runs_this_python(spark: SparkSession) -> No
 
 def test_settings_may_be_written_with_dots_or_underlines() -> None:
     assert _setting_name("spark__driver__memory") == _setting_name("spark.driver.memory") == "spark.driver.memory"
+
+
+def test_keywords_that_are_no_settings_of_spark_are_refused_by_name(spark: SparkSession) -> None:
+    for unknown in ("mastr", "driver_memory", "app"):
+        with pytest.raises(RequestError, match=f"no argument '{unknown}'"):
+            session(**{unknown: "1"})
 
 
 def test_a_local_session_listens_to_this_machine_only() -> None:
