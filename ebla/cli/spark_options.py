@@ -19,10 +19,16 @@ from ebla.extras import needing
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ebla.pipeline.engine import SparkStart
     from ebla.pipeline.progress import Report
 
+LOCAL = "local[*]"
 MasterOption = Annotated[
     str, typer.Option("--master", metavar="URL", help="The Spark to run on: local[*], spark://host:7077, yarn, ...")
+]
+SparkOption = Annotated[
+    bool | None,
+    typer.Option("--spark/--no-spark", help="Run on Spark, or in this process.", show_default="by how much there is"),
 ]
 ProgressOption = Annotated[
     bool, typer.Option("--progress", help="Show a progress bar even if standard error is no terminal.")
@@ -36,6 +42,17 @@ def needing_spark() -> Iterator[None]:
         yield
 
 
+def spark_start(spark: bool | None, master: str, title: str) -> SparkStart:
+    """Return what the options say about where a job runs: --master alone asks for Spark, too."""
+    from ebla.pipeline.engine import SparkStart
+
+    if master != LOCAL:
+        if spark is False:
+            raise ebla.RequestError("--master says which Spark to run on, and --no-spark to run on none: leave one out")
+        spark = True
+    return SparkStart(spark, master, title, "OFF")
+
+
 def root_of(ctx: typer.Context, store: Path | None) -> Path:
     """Return the root of the store that the options name."""
     shared: Context = ctx.obj
@@ -44,8 +61,8 @@ def root_of(ctx: typer.Context, store: Path | None) -> Path:
 
 def check_tables(root: Path, tables: Iterable[str] = ()) -> None:
     """Raise `StoreNotFound` or `UnknownTable` before Spark is started, which takes long."""
-    with needing_spark():
-        from ebla.pipeline.place import Place
+    from ebla.pipeline.place import Place
+
     known = Place.of(root).tables()
     listed = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "") if known else "no tables yet"
     for table in tables:

@@ -430,9 +430,9 @@ class Database(StaysHere):
         if is_system_table(name):
             raise RequestError(f"{name!r} is a system table, which has no files: scan db.table({name!r})")
         with needing("pyspark", "db.spark"):
-            import ebla.pipeline as pipeline  # Spark is for those who use it
+            from ebla.pipeline.scan import scan  # Spark is for those who use it
 
-        return pipeline.scan(
+        return scan(
             self, name, columns=columns, start=start, stop=stop, prefix=prefix, as_of=as_of, where=where, spark=spark
         )
 

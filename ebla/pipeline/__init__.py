@@ -1,4 +1,4 @@
-"""Bulk work on Spark: tables loaded, read, written and exported by many tasks at once.
+"""Bulk work: tables loaded, read, written and exported by many tasks at once, on Spark or in this process (`engine`).
 
     session        a Spark session with what Ebla needs; a Java is found or brought along
     load           a DataFrame into a table, in one commit
@@ -21,29 +21,40 @@
 
 Jobs plan from METADATA and the root of a store. Tasks read and write fragments directly; nothing goes through the log;
 what a job made becomes visible by one METADATA transaction, or not at all.
+
+A name is imported when it is first used, so that `import ebla.pipeline` needs no Spark, and neither do those jobs that
+run without it; the others raise `MissingExtra` where it is not installed.
 """
 
 from __future__ import annotations
 
-from ebla.pipeline.backup import BackupSummary, backup
-from ebla.pipeline.backup_check import BackupCheck, check_backup
-from ebla.pipeline.backup_manifest import Backups, list_backups, remove_unfinished
-from ebla.pipeline.changes import changes
-from ebla.pipeline.compact import CompactSummary, compact
-from ebla.pipeline.datasource import register
-from ebla.pipeline.export import ExportSummary, export
-from ebla.pipeline.garbage import GarbageReport, gc
-from ebla.pipeline.load import LoadSummary, load
-from ebla.pipeline.mirror import StreamSummary, mirror
-from ebla.pipeline.presplit import PresplitSummary, presplit
-from ebla.pipeline.progress import JobProgress
-from ebla.pipeline.replay import ReplaySummary, replay
-from ebla.pipeline.restore import RestoreSummary, restore
-from ebla.pipeline.scan import scan
-from ebla.pipeline.session import session
-from ebla.pipeline.stats import TableStats, stats
-from ebla.pipeline.stream_into import stream_into
-from ebla.pipeline.verify import Finding, VerifyReport, verify
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ebla.extras import needing
+
+if TYPE_CHECKING:
+    from ebla.pipeline.backup import BackupSummary, backup
+    from ebla.pipeline.backup_check import BackupCheck, check_backup
+    from ebla.pipeline.backup_manifest import Backups, list_backups, remove_unfinished
+    from ebla.pipeline.changes import changes
+    from ebla.pipeline.compact import CompactSummary, compact
+    from ebla.pipeline.datasource import register
+    from ebla.pipeline.export import ExportSummary, export
+    from ebla.pipeline.garbage import GarbageReport, gc
+    from ebla.pipeline.load import LoadSummary, load
+    from ebla.pipeline.mirror import StreamSummary, mirror
+    from ebla.pipeline.presplit import PresplitSummary, presplit
+    from ebla.pipeline.progress import JobProgress
+    from ebla.pipeline.replay import ReplaySummary, replay
+    from ebla.pipeline.restore import RestoreSummary, restore
+    from ebla.pipeline.scan import scan
+    from ebla.pipeline.session import session
+    from ebla.pipeline.stats import TableStats, stats
+    from ebla.pipeline.stream_into import stream_into
+    from ebla.pipeline.verify import Finding, VerifyReport, verify
 
 __all__ = [
     "BackupCheck",
@@ -81,3 +92,65 @@ __all__ = [
     "stream_into",
     "verify",
 ]
+
+# Where each name lives.
+_HOMES = {
+    "BackupCheck": "backup_check",
+    "BackupSummary": "backup",
+    "Backups": "backup_manifest",
+    "CompactSummary": "compact",
+    "ExportSummary": "export",
+    "Finding": "verify",
+    "GarbageReport": "garbage",
+    "JobProgress": "progress",
+    "LoadSummary": "load",
+    "PresplitSummary": "presplit",
+    "ReplaySummary": "replay",
+    "RestoreSummary": "restore",
+    "StreamSummary": "mirror",
+    "TableStats": "stats",
+    "VerifyReport": "verify",
+    "backup": "backup",
+    "changes": "changes",
+    "check_backup": "backup_check",
+    "compact": "compact",
+    "export": "export",
+    "gc": "garbage",
+    "list_backups": "backup_manifest",
+    "load": "load",
+    "mirror": "mirror",
+    "presplit": "presplit",
+    "register": "datasource",
+    "remove_unfinished": "backup_manifest",
+    "replay": "replay",
+    "restore": "restore",
+    "scan": "scan",
+    "session": "session",
+    "stats": "stats",
+    "stream_into": "stream_into",
+    "verify": "verify",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with needing("pyspark", f"ebla.pipeline.{name}"):
+        found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """This package, in which `load` is the function, and stays it when the module of that name is imported."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -18,9 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
-
 from ebla import errors
 from ebla.errors import EblaError
 
@@ -73,13 +70,18 @@ def unwrapped(error: BaseException) -> EblaError | None:
     return made
 
 
+def _is_of_spark(error: Exception) -> bool:
+    """Tell whether PySpark, or Py4J below it, raised an exception; by name, for there may be no Spark here."""
+    return any(kind.__module__.partition(".")[0] in ("pyspark", "py4j") for kind in type(error).__mro__)
+
+
 @contextmanager
 def unwrapping() -> Iterator[None]:
     """On the driver: raise the Ebla error itself in place of the exception in which Spark wrapped it."""
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:
-        inner = unwrapped(error)
+    except Exception as error:
+        inner = unwrapped(error) if _is_of_spark(error) else None
         if inner is None:
             raise
         raise inner from None

@@ -21,9 +21,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, TypeVar
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from ebla.client import keeping
 from ebla.client.database import Database
@@ -36,6 +34,9 @@ from ebla.tablet.horizon import Horizon
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
 from ebla.tablet.view import check_history
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["Holding", "Needs", "SharedHolding", "held_plan"]
 

@@ -14,9 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pyspark import StatusTracker
-from pyspark.sql import SparkSession
+if TYPE_CHECKING:
+    from pyspark import StatusTracker
+    from pyspark.sql import SparkSession
 
 __all__ = ["JobProgress", "Report", "watched"]
 

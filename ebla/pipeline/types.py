@@ -24,30 +24,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    GeographyType,
-    GeometryType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    UserDefinedType,
-    VariantType,
-)
 
 from ebla.casts import cast_array
 from ebla.errors import InvalidBatch, RequestError, SchemaError
 from ebla.schema import Group, Schema, parse_type
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
 
 __all__ = [
     "array_from_spark",
@@ -103,16 +91,23 @@ def arrow_for_spark(stored: pa.DataType) -> pa.DataType:
 
 def spark_type(stored: pa.DataType) -> DataType:
     """Return the type that a stored column has in Spark."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
     return from_arrow_type(arrow_for_spark(stored))
 
 
 def spark_schema(stored: pa.Schema) -> StructType:
     """Return the schema that stored columns have in Spark. Any of them may be null."""
+    from pyspark.sql.types import StructField, StructType
+
     return StructType([StructField(field.name, spark_type(field.type), True) for field in stored])
 
 
 def stored_type(given: DataType, name: str) -> pa.DataType:
     """Return the type in which a new table stores a column of Spark's; `name` is for the error message."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_type
+
     try:
         stored = parse_type(to_arrow_type(given, timezone="UTC"))
     except (pa.ArrowException, PySparkException, SchemaError, AssertionError):
@@ -126,6 +121,8 @@ def stored_type(given: DataType, name: str) -> pa.DataType:
 
 def _is_holdable(given: DataType) -> bool:
     """Tell whether the Arrow type of a Spark type says all about it: a variant, for example, is more than a struct."""
+    from pyspark.sql.types import ArrayType, GeographyType, GeometryType, StructType, UserDefinedType, VariantType
+
     if isinstance(given, ArrayType):
         return _is_holdable(given.elementType)
     if isinstance(given, StructType):
@@ -203,6 +200,8 @@ def check_key(given: StructType, key: Sequence[str]) -> None:
 
 def is_family(given: DataType) -> bool:
     """Tell whether a column of this Spark type holds the cells of a family: qualifier to value."""
+    from pyspark.sql.types import BinaryType, MapType, StringType
+
     return (
         isinstance(given, MapType)
         and isinstance(given.keyType, StringType)
