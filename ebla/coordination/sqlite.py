@@ -19,31 +19,37 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-
-import google_crc32c
 
 from ebla.clock import Clock
 from ebla.coordination.lease import NodeLease, take_lease
 from ebla.coordination.service import (
+    Check,
     CompareAndSet,
     CoordinationFailed,
     CoordinationService,
     Create,
-    Delete,
     InvalidNode,
     Node,
-    NodeExists,
-    NodeMissing,
-    NodeNotEmpty,
     Operation,
-    VersionConflict,
     Watch,
     check_path,
     check_value,
 )
-from ebla.coordination.sqlite_file import LiveReader, QuietReader, Reader, connect, create_file, translate
+from ebla.coordination.sqlite_file import (
+    FAILURES,
+    FORMAT_VERSION,
+    LiveReader,
+    QuietReader,
+    Reader,
+    check_file,
+    connect,
+    create_file,
+    translate,
+)
+from ebla.coordination.sqlite_nodes import AT, apply, damaged, listed, listing, node_at
+from ebla.coordination.sqlite_upgrade import OLD_AT, OLD_LISTING, old_node, old_paths, upgrade
 from ebla.coordination.watches import WatchList
 from ebla.errors import Closed, Corruption, EblaError, OutcomeUnknown, ReadOnly, StoreNotFound
 
@@ -101,29 +107,61 @@ class SqliteCoordination(CoordinationService):
                     undo.callback(self._writer.close)
                     # In either case the file stays whole, and a commit that is synced brings those before it along.
                     self._writer.execute(f"PRAGMA synchronous = {'FULL' if is_lasting else 'NORMAL'}")
+                    self._prepare(self._writer)
                 self._reader = self._open_reader()
                 undo.callback(self._reader.close)
-            except sqlite3.Error as error:
+            except FAILURES as error:
                 raise translate(error, self._file) from error
-            self._reader.query("SELECT count(*) FROM nodes WHERE path = ''")
+            # A file of format 1 stays one for as long as nobody opens it for writing.
+            self._is_old = read_only and check_file(self._file, self._reader.query) < FORMAT_VERSION
             undo.pop_all()
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Check the file, and bring it to the newest format."""
+        query = lambda sql: connection.execute(sql).fetchall()  # noqa: E731
+        (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+        if mode != "wal":
+            raise damaged(self._file, f"it is in the mode {mode!r} of SQLite, not in that of a write-ahead log")
+        if check_file(self._file, query) < FORMAT_VERSION:
+            upgrade(connection, self._file, FORMAT_VERSION)
+            check_file(self._file, query)
 
     def _open_reader(self) -> Reader:
         if self._read_only:
             return QuietReader(self._file, self._busy_seconds)
-        return LiveReader(self._file, self._busy_seconds, "mode=rw")
+        try:
+            return LiveReader(self._file, self._busy_seconds, "mode=rw")
+        except FAILURES as error:
+            raise translate(error, self._file) from error
 
     def read(self, path: str) -> Node | None:
         """Return the node at `path` as it is now, or None."""
         check_path(path)
         self._check_usable()
-        rows = self._reader.query("SELECT value, version, checksum FROM nodes WHERE path = ?", (path,))
-        if not rows:
-            return None
-        value, version, checksum = rows[0]
-        if _checksum(path, value) != checksum:
-            raise Corruption(str(self._file), f"the checksum of node {path!r} is wrong")
-        return Node(value, version)
+        if self._is_old:
+            with self._unless_upgraded():
+                return old_node(self._file, self._reader.query(OLD_AT, (path,)))
+        return node_at(self._file, path, self._reader.query(AT, (path,)))
+
+    def list(self, path: str) -> builtins.list[str]:
+        """Return the paths of the nodes directly below `path`, sorted; `Corruption` if any may be missing."""
+        if path:
+            check_path(path)
+        self._check_usable()
+        if self._is_old:
+            with self._unless_upgraded():
+                return old_paths(self._file, self._reader.query(OLD_LISTING, (path,)))
+        return listed(self._file, path, self._reader.query(*listing(path)))
+
+    @contextlib.contextmanager
+    def _unless_upgraded(self) -> Iterator[None]:
+        """Read in format 1; if that fails because somebody has upgraded the file, go on behind this."""
+        try:
+            yield
+        except Corruption:
+            if self._reader.query("PRAGMA user_version") == [(1,)]:
+                raise
+            self._is_old = False
 
     def multi(self, operations: Sequence[Operation]) -> builtins.list[int | None]:
         """Do all of the operations in one transaction, synced before it returns if it is to be lasting."""
@@ -150,12 +188,15 @@ class SqliteCoordination(CoordinationService):
         committing = False
         try:
             connection.execute("BEGIN IMMEDIATE")
-            results = [_apply(connection, operation) for operation in operations]
+            results = [apply(connection, self._file, operation) for operation in operations]
+            for operation in operations:
+                if not isinstance(operation, Check):
+                    _record_change(connection, operation.path)
             committing = True
             connection.execute("COMMIT")
         except BaseException as error:
             certain = self._roll_back(connection)
-            if not isinstance(error, sqlite3.Error):
+            if not isinstance(error, FAILURES):
                 raise
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             # A full disk or a busy file stop a commit before its last page is written. Other errors may come after.
@@ -169,18 +210,9 @@ class SqliteCoordination(CoordinationService):
         try:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-        except sqlite3.Error:
+        except FAILURES:
             return False
         return True
-
-    def list(self, path: str) -> builtins.list[str]:
-        """Return the paths of the nodes directly below `path`, sorted."""
-        if path:
-            check_path(path)
-        self._check_usable()
-        return [
-            found for (found,) in self._reader.query("SELECT path FROM nodes WHERE parent = ? ORDER BY path", (path,))
-        ]
 
     def watch(self, path: str, callback: Callable[[str], None]) -> Watch:
         """Call back from the watching thread, which the first watch starts."""
@@ -260,49 +292,9 @@ class _Watcher:
         sql = "SELECT revision, path FROM changes WHERE revision > ? ORDER BY revision"
         changes = self._reader.query(sql, (self._seen,))
         if changes and not self._stopped:
-            missed = changes[0][0] != self._seen + 1
+            missed = changes[0][0] != self._seen + 1 or not all(isinstance(path, str) for _, path in changes)
             self._seen = changes[-1][0]
             self._watches.fire(None if missed else [path for _, path in changes])
-
-
-def _checksum(path: str, value: bytes) -> int:
-    return int(google_crc32c.extend(google_crc32c.value(path.encode()), value))
-
-
-def _apply(connection: sqlite3.Connection, operation: Operation) -> int | None:
-    path = operation.path
-    if isinstance(operation, CompareAndSet):
-        # Nearly always it fits: then it is one statement.
-        version = operation.expected_version + 1
-        sql = "UPDATE nodes SET value = ?, version = ?, checksum = ? WHERE path = ? AND version = ?"
-        checksum = _checksum(path, operation.value)
-        found = connection.execute(sql, (operation.value, version, checksum, path, operation.expected_version))
-        if found.rowcount == 1:
-            _record_change(connection, path)
-            return version
-    row = connection.execute("SELECT version FROM nodes WHERE path = ?", (path,)).fetchone()
-    if isinstance(operation, Create):
-        if row is not None:
-            raise NodeExists(path, "there is a node already")
-        parent = path.rpartition("/")[0]
-        connection.execute(
-            "INSERT INTO nodes (path, parent, value, version, checksum) VALUES (?, ?, ?, 1, ?)",
-            (path, parent, operation.value, _checksum(path, operation.value)),
-        )
-        _record_change(connection, path)
-        return 1
-    if row is None:
-        raise NodeMissing(path, "there is no node")
-    if row[0] != operation.expected_version:
-        raise VersionConflict(path, f"expected version {operation.expected_version}, found {row[0]}")
-    if isinstance(operation, Delete):
-        # '0' is the character after '/': everything below the path, and nothing else, sorts between the two.
-        sql = "SELECT 1 FROM nodes WHERE path > ? AND path < ? LIMIT 1"
-        if connection.execute(sql, (f"{path}/", f"{path}0")).fetchone() is not None:
-            raise NodeNotEmpty(path, "there are nodes below it")
-        connection.execute("DELETE FROM nodes WHERE path = ?", (path,))
-        _record_change(connection, path)
-    return None
 
 
 def _record_change(connection: sqlite3.Connection, path: str) -> None:

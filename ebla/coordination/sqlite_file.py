@@ -1,10 +1,11 @@
 """The SQLite file behind `SqliteCoordination`: how it is made, opened, read, and what its errors mean.
 
-    nodes     path | parent | value | version | checksum       the tree; the checksum covers path and value
-    changes   revision | path                                  the latest changes, for watches in other processes
+    nodes     path | following | link | value | version | checksum       the tree (`sqlite_nodes`)
+    changes   revision | path                                            the latest changes, for watches elsewhere
 
 The file is made whole under another name and then linked to its own, so that a file of that name always has its
-tables: an empty one is damage, not a beginning.
+tables: an empty one is damage, not a beginning. `check_file` has SQLite look at all pages when it is opened: there are
+few of them, however large the tables are, and a page that is in use and free at once would be written over.
 
 **Reading beside a writer.** The file is in write-ahead-log mode, in which readers and the writer do not wait for each
 other. A reader needs the ``-wal`` and ``-shm`` files next to it, and SQLite would make them if they were missing,
@@ -20,39 +21,59 @@ import os
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from ebla.coordination.service import CoordinationFailed
-from ebla.errors import Closed, Corruption, EblaError, FormatTooNew, StoreNotFound, TimedOut
+from ebla.coordination.sqlite_nodes import NODES, damaged, insert_all
+from ebla.errors import Closed, EblaError, FormatTooNew, StoreNotFound, TimedOut
 
-__all__ = ["LiveReader", "QuietReader", "Reader", "connect", "create_file", "translate"]
+__all__ = [
+    "FAILURES",
+    "FORMAT_VERSION",
+    "LiveReader",
+    "QuietReader",
+    "Reader",
+    "check_file",
+    "connect",
+    "create_file",
+    "translate",
+]
 
 APPLICATION_ID = 0x45626C61  # "Ebla"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # one flipped bit makes neither a 1 of it nor a 2 of a 1
 _READ_ATTEMPTS_MAX = 100
 
-_SCHEMA = f"""
-    PRAGMA application_id = {APPLICATION_ID};
-    PRAGMA user_version = {FORMAT_VERSION};
-    CREATE TABLE nodes (
-        path TEXT PRIMARY KEY, parent TEXT NOT NULL, value BLOB NOT NULL, version INTEGER NOT NULL,
-        checksum INTEGER NOT NULL
-    ) WITHOUT ROWID;
-    CREATE INDEX nodes_by_parent ON nodes (parent, path);
-    CREATE TABLE changes (revision INTEGER PRIMARY KEY, path TEXT NOT NULL);
-"""
+_CHANGES = "CREATE TABLE changes (revision INTEGER PRIMARY KEY, path TEXT NOT NULL)"
+# What tells of a file that it is not what was written. A plain SQLITE_ERROR is a statement that does not fit the
+# tables: ours do not change, so the file is not ours.
+_DAMAGE = frozenset(
+    (
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_ERROR,
+        sqlite3.SQLITE_CONSTRAINT,
+        sqlite3.SQLITE_FORMAT,
+        sqlite3.SQLITE_MISMATCH,
+        sqlite3.SQLITE_TOOBIG,
+    )
+)
 
 
-def translate(error: sqlite3.Error, file: Path) -> EblaError:
+# What calls of SQLite raise: a message of its own that is no text, because it quotes damage, is an error of Python's.
+FAILURES = (sqlite3.Error, UnicodeError, MemoryError)
+
+
+def translate(error: Exception, file: Path) -> EblaError:
     """Return what an error of SQLite means to us, for a request that certainly had no effect."""
+    if isinstance(error, MemoryError):
+        return CoordinationFailed(f"{file}: there is not enough memory to read it; nothing was changed: retry")
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
-    # A plain SQLITE_ERROR is a statement that does not fit the tables: ours do not change, so the file is not ours.
-    if primary in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR):
-        return Corruption(str(file), str(error))
+    if primary is None or primary in _DAMAGE:  # without a code: a text that is none
+        return damaged(file, str(error))
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return TimedOut(f"{file}: other processes kept it locked for too long; nothing was changed, try again")
     if primary == sqlite3.SQLITE_FULL:
@@ -70,12 +91,18 @@ def create_file(file: Path) -> None:
             with contextlib.closing(sqlite3.connect(made, isolation_level=None)) as connection:
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute("PRAGMA journal_mode = WAL")
-                connection.executescript(f"BEGIN;{_SCHEMA}COMMIT;")
+                connection.execute("BEGIN")
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+                connection.execute(NODES)
+                connection.execute(_CHANGES)
+                insert_all(connection, [])
+                connection.execute("COMMIT")
             _sync(made, os.O_RDWR)
             with contextlib.suppress(FileExistsError):
                 os.link(made, file)
         _sync(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-    except sqlite3.Error as error:
+    except FAILURES as error:
         raise translate(error, file) from error
     except OSError as error:
         raise CoordinationFailed(f"{file}: cannot be made: {error}") from error
@@ -99,7 +126,9 @@ def connect(file: Path, busy_seconds: float, parameters: str) -> sqlite3.Connect
         (application_id,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if application_id != APPLICATION_ID:
-            raise Corruption(str(file), "it is not a coordination file of Ebla")
+            raise damaged(file, "it is not a coordination file of Ebla")
+        if version < 1:
+            raise damaged(file, f"there is no format {version}")
         if version > FORMAT_VERSION:
             raise FormatTooNew(
                 f"{file}: format {version} is newer than this version of Ebla, which knows up to {FORMAT_VERSION}"
@@ -108,6 +137,20 @@ def connect(file: Path, busy_seconds: float, parameters: str) -> sqlite3.Connect
         connection.close()
         raise
     return connection
+
+
+def check_file(file: Path, query: Callable[[str], Sequence[tuple[Any, ...]]]) -> int:
+    """Have SQLite look at every page, and return the format of the file; `Corruption` if it is not as it should be."""
+    ((version,),) = query("PRAGMA user_version")
+    # In format 1 an index says what is there, and it has to agree with the table.
+    ((found,),) = query(f"PRAGMA {'quick_check' if version >= FORMAT_VERSION else 'integrity_check'}(1)")
+    if found != "ok":
+        raise damaged(file, f"SQLite finds: {found}")
+    if version >= FORMAT_VERSION:
+        made = [sql for (sql,) in query("SELECT sql FROM sqlite_schema ORDER BY name")]
+        if made != [_CHANGES, NODES]:
+            raise damaged(file, "its tables nodes and changes are not as they were made")
+    return int(version)
 
 
 class Reader(Protocol):
@@ -135,7 +178,7 @@ class LiveReader:
                 raise Closed(f"{self._file} was closed")
             try:
                 return self._connection.execute(sql, parameters).fetchall()
-            except sqlite3.Error as error:
+            except FAILURES as error:
                 raise translate(error, self._file) from error
 
     def close(self) -> None:
@@ -184,7 +227,7 @@ class QuietReader:
         try:
             # Holding it open also keeps the last writer from removing the -wal and -shm files.
             self._live = LiveReader(self._file, self._busy_seconds, "mode=ro")
-        except sqlite3.Error as error:
+        except FAILURES as error:
             if self._is_at_rest():
                 return None  # the writer went away in between
             raise translate(error, self._file) from error
@@ -193,12 +236,12 @@ class QuietReader:
     def _query_at_rest(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]] | None:
         """Read the file as one that does not change; None if it may have changed."""
         before = self._signature()
-        failed: sqlite3.Error | None = None
+        failed: Exception | None = None
         rows: list[tuple[Any, ...]] = []
         try:
             with contextlib.closing(connect(self._file, self._busy_seconds, "mode=ro&immutable=1")) as connection:
                 rows = connection.execute(sql, parameters).fetchall()
-        except sqlite3.Error as error:
+        except FAILURES as error:
             failed = error
         if not self._is_at_rest() or self._signature() != before:
             return None

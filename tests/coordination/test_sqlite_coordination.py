@@ -18,8 +18,9 @@ import pytest
 
 from ebla.clock import ManualClock, SystemClock
 from ebla.coordination import sqlite_file
-from ebla.coordination.service import CoordinationFailed, NodeExists, VersionConflict
+from ebla.coordination.service import CompareAndSet, CoordinationFailed, NodeExists, VersionConflict
 from ebla.coordination.sqlite import FILE_NAME, SqliteCoordination
+from ebla.coordination.sqlite_nodes import apply
 from ebla.errors import Closed, Corruption, FormatTooNew, OutcomeUnknown, StoreNotFound, TimedOut
 
 PATIENCE_SECONDS = 20
@@ -131,7 +132,7 @@ def test_a_write_that_waited_for_another_is_checked_against_what_that_one_left(f
     with opened(file) as one, opened(file) as two, ThreadPoolExecutor(1) as pool:
         version = one.create("a", b"1")
         one._writer.execute("BEGIN IMMEDIATE")
-        one._writer.execute("UPDATE nodes SET version = version + 1 WHERE path = 'a'")
+        apply(one._writer, file, CompareAndSet("a", b"3", version))
         waits = threading.Event()
         two._writer.set_trace_callback(lambda sql: waits.set() if sql.startswith(("BEGIN IMM", "UPDATE")) else None)
         late = pool.submit(two.compare_and_set, "a", b"2", version)
@@ -304,7 +305,7 @@ def test_a_file_without_its_tables_is_corruption(file: Path) -> None:
 def test_a_newer_format_is_refused(file: Path) -> None:
     opened(file).close()
     with sqlite3.connect(file) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
     connection.close()
     with pytest.raises(FormatTooNew):
         opened(file)
