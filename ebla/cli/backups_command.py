@@ -1,4 +1,4 @@
-"""The command backups: what lies in a directory of backups, and whether it is whole."""
+"""The command backups: what lies in a directory of backups, whether it is whole, and what of it may go."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import ebla
 from ebla.cli.backup_command import DirectoryArgument
 from ebla.cli.context import JsonOption, examples
 from ebla.cli.failures import ExitCode, guarded
@@ -17,7 +18,13 @@ from ebla.cli.spark_options import MasterOption, ProgressOption, needing_spark, 
 if TYPE_CHECKING:
     from ebla.pipeline import Backups
 
-BACKUPS_EXAMPLES = examples("ebla backups backups", "ebla backups backups --check last", "ebla backups backups --clean")
+BACKUPS_EXAMPLES = examples(
+    "ebla backups backups",
+    "ebla backups backups --check last",
+    "ebla backups backups --clean",
+    "ebla backups backups --prune --keep 3",
+    "ebla backups backups --prune --older-than 30d --delete",
+)
 
 
 @guarded
@@ -31,6 +38,26 @@ def backups(
         ),
     ] = None,
     clean: Annotated[bool, typer.Option("--clean", help="Remove what failed backups have left.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Say which backups are not wanted any more; --delete removes them.")
+    ] = False,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            "--keep",
+            metavar="N",
+            help="Prune: so many full backups of each table stay, with increments.",
+            show_default=False,
+        ),
+    ] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", metavar="AGE|TIME", help="Prune: what is younger stays.", show_default=False),
+    ] = None,
+    even_last: Annotated[
+        bool, typer.Option("--even-last", help="Prune: also the only backups that a table has.")
+    ] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Prune: do it. Without it, only say what would go.")] = False,
     master: MasterOption = "local[*]",
     progress: ProgressOption = False,
     as_json: JsonOption = False,
@@ -40,8 +67,19 @@ def backups(
     Of every backup it is looked whether all files are there that a restore needs, by name and size. With --check, one
     is read in full, and its checksums and rows compared with what they were. The exit code is 6 if something is missing
     or damaged.
+
+    With --prune, backups go that neither --keep nor --older-than keeps, and that no other needs. The newest backup of
+    a table stays in any case, unless --even-last is given: then a table that only old backups have does not keep them.
     """
     del ctx  # for `guarded`, which looks into it when something fails
+    given = {"--keep": keep, "--older-than": older_than, "--even-last": even_last, "--delete": delete}
+    if not prune and (alone := [name for name, value in given.items() if value not in (None, False)]):
+        raise ebla.RequestError(f"{alone[0]} says what --prune removes: add --prune")
+    if prune and (check is not None or clean):
+        raise ebla.RequestError("--prune goes without --check and --clean: one after the other")
+    if prune:
+        _prune(path, keep, older_than, even_last=even_last, delete=delete, as_json=as_json)
+        return
     with needing_spark():
         from ebla import pipeline
     found = pipeline.list_backups(path)
@@ -92,6 +130,29 @@ def backups(
             write_line(f"{name}: {problem}")
     if problems:
         raise typer.Exit(ExitCode.STORE)
+
+
+def _prune(
+    path: str, keep: int | None, older_than: str | None, *, even_last: bool, delete: bool, as_json: bool
+) -> None:
+    from ebla.pipeline.backup_pruning import prune_backups
+
+    report = prune_backups(path, keep=keep, older_than=older_than, even_last=even_last, dry_run=not delete)
+    if as_json:
+        write_json(asdict(report))
+        return
+    done = "removed" if delete else "would remove"
+    for one in report.doomed:
+        tables = ", ".join(one.tables)
+        inside = f"{one.files:,} file(s) of {size_text(one.bytes)}"
+        write_line(f"{done} {one.id} ({one.kind}, {one.time[:19]}, {tables}): {inside}")
+    for name in report.needed:
+        write_line(f"{name} stays, for others build on it")
+    write_line(
+        f"{len(report.doomed)} of {len(report.doomed) + len(report.kept)} backup(s) "
+        f"{'removed' if delete else 'would go'}, {report.files:,} file(s) of {size_text(report.bytes)}"
+        + ("" if delete or not report.doomed else "; --delete removes them")
+    )
 
 
 def _in_line(listed: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@
     restore        a table from a backup, new or in place
     check_backup   all of a backup read and compared, without restoring it
     list_backups   what lies in a directory of backups
+    prune_backups  backups removed that nobody wants, nor another backup needs
     changes        what changed in a table between two txns, as a DataFrame
     replay         the log of a store that died, sorted into fragments
     mirror         a table kept as another one is, by a stream of its changes
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from ebla.pipeline.backup import BackupSummary, backup
     from ebla.pipeline.backup_check import BackupCheck, check_backup
     from ebla.pipeline.backup_manifest import Backups, list_backups, remove_unfinished
+    from ebla.pipeline.backup_pruning import PruneReport, prune_backups
     from ebla.pipeline.changes import changes
     from ebla.pipeline.compact import CompactSummary, compact
     from ebla.pipeline.datasource import register
@@ -67,6 +69,7 @@ __all__ = [
     "JobProgress",
     "LoadSummary",
     "PresplitSummary",
+    "PruneReport",
     "ReplaySummary",
     "RestoreSummary",
     "StreamSummary",
@@ -82,6 +85,7 @@ __all__ = [
     "load",
     "mirror",
     "presplit",
+    "prune_backups",
     "register",
     "remove_unfinished",
     "replay",
@@ -105,6 +109,7 @@ _HOMES = {
     "JobProgress": "progress",
     "LoadSummary": "load",
     "PresplitSummary": "presplit",
+    "PruneReport": "backup_pruning",
     "ReplaySummary": "replay",
     "RestoreSummary": "restore",
     "StreamSummary": "mirror",
@@ -120,6 +125,7 @@ _HOMES = {
     "load": "load",
     "mirror": "mirror",
     "presplit": "presplit",
+    "prune_backups": "backup_pruning",
     "register": "datasource",
     "remove_unfinished": "backup_manifest",
     "replay": "replay",

@@ -28,7 +28,16 @@ from pyspark.sql import SparkSession
 import ebla
 from ebla.client.database import Database
 from ebla.client.moments import time_of
-from ebla.errors import HistoryGone, MissingFile, RequestError, StaleRoute, StoreError, TableUnloaded, UnknownTable
+from ebla.errors import (
+    HistoryGone,
+    MissingFile,
+    RequestError,
+    StaleRoute,
+    StoreError,
+    TableUnloaded,
+    Unavailable,
+    UnknownTable,
+)
 from ebla.metadata.restoring import every_reference, pack_metadata, renamed_files
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.pipeline.backup_manifest import (
@@ -39,6 +48,7 @@ from ebla.pipeline.backup_manifest import (
     Backups,
     group_of,
     list_backups,
+    read_manifest,
     write_manifest,
 )
 from ebla.pipeline.capture import Capture, captured, with_memory
@@ -110,6 +120,7 @@ def backup(
     with captured(source, names, backup_id) as capture:
         _check_base(base, capture, target)
         with _directory(target / backup_id) as directory:
+            _check_not_pruned(base, target)
             metadata = _with_memory(capture, directory)
             files = _copy(place, spark, backup_id, metadata, base, target, progress)
             counted: dict[str, tuple[int | None, str | None]] = dict.fromkeys(metadata, (None, None))
@@ -170,6 +181,16 @@ def _check_base(base: BackupManifest | None, capture: Capture, target: Path) -> 
             f"backup {base.id} is newer than the store, which is at txn {capture.txn}: is this an old copy of it? "
             "make a full one"
         )
+
+
+def _check_not_pruned(base: BackupManifest | None, target: Path) -> None:
+    """Look for the base once more now that others can see that a backup is being made: from here on it stays."""
+    if base is None:
+        return
+    try:
+        read_manifest(target / base.id)
+    except MissingFile:
+        raise Unavailable(f"backup {base.id} was removed meanwhile: retry, or make a full one") from None
 
 
 # --- files ---------------------------------------------------------------------------------------

@@ -85,3 +85,32 @@ def test_what_is_missing_damaged_or_unfinished_is_told(users: Cli) -> None:
     assert "one in the other" in users.fails(ExitCode.REQUEST, "backup", "store/backups")
     assert "there is no backup 2 in" in users.fails(ExitCode.REQUEST, "restore", "there", "copy", "--at", "2")
     assert "there is no table 'nobody'" in users.fails(ExitCode.REQUEST, "backup", "there", "nobody")
+
+
+def test_backups_are_pruned_when_it_is_asked_for_twice(users: Cli) -> None:
+    first, second = (json.loads(users.fine("backup", "there", "--json").out)["id"] for _ in range(2))
+    told = users.fine("backups", "there", "--prune", "--keep", "1").out
+    assert f"would remove {first} (full, " in told
+    assert "1 of 2 backup(s) would go, 1 file(s) of " in told
+    assert told.endswith("; --delete removes them\n")
+    done = json.loads(users.fine("backups", "there", "--prune", "--keep", "1", "--delete", "--json").out)
+    assert ([one["id"] for one in done["doomed"]], done["kept"], done["is_applied"]) == ([first], [second], True)
+    assert [entry.name for entry in Path("there").iterdir()] == [second]
+    users.fine("restore", "there", "again", "--of", "users")
+    assert (
+        users.fine("backups", "there", "--prune", "--older-than", "1s").out
+        == "0 of 1 backup(s) would go, 0 file(s) of 0 bytes\n"
+    )
+
+
+def test_what_prune_cannot_do_is_refused(users: Cli) -> None:
+    Path("there").mkdir()
+    assert "add --prune" in users.fails(ExitCode.REQUEST, "backups", "there", "--keep", "1")
+    assert "add --prune" in users.fails(ExitCode.REQUEST, "backups", "there", "--delete")
+    assert "say what stays" in users.fails(ExitCode.REQUEST, "backups", "there", "--prune")
+    assert "not older than 'soon'" in users.fails(
+        ExitCode.REQUEST, "backups", "there", "--prune", "--older-than", "soon"
+    )
+    assert "one after the other" in users.fails(
+        ExitCode.REQUEST, "backups", "there", "--prune", "--keep", "1", "--clean"
+    )
