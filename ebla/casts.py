@@ -8,7 +8,8 @@ these. The one thing allowed is that a finite float is rounded to a narrower flo
 
 What goes where (an array may also be a dictionary of these, or all null):
 
-    integer    <- integer, float without fraction (arrays only), decimal without fraction
+    integer    <- integer, decimal without fraction; float without fraction that no other integer is rounded to, which
+                  is below 2**53 for a float64 (arrays only)
     float      <- float, integer that it holds exactly
     decimal    <- decimal, integer
     string     <- string; binary that is UTF-8 (arrays only)
@@ -32,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebla.errors import InvalidBatch, RequestError
+from ebla.errors import InvalidBatch, RequestError, shown
 
 __all__ = [
     "array_of",
@@ -47,6 +48,8 @@ __all__ = [
 
 _ARROW_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)
 _TEXT = frozenset({"string", "binary"})
+# Integers from 2 to the power of these on are rounded by floats.
+_MANTISSA_BITS = {pa.float16(): 11, pa.float32(): 24, pa.float64(): 53}
 
 
 class _Unfit(Exception):
@@ -186,7 +189,9 @@ def _cast(array: pa.Array, to: pa.DataType) -> pa.Array:
         fields = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
         columns = [_cast(fields[field.name], field.type) for field in to]
         return pa.StructArray.from_arrays(columns, fields=list(to), mask=array.is_null())
-    if from_ == into == "list" and not pa.types.is_fixed_size_list(to):
+    if from_ == into == "list":
+        if pa.types.is_fixed_size_list(to):
+            return pc.cast(_cast(array, pa.list_(to.value_type)), to)
         # Arrow casts all that lies under a list, also what a slice or a null leaves out; so flatten, cast, and rebuild.
         lengths = np.asarray(pc.fill_null(pc.list_value_length(array), 0))
         return _lists(lengths, _cast(array.flatten(), to.value_type), array.is_null(), to)
@@ -207,11 +212,14 @@ def _cast_dictionary(array: pa.Array, to: pa.DataType) -> pa.Array:
 
 
 def _check_kept(given: pa.Array, result: pa.Array) -> None:
-    """Catch what Arrow's safe casts let pass: floats that became infinite, dates that lost their time of day."""
+    """Catch what Arrow's safe casts let pass: floats that became infinite or were rounded, dates with a time of day."""
     from_, into = _kind(given.type), _kind(result.type)
     if from_ == into == "float":
         if result.type.bit_width < given.type.bit_width and _became_infinite(given, result):
             raise _Unfit("it is too large")
+    elif from_ == "float" and into == "integer":
+        if _has_rounded(given):
+            raise _Unfit(f"a float of this size may stand for several integers: give {result.type}")
     elif from_ == "timestamp" and into == "date" and not pc.cast(result, given.type).equals(given):
         raise _Unfit("it has a time of day")
     elif from_ == "integer" and result.type == pa.float16() and not pc.cast(result, given.type).equals(given):
@@ -221,6 +229,13 @@ def _check_kept(given: pa.Array, result: pa.Array) -> None:
 def _became_infinite(given: pa.Array, result: pa.Array) -> bool:
     before, after = pc.cast(given, pa.float64()), pc.cast(result, pa.float64())
     return bool(pc.any(pc.and_(pc.is_inf(after), pc.is_finite(before))).as_py())
+
+
+def _has_rounded(floats: pa.Array) -> bool:
+    """Tell whether there is a float so large that integers beside it are rounded to it."""
+    limit = float(1 << _MANTISSA_BITS[floats.type])
+    span = pc.min_max(pc.cast(floats, pa.float64()))
+    return bool(span["min"].is_valid and max(-span["min"].as_py(), span["max"].as_py()) >= limit)
 
 
 def _lists(
@@ -287,6 +302,10 @@ _NATURAL: dict[str, tuple[type, ...]] = {
     "struct": (dict,),
 }
 
+_TEMPORAL = frozenset({"date", "timestamp", "zoned timestamp", "time", "duration"})
+# What pandas has for a value that is missing; by name, for nobody should have to import pandas.
+_PANDAS_NULLS = frozenset({"NAType", "NaTType"})
+
 
 @lru_cache(maxsize=1024)
 def natural_types(to: pa.DataType) -> frozenset[type]:
@@ -299,7 +318,8 @@ def array_of(
 ) -> pa.Array:
     """Return Python `values` (None is null) as an array of the type `to`, or raise `error` naming the first misfit.
 
-    Takes the natural Python types, and numpy scalars, Arrow scalars and pandas timestamps in their place.
+    Takes the natural Python types, and numpy scalars, Arrow scalars, pandas timestamps and durations in their place;
+    what pandas calls missing (`NA`, and `NaT` for a time) is null too.
     """
     try:
         return _array_of(values, to)
@@ -309,17 +329,17 @@ def array_of(
         try:
             _array_of([value], to)
         except (_Unfit, *_ARROW_ERRORS, RequestError) as reason:
-            shown = repr(value)
-            shown = shown if len(shown) <= 60 else shown[:57] + "..."
             where = f" of row {at}" if len(values) > 1 else ""
-            raise error(f"{what} is {to} and does not take {shown}{where}: {reason}") from None
+            raise error(f"{what} is {to} and does not take {shown(value)}{where}: {reason}") from None
     raise error(f"{what} is {to}: the values do not fit in one array, send fewer rows at once")
 
 
 def _array_of(values: Sequence[object], to: pa.DataType) -> pa.Array:
     kind = _kind(to)
-    if kind not in _NATURAL or pa.types.is_fixed_size_list(to):
+    if kind not in _NATURAL:
         return pa.array(values, to)
+    if pa.types.is_fixed_size_list(to):
+        return pc.cast(_array_of(values, pa.list_(to.value_type)), to)
     kinds = set(map(type, values))
     if not kinds <= natural_types(to):
         values = [_natural(value, to, kind) for value in values]
@@ -370,23 +390,30 @@ def _natural(value: Any, to: pa.DataType, kind: str) -> Any:
     """Return the plain Python value that `value` stands for, or a one-value array where Python has no such value."""
     if type(value) in natural_types(to):
         return value
+    if type(value).__name__ in _PANDAS_NULLS and (kind in _TEMPORAL or type(value).__name__ == "NAType"):
+        return None
     if isinstance(value, pa.Scalar):
         return _cast_one(pa.array([value], value.type), to)
     if isinstance(value, (np.datetime64, np.timedelta64)):
         return _cast_one(pa.array(np.array([value])), to)
     if isinstance(value, np.ndarray) and kind == "list":
         return list(value)
-    if isinstance(value, np.generic):
-        return _natural(value.item(), to, kind)
+    if isinstance(value, np.generic) and not isinstance(plain := value.item(), np.generic):
+        return _natural(plain, to, kind)
     if isinstance(value, datetime):
+        nanosecond: int = getattr(value, "nanosecond", 0)
         if kind == "date":
-            if value.tzinfo is not None or value.time() != time.min:
+            if value.tzinfo is not None or value.time() != time.min or nanosecond:
                 raise _Unfit("give a date, not a moment: use .date()")
             return value.date()
-        if getattr(value, "nanosecond", 0):  # a pandas timestamp finer than Python's own
+        if nanosecond:  # a pandas timestamp finer than Python's own
             return _cast_one(pa.array([value], pa.timestamp("ns", None if value.tzinfo is None else "UTC")), to)
         if kind in ("timestamp", "zoned timestamp") and hasattr(value, "to_pydatetime"):
             return value.to_pydatetime()
+    elif isinstance(value, timedelta) and hasattr(value, "to_pytimedelta"):
+        if getattr(value, "nanoseconds", 0):  # a pandas duration finer than Python's own
+            return _cast_one(pa.array([value], pa.duration("ns")), to)
+        return _natural(value.to_pytimedelta(), to, kind)
     elif isinstance(value, date) and kind == "timestamp":
         return datetime.combine(value, time.min)
     if isinstance(value, (bytearray, memoryview)) and kind == "binary":
@@ -395,11 +422,12 @@ def _natural(value: Any, to: pa.DataType, kind: str) -> Any:
         raise _Unfit("give bytes, for example with .encode()")
     if isinstance(value, bytes) and kind == "string":
         raise _Unfit("give a str, for example with .decode()")
-    plain: Any
-    for plain in natural_types(to):
+    base: Any
+    for base in natural_types(to):
         # Subclasses, such as enumerations of ints, are their base; but True is no number and a moment is no day.
-        if isinstance(value, plain) and not isinstance(value, (bool, datetime)):
-            return plain(value) if plain in (int, float, str, bytes) else value
+        if isinstance(value, base) and not isinstance(value, (bool, datetime)):
+            # Of text, what it is and not what it calls itself: str() of an enumeration of strings is its name.
+            return str.__str__(value) if base is str else base(value) if base in (int, float, bytes) else value
     wanted = "; give a Decimal" if pa.types.is_decimal(to) else ""
     raise _Unfit(f"it is of type {type(value).__name__}{wanted}")
 

@@ -70,7 +70,20 @@ __all__ = [
     "Unavailable",
     "UnknownColumn",
     "UnknownTable",
+    "shown",
 ]
+
+
+_SHOWN_CHARS_MAX = 80
+
+
+def shown(value: object) -> str:
+    """Return how a value of a request looks in an error message: never long, and never an error of its own."""
+    try:
+        text = repr(value)
+    except Exception:  # an integer of ten thousand digits, a class that somebody has not finished
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN_CHARS_MAX else text[: _SHOWN_CHARS_MAX - 3] + "..."
 
 
 class EblaError(Exception):

@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 
 from ebla.casts import array_of
 from ebla.errors import InvalidKey
+from ebla.python_values import python_value
 from ebla.schema import Column
 
 __all__ = ["TERMINATOR", "FixedPart", "TextPart", "part_of"]
@@ -305,8 +306,8 @@ def _temporal_coders(type_: pa.DataType) -> tuple[type, Callable[[Any], int], Ca
         return date, lambda value: (value.toordinal() - _EPOCH_ORDINAL) * scale, from_number
     kind, to_microseconds, from_microseconds = _time_coders() if pa.types.is_time(type_) else _timestamp_coders(type_)
     if type_.unit == "ns":
-        # Python's own types stop at microseconds: Arrow knows what stands in for them.
-        return kind, lambda value: to_microseconds(value) * 1_000, lambda number: pa.scalar(number, type_).as_py()
+        # Python's own types stop at microseconds: Arrow knows what stands in for them, if anything does.
+        return kind, lambda value: to_microseconds(value) * 1_000, lambda number: python_value(pa.scalar(number, type_))
     unit_microseconds = _UNIT_MICROSECONDS[type_.unit]
 
     def to_units(value: Any) -> int:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebla.casts import array_of, cast_array, natural_types
-from ebla.errors import InvalidKey, RequestError
+from ebla.errors import InvalidKey, RequestError, shown
 from ebla.key_parts import TERMINATOR, FixedPart, TextPart, part_of
 from ebla.ranges import ALL, KeyRange, prefix_end, successor
 from ebla.schema import Column
@@ -89,7 +89,7 @@ class KeyCodec:
     def _encode_tuple(self, key: object) -> bytes:
         values = key if type(key) is tuple else self._values(key)
         if len(values) != len(self._packs):
-            raise InvalidKey(f"a key of this table is {self._shape()}, not {_shown(key)}")
+            raise InvalidKey(f"a key of this table is {self._shape()}, not {shown(key)}")
         return self._row(values)
 
     def _row(self, values: Sequence[object]) -> bytes:
@@ -105,7 +105,7 @@ class KeyCodec:
             return key
         if isinstance(key, Mapping):
             if set(key) != set(self.names[: len(key)]):
-                raise InvalidKey(f"a key of this table is {self._shape()}, not {_shown(dict(key))}")
+                raise InvalidKey(f"a key of this table is {self._shape()}, not {shown(dict(key))}")
             return [key[name] for name in self.names[: len(key)]]
         return (key,)
 
@@ -122,6 +122,14 @@ class KeyCodec:
             raise self._undecodable("it is too short")
         return values
 
+    def shown_exactly(self, row: bytes) -> tuple[Any, ...] | bytes:
+        """Return the key of a row as Python values if these encode to the same row, else the row."""
+        try:
+            key = self.decode(row)
+            return key if self.encode(key) == row else row
+        except RequestError:
+            return row
+
     def decode_bound(self, row: bytes) -> tuple[Any, ...]:
         """Return what `bound` was given: a key, or its first few columns. `InvalidKey` if it is neither."""
         return (self._parts[0].unpack(row),) if self.is_simple else self._decode(row)
@@ -133,6 +141,13 @@ class KeyCodec:
         except RequestError:
             return row
         return key[0] if len(key) == 1 else key
+
+    def row_of(self, shown: object) -> bytes:
+        """Return the row of a key, or of what `shown_exactly` returned. Raises `InvalidKey` if it is neither."""
+        if not isinstance(shown, bytes):
+            return self.encode(shown)
+        self.decode_arrays(pa.array([shown], pa.binary()))
+        return shown
 
     def _decode(self, row: bytes) -> tuple[Any, ...]:
         """Return the columns of a row, as many as there are."""
@@ -166,7 +181,7 @@ class KeyCodec:
         """
         values = self._values(key)
         if len(values) > len(self._packs):
-            raise InvalidKey(f"a key of this table is {self._shape()}, not {_shown(key)}")
+            raise InvalidKey(f"a key of this table is {self._shape()}, not {shown(key)}")
         return self._row(values)
 
     def prefix_range(self, prefix: object) -> KeyRange:
@@ -202,7 +217,7 @@ class KeyCodec:
                 self._check_lengths(rows)
                 return rows
         if isinstance(keys, (str, bytes)) or not (isinstance(keys, Collection) or hasattr(keys, "__arrow_c_stream__")):
-            raise InvalidKey(f"keys is a list of keys, not {_shown(keys)}")
+            raise InvalidKey(f"keys is a list of keys, not {shown(keys)}")
         if hasattr(keys, "columns") and hasattr(keys, "__arrow_c_stream__") and not isinstance(keys, pa.Table):
             keys = _frame(keys)
         if isinstance(keys, (pa.Table, pa.RecordBatch)):
@@ -377,11 +392,6 @@ def _frame(keys: Any) -> pa.Table:
     """Return the columns of a pandas or polars frame; the index that pandas sends along is none of them."""
     table = pa.table(keys)
     return table.select([name for name in table.schema.names if not name.startswith("__index_level_")])
-
-
-def _shown(key: object) -> str:
-    text = repr(key)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 @cache

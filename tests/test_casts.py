@@ -3,9 +3,11 @@ from __future__ import annotations
 import math
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -77,6 +79,12 @@ def plain(value: Any) -> Any:
         (pa.array([1], pa.timestamp("us", "UTC")), pa.date32(), "does not take timestamp"),
         (pa.RunEndEncodedArray.from_arrays([1], [5]), pa.int64(), "does not take run_end_encoded"),
         (pa.array([1]), pa.bool_(), "does not take int64"),
+        (pa.array([1.0, 2.0**53]), pa.int64(), "of row 1: a float of this size may stand for several"),
+        (pa.array([1.0, -math.inf]), pa.int64(), "of row 1"),
+        (pa.array([1.0, 2.0**24], pa.float32()), pa.int64(), "of row 1: a float of this size"),
+        (pa.array([[1.0, 1e300]]), pa.list_(pa.float32(), 2), "of row 0: it is too large"),
+        (pa.array([[1.0, 2.0**60]]), pa.list_(pa.int64(), 2), "of row 0: a float of this size"),
+        (pa.array([[1], [1, 2]]), pa.list_(pa.int64(), 2), "of row 0"),
         (pa.array([0, 2**60], pa.timestamp("ms")), pa.timestamp("us"), f"{2**60} of row 1.*out of bounds"),
         (pa.array([2**60], pa.timestamp("ms", "No/where")), pa.timestamp("us", "UTC"), f"{2**60} of row 0"),
     ],
@@ -143,11 +151,52 @@ def test_python_values_come_back(values: list[Any], to: pa.DataType) -> None:
         ([1, 300], pa.list_(pa.int8()), "300"),
         ([1.5], pa.list_(pa.int8()), "float"),
         (float("1e39"), pa.float32(), "too large"),
+        pytest.param(10**5_000, pa.int64(), "a int", id="five thousand digits"),
+        (pd.Timedelta(1_001), pa.duration("us"), "lose data: 1001"),
+        (pd.Timedelta(1_000), pa.duration("ms"), "lose data"),
+        (np.timedelta64(1_001, "ns"), pa.duration("us"), "lose data: 1001"),
+        (pd.Timestamp(1_001), pa.timestamp("us"), "lose data: 1001"),
+        (pd.Timestamp(1_001, tz="Asia/Tokyo"), pa.timestamp("us", "UTC"), "lose data: 1001"),
+        (np.datetime64(1_001, "ns"), pa.timestamp("us"), "lose data: 1001"),
+        (pd.Timestamp(1), pa.date32(), "give a date"),
+        (np.datetime64(1, "ns"), pa.date32(), "time of day"),
+        (time(0, 0, 0, 1), pa.time32("ms"), "lose data: 1"),
+        (pa.scalar(1_001, pa.time64("ns")), pa.time64("us"), "lose data: 1001"),
+        ([pd.Timedelta(1_001)], pa.list_(pa.duration("us")), "lose data: 1001"),
+        ([1.5, 2], pa.list_(pa.int8(), 2), "float"),
+        ([pd.Timedelta(1_001), None], pa.list_(pa.duration("us"), 2), "lose data: 1001"),
+        ([1], pa.list_(pa.int8(), 2), "expected size"),
+        ({"d": pd.Timedelta(1_001)}, pa.struct([("d", pa.duration("us"))]), "lose data: 1001"),
+        (np.longdouble(1), pa.float64(), "longdouble"),
     ],
 )
 def test_python_values_that_do_not_fit_are_refused(value: object, to: pa.DataType, message: str) -> None:
     with pytest.raises(InvalidBatch, match=rf"column 'c' is .* does not take .*{message}"):
         array_of([value], to, "column 'c'")
+
+
+class Colour(str, Enum):  # noqa: UP042 - whose str() is not its value
+    RED = "r"
+
+
+@pytest.mark.parametrize(
+    ("value", "to", "stored"),
+    [
+        (pd.Timedelta(1_001), pa.duration("ns"), 1_001),
+        (pd.Timedelta(2_000), pa.duration("us"), 2),
+        (pd.Timedelta(10**6, unit="D"), pa.duration("s"), 86_400 * 10**6),
+        (pd.Timestamp(1_001), pa.timestamp("ns"), 1_001),
+        (np.timedelta64(3, "s"), pa.duration("ns"), 3 * 10**9),
+        (pa.scalar(1_001, pa.time64("ns")), pa.time64("ns"), 1_001),
+        (Colour.RED, pa.string(), "r"),
+        (np.str_("x"), pa.string(), "x"),
+        (np.array([1, 2]), pa.list_(pa.int8(), 2), [1, 2]),
+    ],
+)
+def test_values_of_other_libraries_are_what_they_stand_for(value: object, to: pa.DataType, stored: object) -> None:
+    array = array_of([value], to, "column 'c'")
+    assert array.type == to
+    assert (array.view(pa.int64()) if pa.types.is_temporal(to) else array).to_pylist() == [stored]
 
 
 texts = st.lists(st.none() | st.text(max_size=20), max_size=6)

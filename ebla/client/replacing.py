@@ -11,30 +11,19 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pyarrow as pa
 
-from ebla.arrow_stream import read_untrusted
 from ebla.errors import EblaError
 from ebla.keys import KeyCodec
 from ebla.schema import TableSchema
 from ebla.storage.order import sort_rows
 
 
-def last_of_each_key(rows: object, schema: TableSchema, codec: KeyCodec, batch_bytes_max: int) -> object:
-    """Return `rows` without those that are replaced by a later one of the same key.
+def last_of_each_key(rows: object, schema: TableSchema, codec: KeyCodec) -> object:
+    """Return `rows`, which are a record batch or dicts, without those that a later one of the same key replaces.
 
     What cannot be understood here is returned as it is: it is refused, with a reason, when it is admitted.
     """
     if isinstance(rows, pa.RecordBatch):
         return _last_of_table(pa.Table.from_batches([rows]), schema, codec)
-    if isinstance(rows, pa.Table):
-        return _last_of_table(rows, schema, codec)
-    if hasattr(rows, "__arrow_c_stream__"):
-        try:
-            table = pa.table(rows)
-        except pa.ArrowException:  # one column, say
-            return rows
-        return _last_of_table(table, schema, codec)
-    if isinstance(rows, (bytes, bytearray, memoryview)):
-        return _last_of_table(read_untrusted(rows, batch_bytes_max, lambda given: None), schema, codec)
     if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
         return rows
     listed = list(rows)

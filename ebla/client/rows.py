@@ -25,7 +25,7 @@ from ebla.client.row_parts import MAP, Limits, check_unique
 from ebla.errors import InvalidBatch, RequestError
 from ebla.schema import TableSchema
 
-__all__ = ["to_cells_batch", "to_put_batch"]
+__all__ = ["columns_of", "to_cells_batch", "to_put_batch"]
 
 _LIMITS = Limits()
 
@@ -48,7 +48,7 @@ def to_put_batch(
         return put_batch_of_dicts((rows,), plans.dicts, limits)
     if isinstance(rows, pa.RecordBatch):
         return put_batch_of_columns(rows, plans, limits)
-    arrow = _to_arrow(rows, plans.plan, plans, limits)
+    arrow = columns_of(rows, schema, limits)
     if arrow is not None:
         return put_batch_of_columns(arrow, plans, limits)
     return put_batch_of_dicts(_dicts(rows), plans.dicts, limits)
@@ -77,6 +77,12 @@ def to_cells_batch(
 
 
 # --- other people's containers -------------------------------------------------------------------
+
+
+def columns_of(rows: object, schema: TableSchema, limits: Limits) -> pa.RecordBatch | None:
+    """Return wide rows that come in columns as one batch; None if they are something else, such as dicts."""
+    plans = plans_of(schema)
+    return _to_arrow(rows, plans.plan, plans, limits)
 
 
 def _to_arrow(

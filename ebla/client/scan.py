@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
+from ebla.client.frames import pandas_frame, polars_frame
 from ebla.client.staying import StaysHere
 from ebla.errors import RequestError
-from ebla.extras import needing
+from ebla.keys import KeyCodec
+from ebla.python_values import python_rows
 from ebla.tablet.projection import Projection, spread
 
 DICT_ROWS = 1_024
@@ -20,11 +20,12 @@ DICT_ROWS = 1_024
 class Position(NamedTuple):
     """How far a scan has come: the txn it reads at, and the key of the last row it gave (None: none yet).
 
-    A plain value that can be stored or sent elsewhere: ``table.scan(..., resume=position)`` goes on right after it.
+    A plain value that can be stored or sent elsewhere: ``table.scan(..., resume=position)`` goes on right after it. The
+    key is the row's encoding as bytes where Python has no such value, as with nanoseconds in a time of day.
     """
 
     txn: int
-    key: tuple[Any, ...] | None
+    key: tuple[Any, ...] | bytes | None
 
 
 class Scan(StaysHere):
@@ -40,13 +41,15 @@ class Scan(StaysHere):
         projection: Projection,
         txn: int,
         batch_rows: int,
-        resumed_after: tuple[Any, ...] | None = None,
+        codec: KeyCodec,
+        resumed_after: tuple[Any, ...] | bytes | None = None,
     ) -> None:
         self._tables = tables
         self._projection = projection
         self._batch_rows = batch_rows
+        self._codec = codec
         # The key of the last row that was given out, or the batch it was in, of which it is made when asked for.
-        self._last: tuple[Any, ...] | pa.RecordBatch | None = resumed_after
+        self._last: tuple[Any, ...] | bytes | pa.RecordBatch | None = resumed_after
         self._last_at = 0
         self.txn = txn
 
@@ -63,9 +66,8 @@ class Scan(StaysHere):
     def position(self) -> Position:
         """Where to go on later with `resume`: after the last batch or row that was given out."""
         if isinstance(self._last, pa.RecordBatch):
-            names = self._projection.schema.key_names
-            row = _dicts(self._last.slice(self._last_at, 1).select(names))[0]
-            self._last = tuple(row[name] for name in names)
+            last = self._last.slice(self._last_at, 1).select(self._projection.schema.key_names)
+            self._last = self._codec.shown_exactly(self._codec.encode_arrays(last.columns)[0].as_py())
         return Position(self.txn, self._last)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
@@ -77,20 +79,22 @@ class Scan(StaysHere):
 
     def to_arrow(self) -> pa.Table:
         """Return all rows as an Arrow table."""
-        return pa.concat_tables([self.schema.empty_table(), *self._tables(True)])
+        table = pa.concat_tables([self.schema.empty_table(), *self._tables(True)])
+        if table.num_rows:
+            last = table.select(self._projection.schema.key_names).slice(table.num_rows - 1)
+            self._last, self._last_at = last.to_batches()[0], 0
+        return table
 
     def to_pandas(self) -> Any:
-        """Return all rows as a pandas DataFrame. Needs the extra ``ebla[frames]``."""
-        with needing("pandas", "to_pandas"):
-            import_module("pandas")  # Arrow itself would say less clearly that it is missing
-        return self.to_arrow().to_pandas()
+        """Return all rows as a pandas DataFrame, every value as it is stored. Needs the extra ``ebla[frames]``.
+
+        Columns that numpy has no exact form of, such as integers with nulls, are of pandas' nullable types.
+        """
+        return pandas_frame(self.to_arrow())
 
     def to_polars(self) -> Any:
         """Return all rows as a polars DataFrame. Needs the extra ``ebla[frames]``."""
-        with needing("polars", "to_polars"):
-            import polars
-
-        return polars.from_arrow(_for_polars(self.to_arrow()))
+        return polars_frame(self.to_arrow())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Give the rows to whatever reads Arrow streams: ``pyarrow.table(scan)``, ``duckdb.sql("from scan")``."""
@@ -110,27 +114,11 @@ class Scan(StaysHere):
                     yield row if is_plain else spread(row, projection)
 
 
-def _for_polars(table: pa.Table) -> pa.Table:
-    """Copy lists of a fixed size, which polars does not take if they are a slice of others and have nulls."""
-    for at, field in enumerate(table.schema):
-        if _has_fixed_lists(field.type):
-            chunks = [chunk.take(pa.array(np.arange(len(chunk)))) for chunk in table.column(at).chunks]
-            table = table.set_column(at, field, pa.chunked_array(chunks, field.type))
-    return table
-
-
-def _has_fixed_lists(kind: pa.DataType) -> bool:
-    if pa.types.is_fixed_size_list(kind):
-        return True
-    return any(_has_fixed_lists(kind.field(at).type) for at in range(kind.num_fields))
-
-
 def _dicts(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     try:
-        rows: list[dict[str, Any]] = batch.to_pylist()
+        return python_rows(batch)
     except OverflowError as reason:
         raise beyond_python(reason) from None
-    return rows
 
 
 def beyond_python(reason: OverflowError) -> RequestError:

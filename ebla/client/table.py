@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from decimal import Decimal
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,7 +17,7 @@ from ebla.client.row import Row
 from ebla.client.row_reading import RowReading, at_newest
 from ebla.client.scan import Position, Scan
 from ebla.client.staying import StaysHere
-from ebla.client.sums import appended, count_of, incremented
+from ebla.client.sums import appended, check_addend, count_of, incremented
 from ebla.client.table_description import describe_table, describe_tablets
 from ebla.client.writing import Writing
 from ebla.errors import CannotJoin, HistoryGone, ReadOnly, RequestError, UnknownTable
@@ -121,17 +120,16 @@ class Table(StaysHere):
     # --- changes that depend on what was read ---
 
     def increment(self, key: object, column: str, by: float = 1, *, wait: Wait = "durable") -> Any:
-        """Add `by` to a number and return the sum. Nothing there counts as 0.
+        """Add `by` to a number and return the sum as it is stored. Nothing there counts as 0.
 
         In a cells group the number is a signed 64-bit integer, big-endian.
         """
-        if isinstance(by, bool) or not isinstance(by, (int, float, Decimal)):
-            raise RequestError(f"by is a number, not {by!r}")
+        addend = check_addend(by)
         self._check_writable(wait)
-        return count_of(self._writing.modify(key, column, partial(incremented, column, by), wait))
+        return count_of(self._writing.modify(key, column, partial(incremented, column, addend), wait))
 
     def append(self, key: object, column: str, suffix: Any, *, wait: Wait = "durable") -> Any:
-        """Append to a string, binary value or list and return the whole. Nothing there counts as empty."""
+        """Append to a string, binary value or list and return the whole as it is stored. Nothing counts as empty."""
         self._check_writable(wait)
         return self._writing.modify(key, column, partial(appended, column, suffix), wait)
 
@@ -251,14 +249,19 @@ class Table(StaysHere):
         )
         scanner = Scanner(self._store, self._state, request)
         return Scan(
-            lambda whole: scanner.tables(whole=whole), projection, txn, self._store.settings.scan_batch_rows, after
+            lambda whole: scanner.tables(whole=whole),
+            projection,
+            txn,
+            self._store.settings.scan_batch_rows,
+            self._state.codec,
+            after,
         )
 
-    def _rest(self, key_range: KeyRange, after: tuple[Any, ...] | None, reverse: bool) -> KeyRange:
+    def _rest(self, key_range: KeyRange, after: tuple[Any, ...] | bytes | None, reverse: bool) -> KeyRange:
         """Return what is left of a range after a key that was given already."""
         if after is None:
             return key_range
-        row = self._state.codec.encode(after)
+        row = self._state.codec.row_of(after)
         rest = KeyRange(b"", row) if reverse else KeyRange(successor(row))
         return key_range.intersect(rest) or KeyRange(row, row)
 

@@ -15,8 +15,9 @@ import pyarrow as pa
 from ebla.batch import PutBatch
 from ebla.client.replacing import last_of_each_key
 from ebla.client.row import Row
+from ebla.client.row_parts import Limits
 from ebla.client.row_reading import RowReading, at_newest, one_array, sorted_distinct
-from ebla.client.rows import to_cells_batch, to_put_batch
+from ebla.client.rows import columns_of, to_cells_batch, to_put_batch
 from ebla.clock import microseconds_of
 from ebla.errors import Conflict, EblaError, RequestError, SchemaChanged, UnknownColumn
 from ebla.ranges import KeyRange
@@ -98,7 +99,8 @@ class Writing:
             if mutation is not None:
                 return mutation
         if replace:
-            rows = last_of_each_key(rows, parts.schema, parts.codec, self._store.settings.batch_bytes_max)
+            arrow = None if isinstance(rows, dict) else columns_of(rows, parts.schema, Limits(**self._limits))
+            rows = last_of_each_key(rows if arrow is None else arrow, parts.schema, parts.codec)
         return parts.admission.put(to_put_batch(rows, parts.schema, **self._limits), replace=replace)
 
     def _anew(self, attempt: Callable[[], _Answer]) -> _Answer:
@@ -240,8 +242,11 @@ class Writing:
                 raise RequestError(f"change returns the columns to put as a dict, or None, not {changes!r}")
             parts = self._state.view.parts
             named = dict(zip(parts.schema.key_names, parts.codec.decode(row), strict=True))
-            if any(name in changes and changes[name] != value for name, value in named.items()):
-                raise RequestError("change returned another key: it can only change the row that it was given")
+            if any(name in changes for name in named):
+                # As rows, not as values: of floats, NaN is not equal to itself and yet the same key.
+                returned = parts.codec.encode(tuple(changes.get(name, value) for name, value in named.items()))
+                if returned != row:
+                    raise RequestError("change returned another key: it can only change the row that it was given")
             mutation = self._admit({**changes, **named})
             if mutation.schema_version != version:
                 return None  # what was read may have other columns by now

@@ -26,6 +26,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from ebla.python_values import python_value
 from ebla.storage.records import ROW, TXN, Block, schema_bytes
 
 __all__ = ["Physical", "RowBlock", "RowPlan", "combine_rows", "is_plain", "plan_of"]
@@ -72,7 +73,7 @@ def _logical_of(kind: pa.DataType) -> Callable[[Any], Any] | None:
     if kind == pa.string():
         return bytes.decode
     if pa.types.is_temporal(kind):
-        return lambda value: _array((value,), kind)[0].as_py()
+        return lambda value: python_value(_array((value,), kind)[0])
     return None
 
 

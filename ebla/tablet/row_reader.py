@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ebla.metadata.table_metadata import FragmentRef, TabletMetadata
+from ebla.python_values import python_rows
 from ebla.ranges import KeyRange, successor
 from ebla.schema import GroupSchema
 from ebla.storage.bloom import RowHash
@@ -73,7 +74,7 @@ class RowReader:
         values = self._get_cells(view, tablet, row, point) if point.projection.is_short else None
         if values is None:
             batch = self.read_one(view, tablet, row, point)
-            values = {} if batch is None else batch.to_pylist()[0]
+            values = {} if batch is None else python_rows(batch)[0]
         return spread(values, point.projection) if values else None
 
     def _get_cells(
@@ -118,7 +119,7 @@ class RowReader:
             records = self._records_of_row(view, tablet, group, row, point.as_of, wanted)
             if records is None:
                 batch = self.read_one(view, tablet, row, point)
-                return None if batch is None else batch.select(projection.names).to_pylist()[0]
+                return None if batch is None else python_rows(batch.select(projection.names))[0]
             exists |= resolve(records, wanted, values)
         return values if exists else None
 

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ebla.python_values import python_value
 from ebla.storage.records import ERASED, SET, TXN, Block
 from ebla.storage.row_block import RowBlock
 
@@ -117,7 +118,7 @@ def resolve(records: Iterable[RowRecord], wanted: Sequence[tuple[str, str]], val
         missing = []
         for name, field_id in wanted:
             if field_id in sets:
-                values[name] = columns[field_id][place].as_py()
+                values[name] = python_value(columns[field_id][place])
             else:
                 missing.append((name, field_id))
         if not missing:

@@ -238,3 +238,15 @@ def test_what_holds_an_open_store_says_what_to_send_to_another_process_instead(
     row = people.get(("ada", 1))
     assert pickle.loads(pickle.dumps(row)) == row
     assert pickle.loads(pickle.dumps(people.schema)) == people.schema
+
+
+def test_a_row_whose_key_is_not_a_number_can_be_changed(db: ebla.Database) -> None:
+    table = db.create_table("t", ebla.Schema(key={"k": "float64"}, columns={"n": "int32"}))
+    nan = float("nan")
+    table.put({"k": nan, "n": 1})
+    table.transact(nan, lambda row: {**row, "n": row["n"] + 1})  # type: ignore[dict-item]
+    assert table.get(nan)["n"] == 2
+    for other in (0.0, None, "x", pd.NA, [nan], pd.Series([nan])):
+        with pytest.raises(ebla.RequestError):
+            table.transact(nan, lambda row, other=other: {"k": other, "n": 5})  # type: ignore[misc]
+    assert [row["n"] for row in table.scan()] == [2]
