@@ -8,6 +8,7 @@ users.put({"user": "ada", "name": "Ada", "age": 36})
 users.get("ada")
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from ebla.client.row import Row
     from ebla.client.scan import Position, Scan
     from ebla.client.snapshot import Snapshot
+    from ebla.client.status import StoreStatus, status
     from ebla.client.table import Table
     from ebla.client.verifying import VerifyReport, repair, verify
     from ebla.schema import Group, Schema, TableSchema
@@ -93,6 +95,7 @@ __all__ = [
     "StoreError",
     "StoreLocked",
     "StoreNotFound",
+    "StoreStatus",
     "Table",
     "TableDamaged",
     "TableExists",
@@ -108,9 +111,13 @@ __all__ = [
     "Version",
     "open",
     "repair",
+    "status",
     "time_of",
     "verify",
 ]
+
+# A library says nothing unless the program that uses it wants to hear it: see `logging`, under the name "ebla".
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # The same names for whoever runs it: each is fetched when it is first asked for, so that what does not touch a store,
 # such as `ebla --help`, need not wait for the engine and Arrow.
@@ -124,6 +131,7 @@ _HOMES = {
     "Scan": "ebla.client.scan",
     "Schema": "ebla.schema",
     "Snapshot": "ebla.client.snapshot",
+    "StoreStatus": "ebla.client.status",
     "Table": "ebla.client.table",
     "TableSchema": "ebla.schema",
     "TabletListener": "ebla.tablet.events",
@@ -132,6 +140,7 @@ _HOMES = {
     "Version": "ebla.tablet.projection",
     "open": "ebla.client.database",
     "repair": "ebla.client.verifying",
+    "status": "ebla.client.status",
     "time_of": "ebla.client.moments",
     "verify": "ebla.client.verifying",
 }

@@ -83,6 +83,8 @@ class Settings:
     clock_reserve_seconds: float = 2.0
     # Who owns a store that is coordinated by ZooKeeper is forgotten after so long without a sign of life.
     owner_lease_seconds: float = 10.0
+    # What keeps writers waiting for longer than this is told as a warning to the log of the process (0: nothing is).
+    slow_seconds: float = 1.0
     # METADATA of a table is saved as a whole once in so many transactions, as changes in between.
     metadata_snapshot_every: int = 32
 

@@ -38,6 +38,7 @@ from ebla.cli import (
     replay_command,
     restore_command,
     row_commands,
+    status_command,
     table_commands,
     tablet_commands,
     verify_commands,
@@ -45,6 +46,7 @@ from ebla.cli import (
 from ebla.cli.context import STORE_DEFAULT, STORE_HELP, Context
 from ebla.cli.failures import ExitCode, complain, error_line
 from ebla.cli.lines import write_line
+from ebla.cli.log_options import LogLevelOption, VerboseOption, level_of, show, shown_only_inside
 
 __all__ = ["app", "main"]
 
@@ -81,12 +83,19 @@ def ebla_command(
         Path, typer.Option("--store", metavar="PATH", envvar="EBLA_STORE", help=STORE_HELP)
     ] = STORE_DEFAULT,
     debug: Annotated[bool, typer.Option("--debug", help="Show the Python traceback of an error.")] = False,
+    verbose: VerboseOption = False,
+    log_level: LogLevelOption = None,
     version: Annotated[bool, typer.Option("--version", help="Show the version and leave.")] = False,
 ) -> None:
     """Sorted, versioned, mutable tables over Parquet files."""
     if version:
         write_line(f"ebla {ebla.__version__}")
         raise typer.Exit
+    try:
+        show(level_of(log_level, verbose))
+    except ebla.RequestError as error:
+        complain(error_line(error))
+        raise typer.Exit(ExitCode.REQUEST) from None
     ctx.obj = Context(store=store, debug=debug)
     if ctx.invoked_subcommand is None:
         write_line(ctx.get_help())
@@ -112,6 +121,7 @@ for _command, _epilog in (
     (replay_command.replay, replay_command.REPLAY_EXAMPLES),
     (table_commands.flush, table_commands.FLUSH_EXAMPLES),
     (table_commands.stats, table_commands.STATS_EXAMPLES),
+    (status_command.status, status_command.STATUS_EXAMPLES),
     (compact_command.compact, compact_command.COMPACT_EXAMPLES),
     (care_commands.clone, care_commands.CLONE_EXAMPLES),
     (care_commands.rename, care_commands.RENAME_EXAMPLES),
@@ -136,7 +146,8 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer does not e
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
     try:
-        code = _commands()(args=arguments, prog_name="ebla", standalone_mode=False)
+        with shown_only_inside():
+            code = _commands()(args=arguments, prog_name="ebla", standalone_mode=False)
     except _UsageError as error:
         sys.exit(_usage_error(error))
     except typer.Abort:

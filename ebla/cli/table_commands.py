@@ -206,7 +206,7 @@ def flush(
 # What a table for people leaves out.
 _NOTHING: tuple[Any, ...] = (None, 0, "0 bytes", [])
 
-STATS_EXAMPLES = examples("ebla stats", "ebla stats users --json")
+STATS_EXAMPLES = examples("ebla stats", "ebla stats users --json", "ebla stats --prometheus > ebla.prom")
 
 
 @guarded
@@ -214,13 +214,24 @@ def stats(
     ctx: typer.Context,
     table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Only this table.", show_default=False)] = None,
     json: JsonOption = False,
+    prometheus: Annotated[
+        bool, typer.Option("--prometheus", help="Print the metrics of the store in the text format of Prometheus.")
+    ] = False,
     store: StoreOption = None,
 ) -> None:
     """Show sizes and counts of the store, or of one table; those that are zero only with --json.
 
-    Counters begin when a store is opened: a process that has it open gets its own from `db.stats()`.
+    Counters begin when a store is opened: a process that has it open gets its own from `db.stats()`. With
+    --prometheus, those of the process that has it open are told, a few seconds old.
     """
+    if prometheus and (json or table is not None):
+        raise ebla.RequestError(
+            "--prometheus tells of the whole store in a form of its own: leave out TABLE and --json"
+        )
     with open_store(ctx, store) as db:
+        if prometheus:
+            write_line(db.metrics().rstrip("\n"))
+            return
         facts = db.stats() if table is None else db.table(table).stats()
         title = str(db.path) if table is None else table
     plain = msgspec.to_builtins(facts, enc_hook=str, str_keys=True)

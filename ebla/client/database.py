@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -13,11 +14,14 @@ from typing import Any, Self
 
 import pyarrow.compute as pc
 
+import ebla
 from ebla.client.coordination_place import COORDINATION_FILE, chosen_address, open_elsewhere
 from ebla.client.listening import Listening
+from ebla.client.metrics import metrics_text
 from ebla.client.moments import AsOf
 from ebla.client.ownership import Ownership
 from ebla.client.owning import LOCK_FILE
+from ebla.client.publishing import Publisher, counters_of_owner
 from ebla.client.snapshot import Snapshot
 from ebla.client.staying import StaysHere
 from ebla.client.system_tables import is_system_table, system_table
@@ -42,10 +46,13 @@ from ebla.tablet.opening import open_store
 from ebla.tablet.orders import Answer, Order
 from ebla.tablet.store import TabletStore
 from ebla.tablet.verify import Verifier, VerifyReport
+from ebla.timing import now_seconds
 
 TABLETS_MAX = 10_000
 # The files of a bulk job are left alone for so long if its process dies.
 JOB_EXPIRES_SECONDS = 86_400.0
+
+_log = logging.getLogger(__name__)
 
 
 def open(  # noqa: A001 - ebla.open reads best
@@ -69,6 +76,7 @@ def open(  # noqa: A001 - ebla.open reads best
     A change is made when a majority of all, the store's own directory included, has it: with two further ones, any one
     of the three may be lost or damaged. One that was lost is filled again when it is named again.
     """
+    began = now_seconds()
     root = checked_root(path)
     settings = settings or Settings()
     if not isinstance(settings, Settings):
@@ -104,7 +112,16 @@ def open(  # noqa: A001 - ebla.open reads best
         database = Database.wire(
             root, files, service, clock, settings, lock, ownership, read_only=read_only, metadata=places
         )
+        if not read_only:
+            database._publisher = Publisher(root, database._store, clock, ebla.__version__)
         undo.pop_all()
+    _log.info(
+        "opened %s %s: %d tables, in %.3f s",
+        root,
+        "for reading" if read_only else "for writing",
+        len(database._store.tables()),
+        now_seconds() - began,
+    )
     return database
 
 
@@ -153,6 +170,7 @@ class Database(StaysHere):
         self._mailbox = mailbox
         self._clock = clock or SystemClock()
         self._listening = Listening(store.events)
+        self._publisher: Publisher | None = None
         self._closed = False
 
     @classmethod
@@ -212,16 +230,20 @@ class Database(StaysHere):
         if self._closed or self._store.is_inherited:
             return
         self._closed = True
+        began = now_seconds()
         try:
             if self._mailbox is not None:
                 self._mailbox.close()
             self._store.close()
+            if self._publisher is not None:
+                self._publisher.closed()
         finally:
             if self._ownership is not None:
                 self._ownership.release()
             self._coordination.close()
             if self._lock is not None:
                 self._lock.release()
+        _log.info("closed %s in %.3f s", self.path, now_seconds() - began)
 
     def _crash(self) -> None:
         """Let go of everything without writing, as a crash would. For tests."""
@@ -510,6 +532,17 @@ class Database(StaysHere):
         self._check_open()
         tables = {state.name: Table(self._store, state).stats() for state in self._store.tables()}
         return {**self._store.stats(), "tables": tables}
+
+    def metrics(self) -> str:
+        """Return sizes and counters in the text format of Prometheus, for whoever collects them.
+
+        Counters begin when the store is opened; a store that is open read-only gives those of the process that has it
+        open for writing, a few seconds old, or none. A web server says ``text/plain; version=0.0.4`` of the text.
+        """
+        self._check_open()
+        tables = {state.name: Table(self._store, state).stats() for state in self._store.tables()}
+        counters = counters_of_owner(self.path) if self.read_only else self._store.counters()
+        return metrics_text(counters, tables, {"version": ebla.__version__, "path": str(self.path)})
 
     def _check_open(self) -> None:
         if self._closed or self._store.is_inherited:

@@ -85,7 +85,9 @@ class Ownership:
             except EblaError as error:
                 _log.warning("the lease of the store could not be renewed, will try again: %s", error)
         if not self._stopped.is_set():
-            self._on_lost(_lost())
+            lost = _lost()
+            _log.error("%s", lost)
+            self._on_lost(lost)
 
 
 def _lost() -> LogFailed:

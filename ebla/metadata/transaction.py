@@ -18,6 +18,7 @@ not fit fails alone.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,10 +36,13 @@ from ebla.metadata.pruner import Pruner
 from ebla.metadata.store import MetadataStore
 from ebla.metadata.table_config import TableConfig, TableEntry, config_path, encode_config, name_path
 from ebla.metadata.table_metadata import InvalidMetadata, TableMetadata
+from ebla.timing import Timing, now_seconds
 
 __all__ = ["MetadataServer"]
 
 _CommitRequest: TypeAlias = Request[tuple[Change, ...], TableMetadata]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ class MetadataServer:
         self._pause_seconds = pause_seconds
         self._pruner = Pruner(store, in_background=prune_in_background)
         self._lock = threading.Lock()
+        self.committing = Timing(_log, "a METADATA transaction")
         self._current: dict[str, _Current] = {}  # guarded by _lock
         self._queues: dict[str, CommitQueue[tuple[Change, ...], TableMetadata]] = {}  # guarded by _lock
 
@@ -185,7 +190,10 @@ class MetadataServer:
         """
         if not changes:
             return self.read(table_id)
-        return self._queue(table_id).submit(tuple(changes))
+        began = now_seconds()
+        done = self._queue(table_id).submit(tuple(changes))
+        self.committing.add(now_seconds() - began)
+        return done
 
     def commit_all(self, table_id: str, requests: Sequence[Sequence[Change]]) -> list[TableMetadata | EblaError]:
         """Carry out several requests in one transaction; return, for each, the metadata with it in it, or its error.

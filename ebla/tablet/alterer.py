@@ -13,6 +13,7 @@ cannot be told which, the table takes no writes until it can.
 
 from __future__ import annotations
 
+import logging
 import threading
 
 from ebla.clock import Clock
@@ -29,6 +30,8 @@ from ebla.tablet.table_state import TableState
 
 SETTLE_ATTEMPTS_MAX = 5
 SETTLE_PAUSE_SECONDS = 0.05
+
+_log = logging.getLogger(__name__)
 
 
 class Alterer:
@@ -66,6 +69,7 @@ class Alterer:
                     raise UnknownTable(f"the table {table.name!r} was dropped")
                 schema = altered(table.view.schema, request, self._sequencer.allocated)
                 self._save(table, schema)
+            _log.info("altered table %s, schema version %d", table.name, schema.version)
             return schema
 
     def _save(self, table: TableState, schema: TableSchema) -> None:

@@ -14,6 +14,7 @@ No snapshot that was served before can change: the txns are new, and what is rea
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
@@ -30,12 +31,15 @@ from ebla.tablet.nursery import Nursery
 from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.table_state import TableState
+from ebla.timing import now_seconds
 
 # So often a METADATA transaction is tried whose outcome is unknown, or whose tablets changed meanwhile.
 SAVE_ATTEMPTS_MAX = 10
 SAVE_PAUSE_SECONDS = 0.05
 
 _TABLETS_CHANGED = ("unknown_tablet", "stale_epoch", "wrong_tablets")
+
+_log = logging.getLogger(__name__)
 
 
 class _Unsettled(OutcomeUnknown):
@@ -70,12 +74,15 @@ class BulkDriver:
         self._server = server
         self._writable_log = writable_log
         self._nursery = nursery
+        # Written by whoever holds the lock, read by others.
+        self.commits = 0
         self.lock = threading.Lock()
         """Held over a commit: whoever removes files takes it, so that none is removed while it is being adopted."""
 
     def commit(self, commit: BulkCommit) -> BulkResult:
         """Make the files of a job part of their table, or find that they are."""
         check_job(commit.job)
+        began = now_seconds()
         with self._tables.events.held(), self.lock:
             log = self._writable_log()
             table = self._table(commit.table_id)
@@ -94,6 +101,16 @@ class BulkDriver:
                 self._nursery.grown(files)
                 raise
             self._nursery.grown(files)
+            self.commits += 1
+            _log.info(
+                "bulk commit of job %s to %s: %d files, %d bytes, txn %d, in %.3f s",
+                commit.job,
+                table.name,
+                len(files),
+                sum(one.fragment.bytes for one in commit.fragments),
+                result.txn,
+                now_seconds() - began,
+            )
             return result
 
     def pass_txn(self) -> int:

@@ -10,6 +10,7 @@ Small blocks of one table group that are queued together are combined into one, 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -24,10 +25,13 @@ from ebla.storage.records import Block, schema_bytes
 from ebla.storage.row_block import RowBlock
 from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.sleeper import Sleeper
+from ebla.timing import Timing, now_seconds
 
 # Blocks of at most this many records are combined with their neighbours in the queue.
 SMALL_BLOCK_ROWS = 256
 ENTRY_BYTES_MAX = 16 * 1024 * 1024
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,7 @@ class CommitLog:
         slices_of: Callable[[str, Block], tuple[Slice, ...]],
         on_durable: Callable[[Sequence[Combined], int], None],
         fence: Callable[[], None] | None = None,
+        slow_seconds: float = 0.0,
     ) -> None:
         """`slices_of` divides a block among tablets; `on_durable` runs after the sync and makes commits visible.
 
@@ -99,6 +104,7 @@ class CommitLog:
         self._slices_of = slices_of
         self._on_durable = on_durable
         self._fence = fence
+        self.writing = Timing(_log, "writing and syncing an entry of the log", slow_seconds)
         self._state = threading.Lock()
         self._worker_wakes = threading.Condition(self._state)
         # Guarded by _state.
@@ -211,13 +217,14 @@ class CommitLog:
         """Write one entry. The caller is the drainer, and is it no more in the end."""
         taken: list[Commit] = []
         size = 0
+        seconds: float | None = None
         try:
             with self._state:
                 while self._queue and (not taken or size + self._queue[0].bytes <= ENTRY_BYTES_MAX):
                     taken.append(self._queue.popleft())
                     size += taken[-1].bytes
             if taken:
-                self._write(taken)
+                seconds = self._write(taken)
         except BaseException as error:
             self.fail(error)
             raise
@@ -226,6 +233,8 @@ class CommitLog:
                 self._let_go(drainer)
                 self._queued_bytes -= size
                 self._wake()
+        if seconds is not None:
+            self.writing.add(seconds)
 
     def _let_go(self, drainer: object) -> None:
         if self._drainer is drainer:
@@ -254,23 +263,31 @@ class CommitLog:
             failed.__cause__ = error
             error = failed
         with self._state:
+            is_first = self._failure is None
             self._failure = self._failure or error
             self._queue.clear()
             self._wake()
         self._sequencer.fail(error)
+        if is_first:
+            _log.error("nothing more is written: %s", error)
 
-    def _write(self, commits: Sequence[Commit]) -> None:
+    def _write(self, commits: Sequence[Commit]) -> float:
+        """Write an entry, make it durable and show it; return how long the disk took."""
         gathering = self._gather(commits)
         blocks = tuple([_log_block(staged) for staged in gathering.blocks])
         erasures = tuple(erasure for commit in commits for erasure in commit.erasures)
         replies = [commit.reply for commit in commits if commit.reply is not None]
         replies += [reply for commit in commits for reply in commit.older_replies]
         last = commits[-1].txn
-        self._writer.append(LogEntry(last, blocks, erasures, tuple(replies)))
+        entry = LogEntry(last, blocks, erasures, tuple(replies))
+        began = now_seconds()
+        self._writer.append(entry)
         self._writer.sync()
+        seconds = now_seconds() - began
         if self._fence is not None:
             self._fence()
         self._on_durable(gathering.combined, last)
+        return seconds
 
     def _gather(self, commits: Sequence[Commit]) -> _Gathering:
         gathering = _Gathering()

@@ -117,6 +117,8 @@ class Compactor:
         # Written by whoever holds _counting, read by others.
         self.recent: deque[Compaction] = deque(maxlen=RECENT_MAX)
         self.count = 0
+        self.seconds = 0.0
+        self.bytes_read = 0
         self.bytes_written = 0
         # Written by whoever holds _lock, read by others.
         self.failure: EblaError | None = None
@@ -362,7 +364,22 @@ class Compactor:
         with self._counting:
             self.recent.append(done)
             self.count += 1
+            self.seconds += done.seconds
+            self.bytes_read += done.bytes_read
             self.bytes_written += done.bytes_written
+        _log.info(
+            "compacted %s (%s), %s: %d files, %d bytes, %d records to %d files, %d bytes, %d records in %.3f s",
+            done.table,
+            done.group,
+            done.reason,
+            done.fragments_read,
+            done.bytes_read,
+            done.records_read,
+            done.fragments_written,
+            done.bytes_written,
+            done.records_written,
+            done.seconds,
+        )
 
     def _between(self) -> None:
         """See, between two stretches of a merge, whether to go on; what was needed for the last one is free."""

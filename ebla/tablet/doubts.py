@@ -16,6 +16,7 @@ serve it no longer, that another was made of the same name meanwhile, and take t
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
@@ -24,6 +25,8 @@ from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.tablet.open_tables import OpenTables
 from ebla.tablet.table_state import TableState
+
+_log = logging.getLogger(__name__)
 
 
 class Doubts:
@@ -51,6 +54,7 @@ class Doubts:
         former = None if replacing is None else replacing.id
         try:
             metadata = self._metadata.create_table(name, initial.table_id, initial, replacing=former)
+            _log.info("created table %s, id %s, %d tablets", name, initial.table_id, len(initial.tablets))
             return self._add_table(name, metadata)
         except BaseException as error:
             if _is_certain(error):
@@ -78,6 +82,7 @@ class Doubts:
         table = self._tables.named(name)
         try:
             self._metadata.drop_table(name)
+            _log.info("dropped table %s, id %s", name, table.id)
             self._tables.remove(name)
         except BaseException as error:
             if _is_certain(error):
@@ -95,6 +100,7 @@ class Doubts:
             table = self._tables.named(name)
             try:
                 self._metadata.rename_table(table.id, new_name)
+                _log.info("renamed table %s to %s", name, new_name)
                 self._tables.rename(table, new_name)
             except BaseException as error:
                 if _is_certain(error):

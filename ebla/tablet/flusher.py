@@ -33,6 +33,7 @@ from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.serialize import Candidate, FlushWork, choose, flush_change, write_fragment
 from ebla.tablet.table_state import TableState
 from ebla.tablet.worker import Worker
+from ebla.timing import Timing, Warner, now_seconds
 
 # At close, a log of less than this share of a segment is left as it is: it is read in no time.
 REST_SHARE = 1024
@@ -71,7 +72,8 @@ class Flusher:
         self._on_flushed: Callable[[], None] = lambda: None
         # Written by this object alone, read by others.
         self.failure: EblaError | None = None
-        self.flushes = 0
+        self.flushing = Timing(_log, "a flush")
+        self._failing = Warner(_log)
         self.bytes_written = 0
         self.folds = 0
         self._released_at = 0
@@ -125,7 +127,13 @@ class Flusher:
         while not self._worker.is_stopping and self._flush_next():
             self._spare.look()
 
+    @property
+    def flushes(self) -> int:
+        """How many flushes there were."""
+        return self.flushing.count
+
     def _failed(self, error: EblaError) -> None:
+        self._failing.warn("a flush failed and is tried again, what it was to write is in the log: %s", error)
         with self._tables.lock:
             self.failure = error
             self._tables.room.notify_all()
@@ -179,6 +187,7 @@ class Flusher:
             try:
                 if table.is_dropped or table.damage or not (blocks or erasures):
                     return False
+                began = now_seconds()
                 saved = self._save(FlushWork(table, group, blocks, erasures))
                 if saved is None:
                     return False
@@ -187,12 +196,19 @@ class Flusher:
                     table.use_metadata(metadata, self._server)
                     self._tables.set_memory(table, group, table.view.memory_of(group).without(blocks, erasures))
                     self.failure = None
-                    self.flushes += 1
+                    self.flushing.add(now_seconds() - began)
                     self.bytes_written += 0 if info is None else info.bytes
                     self._tables.room.notify_all()
             finally:
                 with self._tables.lock:
                     table.flushing.pop(group, None)
+        _log.info(
+            "flushed %d bytes of %s to %s in %.3f s",
+            sum(block.bytes for block in blocks),
+            table.name,
+            "METADATA alone" if info is None else f"{info.file}, {info.rows} records, {info.bytes} bytes",
+            now_seconds() - began,
+        )
         self._tables.events.deliver()
         self._release_log()
         self._on_flushed()

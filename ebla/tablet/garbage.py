@@ -19,6 +19,7 @@ files like any table.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -36,11 +37,14 @@ from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.candidates import CANDIDATES_MAX, Candidates
 from ebla.tablet.nursery import FRAGMENTS, Nursery
 from ebla.tablet.sweep_job import Sweep, SweepResult, SweepTerms
+from ebla.timing import now_seconds
 
 __all__ = ["METADATA", "Garbage", "GarbageReport", "Nursery", "Seen", "Verdict", "judge", "sum_up"]
 
 METADATA = "metadata"
 ATTEMPTS_MAX = 8
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +220,7 @@ class Garbage:
 
     def _round(self, dry_run: bool) -> GarbageReport | None:
         """Look once; None if a table changed meanwhile."""
+        began = now_seconds()
         young = self._nursery.young()
         now = self._clock.microseconds()
         prefixes = tuple(i.prefix for i in list_intents(self._coordination) if i.expires_microseconds > now)
@@ -260,9 +265,8 @@ class Garbage:
             return report
         removed = self._remove_unnamed(verdict.doomed)
         self._candidates.remember(verdict.candidates, version)
-        self.removed_files += len(removed)
         sizes = {**listed, **dropped}
-        self.removed_bytes += sum(sizes[path] for path in removed)
+        self._count(removed, sum(sizes[path] for path in removed), began)
         return replace(report, removed=tuple(removed))
 
     # --- rounds that a job makes ---
@@ -278,6 +282,7 @@ class Garbage:
         The job looked some time ago, and others may have named a file since, late as that is.
         """
         with self._lock:
+            began = now_seconds()
             before, _ = self._candidates.read()
             now = self._clock.microseconds()
             # Its own memory must say so as well: what was no candidate for long enough stays, whoever asks.
@@ -285,8 +290,19 @@ class Garbage:
             removed = set(self._remove_unnamed(sorted(old)))
             if order.candidates is not None:
                 self._candidates.remember(order.candidates, order.version)
-            self.removed_files += len(removed)
+            self._count(removed, 0, began)
             return SweepResult(tuple(place for place, path in enumerate(order.doomed) if path not in removed))
+
+    def _count(self, removed: Collection[str], size: int, began_seconds: float) -> None:
+        self.removed_files += len(removed)
+        self.removed_bytes += size
+        if removed:
+            _log.info(
+                "removed %d files that nobody names, %d bytes, in %.3f s",
+                len(removed),
+                size,
+                now_seconds() - began_seconds,
+            )
 
     def _remove_unnamed(self, doomed: Sequence[str]) -> list[str]:
         """Remove files unless somebody names them after all, while nobody can."""

@@ -14,6 +14,7 @@ table takes no change until it is repaired.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ebla.clock import Clock
@@ -42,6 +43,8 @@ SAVE_ATTEMPTS_MAX = 5
 SAVE_PAUSE_SECONDS = 0.05
 
 _BEING_LOADED = (TabletState.CONFIG_LOADING, TabletState.LOG_REPLAYING, TabletState.CONFIG_SAVING)
+
+_log = logging.getLogger(__name__)
 
 
 class Loader(TabletListener):
@@ -230,6 +233,7 @@ class Loader(TabletListener):
                 raise
             table.door.move_all(LifeEvent.FINAL_SAVED, "load it with load_table")
             self._forget(table)
+        _log.info("took table %s offline", table.name)
         self._tables.events.deliver()
 
     def _forget(self, table: TableState) -> None:
@@ -267,6 +271,7 @@ class Loader(TabletListener):
             except BaseException:
                 self._serve(table)  # METADATA has it: an interrupt must not leave those waiting who were deferred
                 raise
+            _log.info("brought table %s back online", table.name)
 
     def _serve(self, table: TableState) -> None:
         """Let requests pass to a table that METADATA has as loaded; what was interrupted is taken up."""

@@ -13,6 +13,7 @@ after it has that, or a fragment does. The same holds for where history begins, 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ from ebla.settings import Settings
 from ebla.storage.cache import BlockCache
 from ebla.storage.files import Files
 from ebla.storage.log_format import LogEntry
-from ebla.storage.log_reader import make_durable, recover, truncate_torn_tail
+from ebla.storage.log_reader import LogRecovery, make_durable, recover, truncate_torn_tail
 from ebla.storage.log_removal import finish_removal
 from ebla.storage.log_writer import LogWriter
 from ebla.tablet.found_tables import add_tables, read_tables
@@ -42,9 +43,12 @@ from ebla.tablet.open_metadata import open_metadata
 from ebla.tablet.recovery import Replayed, UnknownTablet, replay
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
+from ebla.timing import now_seconds
 
 READ_ATTEMPTS_MAX = 100
 RESERVE_ATTEMPTS_MAX = 8
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,7 @@ def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> Tablet
     directory = f"log/{identity.server}"
     tables = {table.id: table for table in store.tables()}
     replayed = Replayed()
+    began = now_seconds()
     recovery = recover(files, directory)
 
     flushed: list[TableState] = []
@@ -157,7 +162,23 @@ def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> Tablet
     )
     store.recovered(replayed.replies)
     store.start(writer, fence)
+    _tell_recovery(recovery, replayed, len(flushed), now_seconds() - began)
     return store
+
+
+def _tell_recovery(recovery: LogRecovery, replayed: Replayed, flushes: int, seconds: float) -> None:
+    if recovery.torn_tail is not None:
+        torn = recovery.torn_tail
+        _log.info("cut off the last %d bytes of %s, which were being written", torn.size - torn.offset, torn.path)
+    if replayed.entries:
+        _log.info(
+            "recovered from %d log segments: %d entries, %d bytes, %d flushes on the way, in %.3f s",
+            len(recovery.segments),
+            replayed.entries,
+            sum(segment.bytes for segment in recovery.segments),
+            flushes,
+            seconds,
+        )
 
 
 def _open_for_reading(parts: _Parts) -> TabletStore:

@@ -42,6 +42,7 @@ from ebla.tablet.pauses import Pauses
 from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.split_row import BlockIndex, choose_row, marks_of, payload
 from ebla.tablet.table_state import TableState
+from ebla.timing import now_seconds
 
 SAVE_ATTEMPTS_MAX = 5
 SAVE_PAUSE_SECONDS = 0.05
@@ -186,8 +187,10 @@ class Recutter:
 
     def _finish_split(self, table: TableState, tablet: TabletMetadata, log: CommitLog) -> None:
         at = TabletAt(tablet.id, tablet.epoch)
+        began = now_seconds()
         self._finish(table, log, [at], lambda txn, log_from: FinishSplit(at, txn, log_from), CancelSplit(at))
         self.splits += 1
+        _log.info("split tablet %s of %s in %.3f s", tablet.id, table.name, now_seconds() - began)
 
     # --- join ---
 
@@ -207,6 +210,7 @@ class Recutter:
     def _finish_join(self, table: TableState, plan: JoinPlan, log: CommitLog) -> None:
         both = [table.view.metadata.by_id(tablet_id) for tablet_id in (plan.left, plan.right)]
         left, right = (TabletAt(tablet.id, tablet.epoch) for tablet in both if tablet is not None)
+        began = now_seconds()
         self._finish(
             table,
             log,
@@ -215,6 +219,7 @@ class Recutter:
             CancelJoin(left, right),
         )
         self.joins += 1
+        _log.info("joined tablets %s and %s of %s in %.3f s", plan.left, plan.right, table.name, now_seconds() - began)
 
     @contextlib.contextmanager
     def held_still(self, table: TableState) -> Iterator[None]:
@@ -236,6 +241,7 @@ class Recutter:
                 table.is_paused = False  # first: an interrupt must not leave the writers waiting
                 with self._tables.lock:
                     self._pauses.end(table)
+                self._pauses.count()
 
     def _not_flushed(self, table: TableState) -> EblaError:
         """Return the error for a table of which something stays in memory; perhaps it is about to be dropped."""
@@ -291,6 +297,7 @@ class Recutter:
                 table.is_paused = False  # first: an interrupt must not leave the writers waiting
                 with self._tables.lock:
                     self._pauses.end(table)
+                self._pauses.count()
         except OutcomeUnknown:
             raise
         except BaseException:

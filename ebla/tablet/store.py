@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from ebla.clock import COUNTER_BITS, Clock, TxnClock
+from ebla.clock import COUNTER_BITS, Clock, TxnClock, microseconds_of
 from ebla.coordination.service import CoordinationService
 from ebla.errors import (
     Closed,
@@ -45,6 +45,7 @@ from ebla.tablet.cloning import Cloner
 from ebla.tablet.compact_driver import CompactDriver
 from ebla.tablet.compact_job import BeginCompaction, CompactCommit, PrepareCompaction
 from ebla.tablet.compactor import Compactor
+from ebla.tablet.counters import Counters
 from ebla.tablet.doubts import Doubts
 from ebla.tablet.flusher import Flusher
 from ebla.tablet.garbage import Garbage
@@ -98,6 +99,7 @@ class TabletStore:
         self._coordination = coordination
         self.files = files
         self.metadata = metadata
+        metadata.committing.slow_seconds = settings.slow_seconds
         self.settings = settings
         self.server = server
         self.txn_clock = txn_clock
@@ -139,7 +141,7 @@ class TabletStore:
             self._sweep,
         )
         self._gate = Gate(self._commit_lock)
-        self._pauses = Pauses(self._commit_lock)
+        self._pauses = Pauses(self._commit_lock, settings.slow_seconds)
         self._writes = WritePath(
             self._tables,
             self.sequencer,
@@ -231,6 +233,8 @@ class TabletStore:
         self._recutter.activate = self._loader.admit
         self.admit = self._loader.admit
         self.admit_row = self._loader.admit_row
+        # Called once a second or so: whoever wants others to know how the store is sets it.
+        self.publish: Callable[[], None] = lambda: None
         self._is_recovered = False
         self._shaper = Shaper(self._tables, self._recutter, settings, clock, self._care)
         forking.watch(self)
@@ -529,9 +533,10 @@ class TabletStore:
         return self._recutter.join(table, left, right)
 
     def _care(self) -> None:
-        """Let go of what nobody has used for a while."""
+        """Let go of what nobody has used for a while, and tell others how the store is."""
         self.scanners.expire()
         self._loader.drop_idle()
+        self.publish()
 
     def _sweep(self) -> None:
         self.pins.remove_expired()
@@ -597,6 +602,68 @@ class TabletStore:
         refused = {name: str(error) for name, error in self._tables.refused.errors.items()}
         return refused | {table.name: table.damage for table in self._tables.all() if table.damage}
 
+    def counters(self) -> Counters:
+        """Return the numbers that are told to others: to monitoring, and to who asks how the store is."""
+        writes, flusher, compactor, log = self._writes, self._flusher, self._compactor, self._writes.log
+        cache, scanners = self.cache.stats(), self.scanners.stats()
+        return Counters(
+            commits_total=writes.commits,
+            commit_timestamp_seconds=microseconds_of(self.sequencer.committed) / 1e6,
+            put_bytes_total=writes.ingested_bytes,
+            bulk_commits_total=self._bulk.commits,
+            throttled_writes_total=writes.throttled.count,
+            throttled_seconds_total=writes.throttled.seconds,
+            writers_held_total=self._pauses.pausing.count,
+            writers_held_seconds_total=self._pauses.pausing.seconds,
+            log_writes_total=0 if log is None else log.writing.count,
+            log_write_seconds_total=0.0 if log is None else log.writing.seconds,
+            log_bytes=flusher.log_bytes(),
+            log_segments=flusher.log_segments(),
+            log_queued_bytes=0 if log is None else log.queued_bytes,
+            log_failed=int(log is not None and log.failure is not None),
+            metadata_commits_total=self.metadata.committing.count,
+            metadata_commit_seconds_total=self.metadata.committing.seconds,
+            memory_bytes=self._tables.memory_bytes,
+            memory_limit_bytes=self.settings.memory_bytes_max,
+            flushes_total=flusher.flushes,
+            flush_seconds_total=flusher.flushing.seconds,
+            flush_written_bytes_total=flusher.bytes_written,
+            flush_failing=int(flusher.failure is not None),
+            folds_total=flusher.folds,
+            compactions_total=compactor.count,
+            compaction_seconds_total=compactor.seconds,
+            compaction_read_bytes_total=compactor.bytes_read,
+            compaction_written_bytes_total=compactor.bytes_written,
+            compaction_failing=int(compactor.failure is not None),
+            splits_total=self._recutter.splits,
+            joins_total=self._recutter.joins,
+            garbage_removed_files_total=self.garbage.removed_files,
+            garbage_removed_bytes_total=self.garbage.removed_bytes,
+            block_cache_bytes=cache["bytes"],
+            block_cache_limit_bytes=cache["bytes_max"],
+            block_cache_hits_total=cache["hits"],
+            block_cache_misses_total=cache["misses"],
+            scans_open=scanners["live"],
+            scans_expired_total=scanners["expired"],
+            scans_evicted_total=scanners["evicted"],
+            tables=len(self._tables.all()),
+            tables_damaged=len(self.damaged()),
+        )
+
+    def failures(self) -> list[str]:
+        """Return what keeps the store from its work, a sentence each; nothing if all is well."""
+        log = self._writes.log
+        found = [f"{name}: {reason}" for name, reason in sorted(self.damaged().items())]
+        if log is not None and log.failure is not None:
+            found.append(f"the log takes no more writes: {log.failure}")
+        if self._flusher.failure is not None:
+            found.append(f"memory cannot be flushed: {self._flusher.failure}")
+        if self._compactor.failure is not None:
+            found.append(f"a compaction was given up: {self._compactor.failure}")
+        if self.garbage.failure is not None:
+            found.append(f"garbage was not collected: {self.garbage.failure}")
+        return found
+
     def stats(self) -> dict[str, object]:
         """Return counters of the store as a whole."""
         return {
@@ -610,6 +677,7 @@ class TabletStore:
             "log_segments": self._flusher.log_segments(),
             "log_held_by": log_held_by(self._tables.all(), self._tables.refused),
             "flushes": self._flusher.flushes,
+            "throttled": {"count": self._writes.throttled.count, "seconds": self._writes.throttled.seconds},
             "writing": writing_stats(
                 self._writes.ingested_bytes, self._flusher.bytes_written, self._compactor.bytes_written
             ),

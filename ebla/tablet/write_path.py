@@ -11,6 +11,7 @@ a client by request id is kept in the log as long as it may ask again.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeAlias
@@ -39,6 +40,7 @@ from ebla.tablet.row_admission import RowMutation
 from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.table_state import TableState
 from ebla.tablet.worker import IDLE_SECONDS
+from ebla.timing import Timing, Warner, now_seconds
 
 __all__ = ["Wait", "WritePath", "schema_changed"]
 
@@ -49,6 +51,8 @@ CONFLICT_CHECKS_MAX = 100
 # METADATA that a commit depends on is tried again so often before the commit is given up.
 SAVE_ATTEMPTS_MAX = 10
 SAVE_PAUSE_SECONDS = 0.05
+
+_log = logging.getLogger(__name__)
 
 
 def schema_changed(table: str) -> SchemaChanged:
@@ -107,13 +111,18 @@ class WritePath:
         self.is_closing = False
         self.is_inherited = False
         self._throttled = 0
+        self.commits = 0
+        self.throttled = Timing(_log, "waiting for room")  # who waits is told of as it begins
+        self._throttling = Warner(_log)
 
     # --- life ---
 
     def start(self, writer: LogWriter, fence: Callable[[], None] | None) -> None:
         """Begin to accept writes."""
         self._fence = fence
-        self.log = CommitLog(writer, self._sequencer, self._slices_of, self._on_durable, fence)
+        self.log = CommitLog(
+            writer, self._sequencer, self._slices_of, self._on_durable, fence, self._settings.slow_seconds
+        )
 
     def finish_saves(self) -> None:
         """Wait until METADATA that commits depend on is saved."""
@@ -263,6 +272,7 @@ class WritePath:
     ) -> None:
         reply = None if request is None else self.replies.remember(request, txn)
         before = table.memory_bytes
+        self.commits += 1
         self.ingested_bytes += mutation.bytes
         commit, first_touched = table.stage(mutation, txn, reply)
         self._tables.memory_bytes += table.memory_bytes - before
@@ -288,17 +298,31 @@ class WritePath:
         """
         if self._has_room(log) or self._tables.events.is_callback:
             return
-        with self._lock:
-            self._throttled += 1
-            while not self.is_closing:
-                if log.failure is not None:
-                    raise log.failure
-                if self._has_room(log):
-                    return
-                if self._flusher.failure is not None and self._tables.memory_bytes > self._settings.memory_bytes_max:
-                    raise StoreError(f"memory is full and cannot be flushed: {self._flusher.failure}")
-                self._flusher.wake()
-                self._tables.room.wait(IDLE_SECONDS)
+        began = now_seconds()
+        self._throttling.warn(
+            "writers are made to wait: %d bytes are not flushed yet (%d are allowed), %d not in the log (%d)",
+            self._tables.memory_bytes,
+            self._settings.memory_bytes_max,
+            log.queued_bytes,
+            self._settings.queue_bytes_max,
+        )
+        try:
+            with self._lock:
+                self._throttled += 1
+                self._wait_for_room(log)
+        finally:
+            self.throttled.add(now_seconds() - began)
+
+    def _wait_for_room(self, log: CommitLog) -> None:
+        while not self.is_closing:
+            if log.failure is not None:
+                raise log.failure
+            if self._has_room(log):
+                return
+            if self._flusher.failure is not None and self._tables.memory_bytes > self._settings.memory_bytes_max:
+                raise StoreError(f"memory is full and cannot be flushed: {self._flusher.failure}")
+            self._flusher.wake()
+            self._tables.room.wait(IDLE_SECONDS)
 
     def _has_room(self, log: CommitLog) -> bool:
         settings = self._settings
@@ -380,6 +404,7 @@ class WritePath:
             "store, and read before repeating it"
         )
         unknown.__cause__ = failure
+        _log.error("given up after %d attempts: %s", SAVE_ATTEMPTS_MAX, unknown)
         self._sequencer.fail(unknown)
 
     def keep_replies(self, needed: int) -> None:

@@ -55,6 +55,7 @@ def test_the_commands_are_all_there() -> None:
         "replay",
         "flush",
         "stats",
+        "status",
         "compact",
         "clone",
         "rename",

@@ -30,7 +30,20 @@ HOLDERS: dict[str, tuple[object, ...]] = {
 }
 # Arguments and functions of others: Python, Arrow, Spark, DuckDB.
 FOREIGN_ARGUMENTS = {"key", "tzinfo"}
-FOREIGN_FUNCTIONS = {"sql", "read_parquet", "field", "print", "range", "mode", "option", "save", "load", "format"}
+FOREIGN_FUNCTIONS = {
+    "getLogger",
+    "setLevel",
+    "sql",
+    "read_parquet",
+    "field",
+    "print",
+    "range",
+    "mode",
+    "option",
+    "save",
+    "load",
+    "format",
+}
 # These follow the source, and may name any function of it.
 ABOUT_THE_SOURCE = ("docs/tour.md", "docs/master.md", "docs/metadata.md")
 SOURCE = "".join(path.read_text() for path in sorted((ROOT / "ebla").rglob("*.py")))

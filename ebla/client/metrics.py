@@ -1,0 +1,68 @@
+"""Metrics of a store in the text format of Prometheus: what `db.metrics()` and ``ebla stats --prometheus`` give.
+
+    # HELP ebla_flushes_total Flushes of memory to fragments.
+    # TYPE ebla_flushes_total counter
+    ebla_flushes_total 12
+    ebla_table_fragment_bytes{table="users",group="default"} 1048576
+
+Counters are those of the process that has the store open; sizes of tables are anybody's. Names are those of
+`ebla.tablet.counters`, and of the table below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from ebla.tablet.counters import Counters, described
+
+__all__ = ["TABLE_METRICS", "metrics_text"]
+
+_Sample = tuple[Mapping[str, str], float]
+
+# Of each table, and of each of its groups: by which name `Table.stats` has it, and what it means.
+TABLE_METRICS = {"tablets": ("table_tablets", "Tablets of the table.")}
+GROUP_METRICS = {
+    "memory_bytes": ("table_memory_bytes", "Bytes of the group that are not in fragments yet."),
+    "fragments": ("table_fragments", "Fragments of the group."),
+    "fragment_bytes": ("table_fragment_bytes", "Bytes of the fragments of the group."),
+    "fragment_records": ("table_fragment_records", "Records in the fragments of the group, old versions included."),
+    "fragments_deep": ("table_fragments_deep", "Fragments that a read of one row looks at in the worst place."),
+}
+
+
+def metrics_text(counters: Counters | None, tables: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str]) -> str:
+    """Return the metrics of a store, whose version and the like are `labels` of the metric ``ebla_info``.
+
+    `tables` is what `Table.stats` says of each; without `counters`, only that is told.
+    """
+    lines = list(_family("info", "What has the store open; always 1.", [(labels, 1)]))
+    if counters is not None:
+        meanings = described()
+        for name, value in msgspec.structs.asdict(counters).items():
+            lines += _family(name, meanings[name], [({}, value)])
+    for key, (name, meaning) in TABLE_METRICS.items():
+        lines += _family(name, meaning, (({"table": table}, facts[key]) for table, facts in tables.items()))
+    for key, (name, meaning) in GROUP_METRICS.items():
+        samples = (
+            ({"table": table, "group": group}, own[key])
+            for table, facts in tables.items()
+            for group, own in facts["groups"].items()
+        )
+        lines += _family(name, meaning, samples)
+    return "\n".join(lines) + "\n"
+
+
+def _family(name: str, meaning: str, samples: Iterable[_Sample]) -> Iterator[str]:
+    full = f"ebla_{name}"
+    yield f"# HELP {full} {meaning}"
+    yield f"# TYPE {full} {'counter' if name.endswith('_total') else 'gauge'}"
+    for labels, value in samples:
+        named = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        yield f"{full}{{{named}}} {value}" if named else f"{full} {value}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
