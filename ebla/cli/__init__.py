@@ -1,7 +1,7 @@
 """The command line ``ebla``: the public API of the package, for people and shell scripts.
 
     arguments --> context (which store)         open, read-only for commands that read
-              --> schema_text, where, values    text to schemas, filters and typed values; pure
+              --> schema_text, text_values       text to schemas and typed values; pure
               --> sources                       files of rows, in portions
               --> ebla.Database, ebla.Table     the work
               --> lines, drawing, sinks         lines and tables for people; JSON lines and CSV for machines

@@ -72,7 +72,7 @@ def export(
     base64. A KEY is the value of the first key column, or a JSON array of the first few.
     """
     from ebla.cli.schema_text import bound_from_text
-    from ebla.cli.where import parse_where, to_expression
+    from ebla.where import to_expression
 
     root = root_of(ctx, store)
     with needing_spark():
@@ -82,7 +82,7 @@ def export(
     with open_store(ctx, store) as db:
         schema = db.table(table).schema
         at = None if as_of is None else moment_of(db, as_of, "--as-of")
-    filter_ = None if where is None else to_expression(parse_where(where), schema)
+    filter_ = None if where is None else to_expression(where, schema)
     bounds = [None if text is None else bound_from_text(text, schema) for text in (start, stop, prefix)]
     names = column_names(columns)
     check_target(path, root, overwrite=overwrite)

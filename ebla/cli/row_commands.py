@@ -202,7 +202,7 @@ def _json_row(row: dict[str, Any], schema: TableSchema) -> dict[str, Any]:
     import pyarrow as pa
 
     from ebla.cli.sources import column_types
-    from ebla.cli.values import to_json
+    from ebla.text_values import to_json
 
     types = column_types(row, schema)
     return {
@@ -219,6 +219,7 @@ SCAN_EXAMPLES = examples(
     "ebla scan users --start a --stop m --columns name,age --where 'age > 30 and name != \"Bob\"'",
     "ebla scan users --prefix ada --format jsonl",
     "ebla scan users --reverse --limit 1 --format csv",
+    "ebla scan users --count --where \"name like 'A%' or age between 20 and 29 or name is null\"",
 )
 
 
@@ -245,7 +246,8 @@ def scan(
         typer.Option(
             "--where",
             metavar="FILTER",
-            help="Only rows where all hold: column = value, !=, <, <=, >, >=, is null, is not null; joined by `and`.",
+            help="Only rows for which this is true: column = value, !=, <, <=, >, >=, in (a, b), between a and b, like "
+            "'A%', is null, is not null; joined by `and`, `or`, `not` and brackets.",
             show_default=False,
         ),
     ] = None,
@@ -254,6 +256,7 @@ def scan(
         int | None, typer.Option("--limit", min=0, metavar="N", help="At most so many rows.", show_default=False)
     ] = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="Largest key first.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Print only how many rows there are.")] = False,
     row_format: Annotated[RowFormat, typer.Option("--format", help="How to print the rows.")] = RowFormat.table,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, as --format jsonl does.")] = False,
     store: StoreOption = None,
@@ -266,25 +269,26 @@ def scan(
     from ebla.cli.drawing import print_rows
     from ebla.cli.schema_text import bound_from_text
     from ebla.cli.sinks import json_rows, write_csv, write_json_lines
-    from ebla.cli.where import parse_where, to_expression
 
     if as_json:
         row_format = RowFormat.jsonl
     with open_store(ctx, store) as db:
         target = db.table(table)
         schema = target.schema
-        cut = row_format is RowFormat.table and limit is None
+        cut = row_format is RowFormat.table and limit is None and not count
         found = target.scan(
             None if start is None else bound_from_text(start, schema),
             None if stop is None else bound_from_text(stop, schema),
             prefix=None if prefix is None else bound_from_text(prefix, schema),
-            columns=column_names(columns),
-            where=None if where is None else to_expression(parse_where(where), schema),
+            columns=() if count and columns is None else column_names(columns),
+            where=where,
             as_of=_as_of(db, as_of),
             limit=TABLE_ROWS_MAX + 1 if cut else limit,
             reverse=reverse,
         )
-        if row_format is RowFormat.jsonl:
+        if count:
+            write_line(str(found.count()))
+        elif row_format is RowFormat.jsonl:
             write_json_lines(found.to_batches())
         elif row_format is RowFormat.csv:
             write_csv(found.to_batches(), found.schema)

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from ebla.cli.values import from_json, from_text, type_text
 from ebla.errors import InvalidKey, SchemaError
 from ebla.schema import Group, GroupSchema, Schema, TableSchema
+from ebla.text_values import from_json, from_text, type_text
 
 _AGE_UNITS = (("w", 604_800), ("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 _GROUP_FORM = '"name:families=a,b;max_versions=3" or "name:columns=a:int32,b:string;compression=zstd"'

@@ -10,8 +10,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from ebla.cli.values import to_json, to_text
 from ebla.schema import WILDCARD
+from ebla.text_values import to_json, to_text
 
 
 def json_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

@@ -26,9 +26,9 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from ebla.cli.formats import FileFormat
-from ebla.cli.values import CELLS, Misfit, from_json, from_text
 from ebla.errors import InvalidBatch, RequestError
 from ebla.schema import WILDCARD, TableSchema
+from ebla.text_values import CELLS, Misfit, from_json, from_text
 
 Rows: TypeAlias = "pa.Table | list[dict[str, Any]]"
 

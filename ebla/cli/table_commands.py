@@ -151,7 +151,7 @@ def describe(ctx: typer.Context, table: TableArgument, json: JsonOption = False,
     """
     from ebla.cli.drawing import print_rows
     from ebla.cli.schema_text import schema_to_json
-    from ebla.cli.values import type_text
+    from ebla.text_values import type_text
 
     with open_store(ctx, store) as db:
         found = db.table(table)

@@ -12,8 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import pyarrow.compute as pc
-
 import ebla
 from ebla.client.coordination_place import COORDINATION_FILE, chosen_address, open_elsewhere
 from ebla.client.listening import Listening
@@ -47,6 +45,7 @@ from ebla.tablet.orders import Answer, Order
 from ebla.tablet.store import TabletStore
 from ebla.tablet.verify import Verifier, VerifyReport
 from ebla.timing import now_seconds
+from ebla.where import Where
 
 TABLETS_MAX = 10_000
 # The files of a bulk job are left alone for so long if its process dies.
@@ -440,7 +439,7 @@ class Database(StaysHere):
         stop: object = None,
         prefix: object = None,
         as_of: AsOf | None = None,
-        where: pc.Expression | None = None,
+        where: Where | None = None,
         spark: Any = None,
     ) -> Any:
         """Return a table as a Spark DataFrame: the rows that ``table(name).scan`` with the same arguments gives.

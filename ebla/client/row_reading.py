@@ -79,10 +79,10 @@ class RowReading:
         slot = self._store.recent.slot_of(mutation.row, self._state.salt)
         parts.row_cache.put(mutation.row, row, row_bytes(row, names_too=parts.has_cells), slot, txn)
 
-    def one(self, encoded: bytes, columns: Sequence[str] | None, txn: int) -> Row | None:
-        """Return a row with some of its columns, or None if there is none."""
+    def one(self, encoded: bytes, columns: Sequence[str] | None, txn: int, versions: int = 1) -> Row | None:
+        """Return a row with some of its columns, or None if there is none; several `versions` are lists of them."""
         view = self._state.view
-        return self._read_from(view, encoded, view.parts.projection(columns), txn)
+        return self._read_from(view, encoded, view.parts.projection(columns, versions), txn)
 
     def _read_from(self, view: TableView, encoded: bytes, projection: Projection, txn: int) -> Row | None:
         if not self._state.door.is_open:

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ebla.client.moments import AsOf, txn_in
 from ebla.client.row import Row
@@ -27,6 +26,7 @@ from ebla.tablet.scanner import Scanner, ScanRequest
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
 from ebla.tablet.write_path import Wait
+from ebla.where import Where, to_expression
 
 # More rows than any table has.
 ROWS_MAX = (1 << 63) - 1
@@ -93,19 +93,41 @@ class Table(StaysHere):
         self._check_writable(wait)
         return self._writing.put_cells(cells, wait)
 
-    def erase(self, key: object, columns: Sequence[str] | None = None, *, wait: Wait = "durable") -> int:
-        """Erase a row, or only some of its columns, cells (``family:qualifier``) or families. Returns the txn."""
-        return self.erase_many([key], columns, wait=wait)
+    def erase(
+        self,
+        key: object,
+        columns: Sequence[str] | None = None,
+        *,
+        if_unchanged_since: int | None = None,
+        wait: Wait = "durable",
+    ) -> int:
+        """Erase a row, or only some of its columns, cells (``family:qualifier``) or families. Returns the txn.
 
-    def erase_many(self, keys: Any, columns: Sequence[str] | None = None, *, wait: Wait = "durable") -> int:
-        """Erase many rows, or some columns of them, in one commit. Returns the txn."""
+        `if_unchanged_since` raises `Conflict`, and erases nothing, if the row was changed after that txn.
+        """
+        return self.erase_many([key], columns, if_unchanged_since=if_unchanged_since, wait=wait)
+
+    def erase_many(
+        self,
+        keys: Any,
+        columns: Sequence[str] | None = None,
+        *,
+        if_unchanged_since: int | None = None,
+        wait: Wait = "durable",
+    ) -> int:
+        """Erase many rows, or some columns of them, in one commit. Returns the txn.
+
+        `if_unchanged_since` raises `Conflict`, and erases nothing, if one of the rows was changed after that txn.
+        """
         self._check_writable(wait)
+        if if_unchanged_since is not None:
+            _check_txn("if_unchanged_since", if_unchanged_since)
         rows = self._state.codec.encode_many(keys)
         if not len(rows):
             return self._sequencer.committed
         if columns is not None and (isinstance(columns, str) or not isinstance(columns, Iterable)):
             raise RequestError(f"columns is a list of names, such as [{columns!r}]")
-        return self._writing.erase(rows, None if columns is None else tuple(columns), wait)
+        return self._writing.erase(rows, None if columns is None else tuple(columns), if_unchanged_since, wait)
 
     def erase_range(
         self, start: object = None, stop: object = None, *, prefix: object = None, wait: Wait = "durable"
@@ -167,17 +189,20 @@ class Table(StaysHere):
         key: object,
         columns: Sequence[str] | None = None,
         *,
+        versions: int = 1,
         as_of: AsOf | None = None,
         read_uncommitted: bool = False,
     ) -> Row | None:
         """Return one row, or None if there is none.
 
-        With `columns`, a row is there if one of the groups that these columns are in has it. `as_of` is a txn, a time
-        (UTC if it has no zone), a snapshot, or the name of one.
+        With `columns`, a row is there if one of the groups that these columns are in has it. With `versions` greater
+        than 1, every value is a list of its newest versions. `as_of` is a txn, a time (UTC if it has no zone), a
+        snapshot, or the name of one.
         """
         parts = self._state.view.parts
         encoded = parts.codec.encode(key)
-        if columns is None and as_of is None and self._as_of is None and not (read_uncommitted or parts.expires):
+        is_plain = type(versions) is int and versions == 1 and columns is None and as_of is None and self._as_of is None
+        if is_plain and not (read_uncommitted or parts.expires):
             txn = self._sequencer.committed
             cached = parts.row_cache.rows.get(encoded)
             if cached is not None:
@@ -188,7 +213,8 @@ class Table(StaysHere):
             self._check_served()
             with contextlib.suppress(HistoryGone):  # then it has ended since the txn was looked up
                 return self._reading.newest(encoded, txn)
-        return self._read(as_of, read_uncommitted, lambda txn: self._reading.one(encoded, columns, txn))
+        _check_whole("versions", versions, at_least=1)
+        return self._read(as_of, read_uncommitted, lambda txn: self._reading.one(encoded, columns, txn, versions))
 
     def get_many(self, keys: Any, columns: Sequence[str] | None = None, *, as_of: AsOf | None = None) -> pa.Table:
         """Return rows in the order asked, one for each key, with a column ``_found``; a missing row is all null.
@@ -206,7 +232,7 @@ class Table(StaysHere):
         *,
         prefix: object = None,
         columns: Sequence[str] | None = None,
-        where: pc.Expression | None = None,
+        where: Where | None = None,
         versions: int = 1,
         as_of: AsOf | None = None,
         limit: int | None = None,
@@ -217,18 +243,16 @@ class Table(StaysHere):
     ) -> Scan:
         """Return the rows from `start` up to and not including `stop`, in key order; both may be prefixes of a key.
 
-        `where` is a pyarrow expression over columns. With `versions` greater than 1, every value is a list of its
-        newest versions. `as_of` is a txn, a time (UTC if it has no zone), a snapshot or the name of one. With
-        `columns`, the rows are those that the groups of these columns, and of those that `where` names, have. `prefix`
-        is the beginning of a key that is one string or binary, or the first columns of a composite key. `latest`
-        follows newer commits as it goes, instead of reading one snapshot; `read_uncommitted` also shows what is not in
-        the log yet. `resume` goes on after the `position` of an earlier scan with the same arguments, at the txn of
-        that scan.
+        `where` is a filter such as ``"age > 30 and name like 'A%'"`` (see docs/api.md), or a pyarrow expression over
+        columns. With `versions` greater than 1, every value is a list of its newest versions. `as_of` is a txn, a
+        time (UTC if it has no zone), a snapshot or the name of one. With `columns`, the rows are those that the groups
+        of these columns, and of those that `where` names, have. `prefix` is the beginning of a key that is one string
+        or binary, or the first columns of a composite key. `latest` follows newer commits as it goes, instead of
+        reading one snapshot; `read_uncommitted` also shows what is not in the log yet. `resume` goes on after the
+        `position` of an earlier scan with the same arguments, at the txn of that scan.
         """
         _check_whole("limit", limit, at_least=0)
         _check_whole("versions", versions, at_least=1)
-        if where is not None and not isinstance(where, pc.Expression):
-            raise RequestError(f"where is a pyarrow expression, such as pc.field('age') > 5, not {where!r}")
         if resume is not None and not isinstance(resume, Position):
             raise RequestError(f"resume is the position of a scan, not {resume!r}")
         if latest and (as_of is not None or self._as_of is not None):
@@ -240,7 +264,7 @@ class Table(StaysHere):
         request = ScanRequest(
             projection,
             self._rest(self._range(start, stop, prefix), after, reverse),
-            where,
+            None if where is None else to_expression(where, projection.schema),
             None if limit is None else min(limit, ROWS_MAX),
             reverse,
             None if latest else txn,
@@ -255,7 +279,24 @@ class Table(StaysHere):
             self._store.settings.scan_batch_rows,
             self._state.codec,
             after,
+            scanner.count,
         )
+
+    def count(
+        self,
+        start: object = None,
+        stop: object = None,
+        *,
+        prefix: object = None,
+        where: Where | None = None,
+        as_of: AsOf | None = None,
+    ) -> int:
+        """Return the number of rows; the arguments mean what they mean to `scan`.
+
+        No value is read but those that `where` names. Where files do not lie on each other, and without `where`, only
+        their sizes are looked at.
+        """
+        return self.scan(start, stop, prefix=prefix, columns=(), where=where, as_of=as_of).count()
 
     def _rest(self, key_range: KeyRange, after: tuple[Any, ...] | bytes | None, reverse: bool) -> KeyRange:
         """Return what is left of a range after a key that was given already."""

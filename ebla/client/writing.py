@@ -130,28 +130,33 @@ class Writing:
 
         return self._anew(put)
 
-    def erase(self, rows: pa.Array, columns: Sequence[str] | None, wait: Wait) -> int:
-        """Erase encoded rows, or some columns of them."""
-        return self._anew(lambda: self._erase(rows, columns, wait))
+    def erase(self, rows: pa.Array, columns: Sequence[str] | None, since: int | None, wait: Wait) -> int:
+        """Erase encoded rows, or some columns of them; see `Table.erase_many`."""
+        return self._anew(lambda: self._erase(rows, columns, since, wait))
 
     def erase_range(self, erased: KeyRange, wait: Wait) -> int:
         """Erase all rows in a range."""
         return self._apply(erase_range(erased), None, wait)
 
-    def _erase(self, rows: pa.Array, columns: Sequence[str] | None, wait: Wait) -> int:
+    def _erase(self, rows: pa.Array, columns: Sequence[str] | None, since: int | None, wait: Wait) -> int:
         parts = self._state.view.parts
         if columns is None:
-            return self._apply(parts.admission.erase(rows), None, wait)
+            return self._apply(parts.admission.erase(rows), since, wait)
         targets = [parts.schema.resolve(name) for name in columns]
         if WILDCARD in columns and parts.schema.wildcard_group is not None:
             raise UnknownColumn("'*' stands for many families: name those to erase, or the cell ':*' if that is meant")
         if any(target.column is not None for target in targets):
-            return self._retried(lambda: self._erase_columns(parts, rows, targets, wait))
-        return self._apply(parts.admission.erase(rows, targets), None, wait)
+            return self._retried(lambda: self._erase_columns(parts, rows, targets, since, wait))
+        return self._apply(parts.admission.erase(rows, targets), since, wait)
 
-    def _erase_columns(self, parts: SchemaParts, rows: pa.Array, targets: Sequence[Target], wait: Wait) -> int | None:
+    def _erase_columns(
+        self, parts: SchemaParts, rows: pa.Array, targets: Sequence[Target], since: int | None, wait: Wait
+    ) -> int | None:
         """Set typed columns to null, but only of rows that their group shows: erasing must not make rows."""
         read_at, erased = at_newest(self._read_txn, lambda txn: self._shown_of(parts, rows, targets, txn))
+        if since is not None:
+            # After the read: what came before it is seen here, and what comes after it makes the commit fail.
+            self._store.check_unchanged(self._state, sorted_distinct(rows), since)
         erased.append(parts.admission.erase(rows, [t for t in targets if t.column is None]))
         groups = {group: records for part in erased for group, records in part.groups.items()}
         touched = [part.rows for part in erased if part.groups] or [rows.slice(0, 0)]

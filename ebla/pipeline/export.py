@@ -36,7 +36,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 from pyspark.sql.types import ArrayType, BinaryType, DataType, DayTimeIntervalType, MapType, StructType
@@ -58,6 +57,7 @@ from ebla.pipeline.progress import JobProgress, Report, watched
 from ebla.pipeline.scan import frame_of
 from ebla.pipeline.sections import SectionPlan, plan_scan
 from ebla.pipeline.session import session
+from ebla.where import Where
 
 __all__ = ["ExportFormat", "ExportSummary", "check_target", "export"]
 
@@ -108,7 +108,7 @@ def export(
     stop: object = None,
     prefix: object = None,
     as_of: AsOf | None = None,
-    where: pc.Expression | None = None,
+    where: Where | None = None,
     overwrite: bool = False,
     spark: SparkSession | None = None,
     progress: Report | None = None,

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 from pyspark.sql.types import BinaryType, StructField, StructType
@@ -35,6 +34,7 @@ from ebla.pipeline.types import spark_schema
 from ebla.pipeline.worker import numbers_of
 from ebla.ranges import KeyRange
 from ebla.storage.records import ROW
+from ebla.where import Where
 
 __all__ = ["frame_of", "scan", "string_bound"]
 
@@ -61,7 +61,7 @@ def scan(
     stop: object = None,
     prefix: object = None,
     as_of: AsOf | None = None,
-    where: pc.Expression | None = None,
+    where: Where | None = None,
     spark: SparkSession | None = None,
     limits: Limits = Limits(),
 ) -> DataFrame:

@@ -42,6 +42,7 @@ from ebla.tablet.projection import Projection
 from ebla.tablet.scanner import Scanner, ScanRequest, with_columns_of
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
+from ebla.where import Where, to_expression
 
 __all__ = [
     "FLUSH_BYTES",
@@ -116,7 +117,7 @@ def plan_scan(
     stop: object = None,
     prefix: object = None,
     as_of: AsOf | None = None,
-    where: pc.Expression | None = None,
+    where: Where | None = None,
     cores: int = 1,
     limits: Limits = Limits(),
     native: bool = True,
@@ -131,8 +132,6 @@ def plan_scan(
     Raises `StoreNotFound`, `UnknownTable`, `UnknownColumn` or another `RequestError`, as ``table.scan`` does.
     """
     if where is not None:
-        if not isinstance(where, pc.Expression):
-            raise RequestError(f"where is a pyarrow expression, such as pc.field('age') > 5, not {where!r}")
         native = False
 
     def plan(database: Database) -> tuple[SectionPlan, Needs]:
@@ -141,11 +140,12 @@ def plan_scan(
         state = store.table(table)
         projection = state.projection(columns)
         # Rows are those of the groups that it names, too.
-        looked_at = projection if where is None else with_columns_of(where, projection)
+        expression = None if where is None else to_expression(where, projection.schema)
+        looked_at = projection if expression is None else with_columns_of(expression, projection)
         key_range = range_asked(state, start, stop, prefix)
         if as_of is None:
             _flush_much(store, state)
-        target = replace(target_of(database, state, table, columns, as_of), where=where)
+        target = replace(target_of(database, state, table, columns, as_of), where=expression)
         if database is source:
             as_of = target.as_of  # another plan, if there has to be one, is of the same moment
         if holding is not None and store.is_writable:

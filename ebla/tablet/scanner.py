@@ -28,6 +28,7 @@ from ebla.ranges import ALL, KeyRange
 from ebla.storage.memory import FOLD_BLOCKS_MIN
 from ebla.storage.records import Block
 from ebla.tablet.answers import ReadPoint
+from ebla.tablet.counting import count_pieces
 from ebla.tablet.projection import Projection
 from ebla.tablet.reader import Reader, Served
 from ebla.tablet.scan_progress import ScanProgress, Window, after
@@ -95,6 +96,39 @@ class Scanner:
             if as_of is not None:
                 self._store.pins.let_go(as_of)
 
+    def count(self) -> int:
+        """Return the number of rows, reading no more than it takes to tell."""
+        request = self._request
+        if request.where is not None or request.limit is not None or request.as_of is None:
+            return sum(table.num_rows for table in self.tables(whole=True))
+        self._check_open()
+        self._store.pins.hold(request.as_of)
+        try:
+            return sum(self._counts(request.as_of))
+        finally:
+            self._store.pins.let_go(request.as_of)
+
+    def _counts(self, as_of: int) -> Iterator[int]:
+        """Yield the numbers of rows of the pieces of the range, as `as_of` shows them."""
+        projection = self._projection
+        if len(projection.groups) == len(projection.schema.groups):
+            projection = replace(projection, outputs=(), is_whole=False)  # the rows are the same without their columns
+        rest: KeyRange | None = self._request.key_range
+        while rest is not None and not rest.is_empty:
+            with self._replaced():
+                self._store.admit(self._table, self._view().metadata.tablet_for(rest.first).range)
+                view = self._view()
+                tablet = view.metadata.tablet_for(rest.first)
+                share = rest.intersect(tablet.range)
+                assert share is not None, "the tablets cover every row"
+                pieces = list(count_pieces(view, tablet, share, projection, as_of))
+            for piece, count in pieces:
+                if count is None:
+                    read = Scanner(self._store, self._table, ScanRequest(projection, piece, as_of=as_of))
+                    count = sum(table.num_rows for table in read.tables(whole=True))
+                yield count
+            rest = after(rest, share, reverse=False)
+
     def _tables(self, whole: bool) -> Iterator[pa.Table]:
         left = self._request.limit
         if left is not None and left <= 0:
@@ -132,7 +166,7 @@ class Scanner:
             try:
                 table = table.filter(self._request.where)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:  # seen by rows only
-                raise _unusable(error) from None
+                raise _unusable(error, self._request.where, table.schema) from None
             table = table.select(self._request.projection.arrow_schema.names)
         if not table.num_rows:
             return None
@@ -332,11 +366,28 @@ class Scanner:
             yield from zip(fragment.first_rows[begin:end], fragment.block_rows[begin:end], strict=True)
 
 
-def _unusable(error: Exception) -> RequestError:
+def _unusable(error: Exception, where: pc.Expression, schema: pa.Schema) -> RequestError:
+    named = ", ".join(f"{name!r} ({schema.field(name).type})" for name in _columns_of(where, schema))
+    about = f" (it names {named})" if named else ""
     return RequestError(
-        f"where cannot be used on this table: {_first_line(error)}; compare columns with values of their own types, "
-        "which pa.scalar(value, type) makes of any"
+        f"where cannot be used on this table{about}: {_first_line(error)}; compare columns with values of their own "
+        "types, which pa.scalar(value, type) makes of any"
     )
+
+
+def _columns_of(where: pc.Expression, schema: pa.Schema) -> list[str]:
+    """Return the columns that an expression names, as far as Arrow looks at them before it gives up."""
+    found: list[str] = []
+    while True:
+        try:
+            pa.schema([schema.field(name) for name in found]).empty_table().filter(where)
+        except (pa.ArrowException, TypeError) as error:
+            missing = _missing_name(str(error))
+            if missing is None or missing in found or missing not in schema.names:
+                return found
+            found.append(missing)
+        else:
+            return found
 
 
 def with_columns_of(where: pc.Expression, projection: Projection) -> Projection:
@@ -352,7 +403,7 @@ def with_columns_of(where: pc.Expression, projection: Projection) -> Projection:
         except pa.ArrowInvalid as error:
             missing = _missing_name(str(error))
             if missing is None or missing in tried:
-                raise _unusable(error) from None
+                raise _unusable(error, where, wider.arrow_schema) from None
             tried.add(missing)
             try:
                 added = Projection.of(projection.schema, [missing]).outputs
@@ -360,7 +411,7 @@ def with_columns_of(where: pc.Expression, projection: Projection) -> Projection:
                 raise UnknownColumn(f"where names {missing!r}: {unknown}") from None
             wider = replace(wider, outputs=(*wider.outputs, *added))
         except (pa.ArrowException, TypeError) as error:
-            raise _unusable(error) from None
+            raise _unusable(error, where, wider.arrow_schema) from None
         else:
             return wider
 

@@ -308,6 +308,17 @@ def test_scan_prints_json_lines_when_json_is_asked_for(users: Cli) -> None:
     assert users.fine("scan", "users", "--json").out == users.fine("scan", "users", "--format", "jsonl").out
 
 
+def test_scan_counts_rows_instead_of_printing_them(users: Cli) -> None:
+    def count(*more: str) -> str:
+        return users.fine("scan", "users", "--count", *more).out
+
+    assert count() == "3\n"
+    assert count("--start", "b", "--stop", "z") == "1\n"
+    assert count("--prefix", "zoe", "--json") == "1\n"
+    assert count("--where", "age > 30 or user = zoe") == "2\n"
+    assert count("--columns", "click", "--limit", "1", "--reverse") == "1\n"
+
+
 def test_scan_takes_a_part_of_the_table(users: Cli) -> None:
     def names(*more: str) -> list[object]:
         return [row["user"] for row in users.scan("users", *more)]
@@ -324,6 +335,8 @@ def test_scan_takes_a_part_of_the_table(users: Cli) -> None:
     assert names("--where", "day = 2026-01-02") == ["zoe"]
     assert names("--where", "age > 30", "--columns", "name") == ["ada"]
     assert names("--where", "click:home = 1") == ["ada"]
+    assert names("--where", "name like 'B%' or not (age < 100 or name is null)") == ["bob"]
+    assert names("--where", "user in (zoe, ada) and day between 2026-01-01 and 2026-01-02") == ["ada", "zoe"]
     assert users.scan("users", "--columns", "age,click:home", "--limit", "1") == [
         {"user": "ada", "day": "2026-01-01", "age": 36, "click:home": "1"}
     ]

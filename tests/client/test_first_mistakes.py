@@ -31,7 +31,8 @@ def people(db: ebla.Database) -> ebla.Table:
 @pytest.mark.parametrize(
     "mistake",
     [
-        lambda t: list(t.scan(where="n > 1")),
+        lambda t: t.scan(where=5),
+        lambda t: t.scan(where="n >"),
         lambda t: t.scan(limit="5"),
         lambda t: t.scan(limit=2.5),
         lambda t: t.scan(limit=-1),
@@ -53,7 +54,8 @@ def people(db: ebla.Database) -> ebla.Table:
         lambda t: ebla.time_of("monday"),
         lambda t: ebla.verify(5),
     ],
-    ids=["where as text", "limit as text", "limit 2.5", "limit -1", "versions as text", "versions 0", "resume as text",
+    ids=["where a number", "where cut off", "limit as text", "limit 2.5", "limit -1", "versions as text", "versions 0",
+         "resume as text",
          "as_of 1.5", "as_of unknown", "keys None", "keys text", "keys a number", "increment by text",
          "append to a number", "transact returns a number", "transact returns another key", "transact with a dict",
          "unchanged since text", "unchanged since a time", "the time of text", "verify a number"],

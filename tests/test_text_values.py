@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebla.cli.values import bytes_from_text, from_json, from_text, text_from_bytes, to_json, to_text, type_text
 from ebla.errors import InvalidBatch
 from ebla.schema import parse_type
+from ebla.text_values import bytes_from_text, from_json, from_text, text_from_bytes, to_json, to_text, type_text
 
 SAMPLES: list[tuple[pa.DataType, list[Any]]] = [
     (pa.bool_(), [True, None, False]),
