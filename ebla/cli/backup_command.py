@@ -1,4 +1,4 @@
-"""The command backup: tables copied file by file, on Spark."""
+"""The command backup: tables copied file by file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ import typer
 from ebla.cli.context import JsonOption, StoreOption, examples
 from ebla.cli.failures import guarded
 from ebla.cli.lines import size_text, write_json, write_line
-from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
+from ebla.cli.spark_options import (
+    LOCAL,
+    MasterOption,
+    ProgressOption,
+    SparkOption,
+    check_tables,
+    progress_bar,
+    root_of,
+    spark_start,
+)
 
 BACKUP_EXAMPLES = examples(
     "ebla backup backups users",
@@ -42,27 +51,29 @@ def backup(
     no_checksum: Annotated[
         bool, typer.Option("--no-checksum", help="Do not count rows: restores compare files only.")
     ] = False,
-    master: MasterOption = "local[*]",
+    spark: SparkOption = None,
+    master: MasterOption = LOCAL,
     progress: ProgressOption = False,
     as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
-    """Back up tables with Spark: all of them at one moment, into a new directory below DIR.
+    """Back up tables: all of them at one moment, into a new directory below DIR.
 
     Files are copied as they are, so versions, erasures and history come along. With --since, files that an earlier
     backup in DIR has are not copied again; to restore, its directory must still be there. The store may be in use. A
     directory is a backup when _ebla_backup.json is in it, which is written last and has the checksums of everything.
+    Much data is copied by many tasks on Spark, if that is installed; the result is the same.
     """
     root = root_of(ctx, store)
-    with needing_spark():
-        from ebla import pipeline
-        from ebla.pipeline.backup import check_backup_path
+    from ebla.pipeline.backup import backup as back_up
+    from ebla.pipeline.backup import check_backup_path
+
     check_tables(root, tables or ())
     check_backup_path(path, root)
     with progress_bar("backup", force=progress) as report:
-        spark = pipeline.session(master, "ebla backup", log_level="OFF")
-        summary = pipeline.backup(
-            root, tables or None, path, since=since, checksum=not no_checksum, spark=spark, progress=report
+        start = spark_start(spark, master, "ebla backup")
+        summary = back_up(
+            root, tables or None, path, since=since, checksum=not no_checksum, spark=start, progress=report
         )
     if as_json:
         write_json(asdict(summary))

@@ -13,10 +13,10 @@ from ebla.cli.backup_command import DirectoryArgument
 from ebla.cli.context import JsonOption, examples
 from ebla.cli.failures import ExitCode, guarded
 from ebla.cli.lines import size_text, write_json, write_line
-from ebla.cli.spark_options import MasterOption, ProgressOption, needing_spark, progress_bar
+from ebla.cli.spark_options import LOCAL, MasterOption, ProgressOption, SparkOption, progress_bar, spark_start
 
 if TYPE_CHECKING:
-    from ebla.pipeline import Backups
+    from ebla.pipeline.backup_manifest import Backups
 
 BACKUPS_EXAMPLES = examples(
     "ebla backups backups",
@@ -33,9 +33,7 @@ def backups(
     path: DirectoryArgument,
     check: Annotated[
         str | None,
-        typer.Option(
-            "--check", metavar="last|ID|TXN", help="Read all of this one, with Spark, and compare.", show_default=False
-        ),
+        typer.Option("--check", metavar="last|ID|TXN", help="Read all of this one, and compare.", show_default=False),
     ] = None,
     clean: Annotated[bool, typer.Option("--clean", help="Remove what failed backups have left.")] = False,
     prune: Annotated[
@@ -58,7 +56,8 @@ def backups(
         bool, typer.Option("--even-last", help="Prune: also the only backups that a table has.")
     ] = False,
     delete: Annotated[bool, typer.Option("--delete", help="Prune: do it. Without it, only say what would go.")] = False,
-    master: MasterOption = "local[*]",
+    spark: SparkOption = None,
+    master: MasterOption = LOCAL,
     progress: ProgressOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -80,14 +79,15 @@ def backups(
     if prune:
         _prune(path, keep, older_than, even_last=even_last, delete=delete, as_json=as_json)
         return
-    with needing_spark():
-        from ebla import pipeline
-    found = pipeline.list_backups(path)
+    from ebla.pipeline.backup_manifest import list_backups, remove_unfinished
+
+    found = list_backups(path)
     if check is not None:
         found.find(check, Path(path))  # what is wrong with it is said before Spark starts
         with progress_bar("check", force=progress) as report:
-            spark = pipeline.session(master, "ebla backups", log_level="OFF")
-            whole = pipeline.check_backup(path, check, spark=spark, progress=report)
+            from ebla.pipeline.backup_check import check_backup
+
+            whole = check_backup(path, check, spark=spark_start(spark, master, "ebla backups"), progress=report)
         rows = "not counted" if whole.rows is None else f"{whole.rows:,}"
         if as_json:
             write_json(asdict(whole))
@@ -97,7 +97,7 @@ def backups(
                 f"{whole.seconds:.1f} s"
             )
         return
-    removed = pipeline.remove_unfinished(path, found.unfinished) if clean else []
+    removed = remove_unfinished(path, found.unfinished) if clean else []
     unfinished = [name for name in found.unfinished if name not in removed]
     problems = {**found.damaged, **_problems(Path(path), found)}
     listed: list[dict[str, Any]] = [

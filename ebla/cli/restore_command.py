@@ -1,4 +1,4 @@
-"""The command restore: a table from a backup, on Spark."""
+"""The command restore: a table from a backup."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from ebla.cli.backup_command import DirectoryArgument
 from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples
 from ebla.cli.failures import guarded
 from ebla.cli.lines import size_text, write_json, write_line
-from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
+from ebla.cli.spark_options import (
+    LOCAL,
+    MasterOption,
+    ProgressOption,
+    SparkOption,
+    check_tables,
+    progress_bar,
+    root_of,
+    spark_start,
+)
 
 RESTORE_EXAMPLES = examples(
     "ebla restore backups users_of_monday --of users",
@@ -39,30 +48,32 @@ def restore(
     no_check: Annotated[
         bool, typer.Option("--no-check", help="Compare files with the manifest, but not rows.")
     ] = False,
-    master: MasterOption = "local[*]",
+    spark: SparkOption = None,
+    master: MasterOption = LOCAL,
     progress: ProgressOption = False,
     as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
-    """Restore a table from a backup with Spark, as a new table, or in the place of one.
+    """Restore a table from a backup, as a new table, or in the place of one.
 
     The store need not be the one that was backed up, and may be in use. All files are compared with the checksums of
     the backup, and the rows with those that were counted when it was made, before the table appears, in one step.
     """
     root = root_of(ctx, store)
-    with needing_spark():
-        from ebla import pipeline
-        from ebla.pipeline.place import Place
-        from ebla.pipeline.restore import former_table
+    from ebla.pipeline.backup_manifest import list_backups
+    from ebla.pipeline.place import Place
+    from ebla.pipeline.restore import former_table
+    from ebla.pipeline.restore import restore as bring_back
+
     where = Path(path)
     check_tables(root)
     # What is wrong is said before Spark starts.
     former_table(Place.of(root), table, in_place)
-    pipeline.list_backups(where).find(at, where).table(of or table)
+    list_backups(where).find(at, where).table(of or table)
     with progress_bar(f"restore {table}", force=progress) as report:
-        spark = pipeline.session(master, f"ebla restore {table}", log_level="OFF")
-        summary = pipeline.restore(
-            where, root, table, of=of, at=at, in_place=in_place, check=not no_check, spark=spark, progress=report
+        start = spark_start(spark, master, f"ebla restore {table}")
+        summary = bring_back(
+            where, root, table, of=of, at=at, in_place=in_place, check=not no_check, spark=start, progress=report
         )
     if as_json:
         write_json(asdict(summary))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import dataclasses
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -10,22 +11,63 @@ import typer
 import ebla
 from ebla.cli.context import Context, JsonOption, StoreOption, examples
 from ebla.cli.failures import ExitCode, guarded
-from ebla.cli.lines import write_json, write_line
+from ebla.cli.lines import size_text, write_json, write_line
+from ebla.cli.spark_options import (
+    LOCAL,
+    MasterOption,
+    ProgressOption,
+    SparkOption,
+    check_tables,
+    progress_bar,
+    root_of,
+    spark_start,
+)
 
-VERIFY_EXAMPLES = examples("ebla verify")
+if TYPE_CHECKING:
+    from ebla.pipeline.verify import VerifyReport as FullReport
+
+VERIFY_EXAMPLES = examples("ebla verify", "ebla verify --full", "ebla verify --full users --json")
 REPAIR_EXAMPLES = examples("ebla repair", "ebla repair --apply")
 
 
 @guarded
-def verify(ctx: typer.Context, json: JsonOption = False, store: StoreOption = None) -> None:
+def verify(
+    ctx: typer.Context,
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TABLE]...", help="With --full: read files of these tables only.", show_default=False),
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Read every byte of every file, too.")] = False,
+    spark: SparkOption = None,
+    master: MasterOption = LOCAL,
+    progress: ProgressOption = False,
+    json: JsonOption = False,
+    store: StoreOption = None,
+) -> None:
     """Compare METADATA with itself and with every file that it names. Changes nothing.
 
     The store may be open elsewhere, or so damaged that it does not open. The exit code is 6 if something is wrong.
+
+    That looks at the end of every file. With --full, all of them are read: checksums, sort order, keys, and the ranges
+    of keys and txns are held against what each file and METADATA say, and every finding names what would put it right.
     """
-    shared: Context = ctx.obj
-    report = ebla.verify(store or shared.store)
-    _tell(report, json)
-    if not report.is_clean:
+    root = root_of(ctx, store)
+    if not full and (tables or spark is not None or master != LOCAL):
+        raise ebla.RequestError("tables, --spark and --master are for reading every file: add --full")
+    report = ebla.verify(root)
+    whole = None
+    if full:
+        from ebla.pipeline.verify import verify as read_all
+
+        check_tables(root, tables or ())
+        with progress_bar("verify", force=progress) as shown:
+            whole = read_all(root, tables or None, spark=spark_start(spark, master, "ebla verify"), progress=shown)
+        told = {finding.file for finding in whole.findings}
+        # What is said of a file after all of it was read says more.
+        left = tuple(finding for finding in report.findings if not finding.file or finding.file not in told)
+        report = dataclasses.replace(report, findings=left)
+    _tell(report, json, whole)
+    if not report.is_clean or (whole is not None and whole.findings):
         raise typer.Exit(ExitCode.STORE)
 
 
@@ -53,16 +95,24 @@ def repair(
         raise typer.Exit(ExitCode.STORE)
 
 
-def _tell(report: ebla.VerifyReport, json: bool) -> None:
+def _tell(report: ebla.VerifyReport, json: bool, whole: FullReport | None = None) -> None:
     if json:
-        write_json(msgspec.to_builtins(report))
+        write_json(msgspec.to_builtins(report) | ({} if whole is None else {"full": msgspec.to_builtins(whole)}))
         return
     orphans = [finding for finding in report.findings if finding.kind == "orphan"]
     wrong = [finding for finding in report.findings if finding.kind != "orphan"]
     for finding in wrong:
         place = f"{finding.table}: " if finding.table else ""
         write_line(f"{finding.kind}: {place}{finding.text}" + (f" -> {finding.repair}" if finding.repair else ""))
+    for one in () if whole is None else whole.findings:
+        place = f"{one.table}: {one.file}" if one.file else one.table
+        write_line(f"{one.kind}: {place}: {one.problem} -> {one.repair}")
     if orphans:
         count = f"{len(orphans)} file(s) that no table names"
         write_line(f"orphan: {count} -> `gc` removes them in its time; --json lists them")
     write_line(f"{report.tables} table(s), {report.files} file(s), {len(wrong)} finding(s)")
+    if whole is not None:
+        write_line(
+            f"read {whole.files:,} file(s) of {size_text(whole.bytes)}, {whole.rows:,} record(s), in "
+            f"{whole.seconds:.1f} s: {len(whole.findings)} finding(s)"
+        )

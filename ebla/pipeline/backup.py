@@ -3,7 +3,7 @@
     capture    tables at txn T, held                                              capture.py
     plan       every file they name, less those that earlier backups have         (incremental)
     copy       tasks, with checksums                                              copying.py
-    count      rows and their checksum, read from the store at T                  row_checksum.py
+    count      rows and their checksum, read from the store at T                  row_counting.py
     manifest   written last: before it there is no backup
 
 Files are immutable, and ids never come twice. So an incremental backup is a difference of sets, versions, erasures,
@@ -22,8 +22,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-
-from pyspark.sql import SparkSession
 
 import ebla
 from ebla.client.database import Database
@@ -53,16 +51,13 @@ from ebla.pipeline.backup_manifest import (
 )
 from ebla.pipeline.capture import Capture, captured, with_memory
 from ebla.pipeline.copying import Copy, copy_files, leftover_of
-from ebla.pipeline.failures import unwrapping
+from ebla.pipeline.engine import Engine, SparkChoice, choose_engine
 from ebla.pipeline.place import Place
-from ebla.pipeline.progress import Report, watched
-from ebla.pipeline.row_checksum import row_checksum
-from ebla.pipeline.scan import frame_of, scan
-from ebla.pipeline.sections import plan_value
-from ebla.pipeline.session import active_session, session
+from ebla.pipeline.progress import Report
+from ebla.pipeline.row_counting import Counter
 from ebla.storage.files import LocalFiles
 
-__all__ = ["BackupSummary", "backup", "check_backup_path", "checksum_of", "name_files"]
+__all__ = ["BackupSummary", "backup", "check_backup_path", "name_files"]
 
 
 @dataclass(frozen=True)
@@ -90,15 +85,16 @@ def backup(
     *,
     since: str | int | None = None,
     checksum: bool = True,
-    spark: SparkSession | None = None,
+    spark: SparkChoice = None,
     progress: Report | None = None,
 ) -> BackupSummary:
     """Back up a table, several, or all (None), as they are at one moment, into a new directory below `path`.
 
     `since` makes it incremental: files that the backup of that id or txn has, or ``"last"``, are not copied again.
     `source` is a database that this process has open, or the root of a store that anybody may have open. Without
-    `checksum` the rows are not counted, and a restore compares files only. Raises `RequestError` if there is no such
-    backup or it is of another store, and `UnknownTable` for a table that is not there.
+    `checksum` the rows are not counted, and a restore compares files only. `spark` says where the work is done: a
+    session or True on Spark, False in this process; None lets the size decide. Raises `RequestError` if there is no
+    such backup or it is of another store, and `UnknownTable` for a table that is not there.
     """
     began = time.monotonic()
     names = [tables] if isinstance(tables, str) else tables
@@ -110,8 +106,6 @@ def backup(
     base = None
     if since is not None:  # to build on an older one costs nothing but bytes
         base = known.newest_readable(target) if since == "last" else known.find(since, target)
-    if spark is None:
-        spark = active_session() or session()
     # A read-only open may be older than the snapshot: others read by the root.
     reader = source if isinstance(source, Database) and not source.read_only else place.root
     now = datetime.now(UTC)
@@ -122,12 +116,13 @@ def backup(
         with _directory(target / backup_id) as directory:
             _check_not_pruned(base, target)
             metadata = _with_memory(capture, directory)
-            files = _copy(place, spark, backup_id, metadata, base, target, progress)
+            engine = choose_engine(spark, _bytes_of(metadata), "backup")
+            files = _copy(place, engine, backup_id, metadata, base, target, progress)
             counted: dict[str, tuple[int | None, str | None]] = dict.fromkeys(metadata, (None, None))
             if checksum:
-                with unwrapping(), watched(spark, f"ebla-backup-rows-{backup_id}", "counting", progress):
-                    for name, one in metadata.items():
-                        counted[name] = _count(reader, name, one, capture.txn, files, target, spark)
+                counter = Counter(engine, f"ebla-backup-rows-{backup_id}", "counting", progress)
+                for name, one in metadata.items():
+                    counted[name] = _count(reader, name, one, capture.txn, files, target, counter)
             manifest = BackupManifest(
                 id=backup_id,
                 kind="full" if base is None else "incremental",
@@ -232,9 +227,13 @@ def _with_memory(capture: Capture, directory: Path) -> dict[str, TableMetadata]:
     return made
 
 
+def _bytes_of(metadata: dict[str, TableMetadata]) -> int:
+    return sum(ref.bytes for one in metadata.values() for ref in every_reference(one).values())
+
+
 def _copy(
     place: Place,
-    spark: SparkSession,
+    engine: Engine,
     backup_id: str,
     metadata: dict[str, TableMetadata],
     base: BackupManifest | None,
@@ -257,7 +256,7 @@ def _copy(
         aside = (str(full.parent / "."), ".part")
         copies.append(Copy(str(source), str(full), aside, ref.bytes))
     try:
-        done = copy_files(spark, f"ebla-backup-{backup_id}", "copying", copies, progress)
+        done = copy_files(engine, f"ebla-backup-{backup_id}", "copying", copies, progress)
     except MissingFile as error:
         raise MissingFile(f"{error}; the table is damaged, see `ebla verify`") from None
     for copy in copies:
@@ -318,27 +317,25 @@ def _count(
     txn: int,
     files: Sequence[BackedUpFile],
     target: Path,
-    spark: SparkSession,
+    counter: Counter,
 ) -> tuple[int, str]:
     """Return the number of rows that the store shows at the txn, and their checksum.
 
     If the table was dropped, altered, unloaded or replaced, the store cannot tell (any more); then the backup does.
     """
-    with contextlib.suppress(UnknownTable, TableUnloaded, StaleRoute, HistoryGone), unwrapping():
-        rows = scan(source, name, as_of=max(txn, 1), spark=spark)
-        now = Place.of(source).metadata(name)
-        if now is not None and (now.table_id, now.schema.version) == (metadata.table_id, metadata.schema.version):
-            return row_checksum(rows)
-    return checksum_of(str(target), name_files(metadata, files), txn, spark)
+    with contextlib.suppress(UnknownTable, TableUnloaded, StaleRoute, HistoryGone):
+        if _is_same(source, name, metadata):
+            found = counter.in_store(source, name, txn)
+            if _is_same(source, name, metadata):  # else it may have become another before it was planned
+                return found
+    return counter.in_files(str(target), name_files(metadata, files), txn)
+
+
+def _is_same(source: Database | str | os.PathLike[str], name: str, metadata: TableMetadata) -> bool:
+    now = Place.of(source).metadata(name)
+    return now is not None and (now.table_id, now.schema.version) == (metadata.table_id, metadata.schema.version)
 
 
 def name_files(metadata: TableMetadata, files: Sequence[BackedUpFile]) -> TableMetadata:
     """Return METADATA of a table with its files where they are below a directory of backups."""
     return renamed_files(metadata, {file.path: f"{file.backup}/{file.path}" for file in files})
-
-
-def checksum_of(root: str, metadata: TableMetadata, txn: int, spark: SparkSession) -> tuple[int, str]:
-    """Return the number of rows of a table that no store has, at a txn, and their checksum."""
-    with unwrapping():
-        planned = plan_value(root, metadata, max(txn, 1), cores=spark.sparkContext.defaultParallelism)
-        return row_checksum(frame_of(planned, spark))

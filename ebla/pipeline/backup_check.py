@@ -12,14 +12,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 from ebla.errors import Corruption
-from ebla.pipeline.backup import checksum_of, name_files
+from ebla.pipeline.backup import name_files
 from ebla.pipeline.backup_manifest import BackedUpTable, BackupManifest, check_chain, list_backups
 from ebla.pipeline.copying import Copy, copy_files
-from ebla.pipeline.progress import Report, watched
-from ebla.pipeline.session import active_session, session
+from ebla.pipeline.engine import SparkChoice, choose_engine
+from ebla.pipeline.progress import Report
+from ebla.pipeline.row_counting import Counter
 
 __all__ = ["BackupCheck", "check_backup", "compare_rows"]
 
@@ -41,27 +40,27 @@ def check_backup(
     path: str | os.PathLike[str],
     at: str | int | None = None,
     *,
-    spark: SparkSession | None = None,
+    spark: SparkChoice = None,
     progress: Report | None = None,
 ) -> BackupCheck:
     """Read all of a backup below `path`, the newest or that of an id or txn, and compare it with its manifest.
 
+    `spark` says where the work is done: a session or True on Spark, False in this process; None lets the size decide.
     Raises `MissingFile` or `Corruption`, with the file or backup, if it could not be restored as it was.
     """
     began = time.monotonic()
     where = Path(path).resolve()
     manifest = list_backups(where).find(at, where)
     check_chain(where, manifest)
-    if spark is None:
-        spark = active_session() or session()
+    engine = choose_engine(spark, sum(file.bytes for file in manifest.files), "check_backup")
     paths = [(str(where / file.backup / file.path), file) for file in manifest.files]
     copies = [Copy(full, full, None, file.bytes, file.sha256) for full, file in paths]
-    copy_files(spark, f"ebla-check-{manifest.id}", "reading", copies, progress)
-    counted = [saved for saved in manifest.tables if saved.checksum is not None]
-    with watched(spark, f"ebla-check-rows-{manifest.id}", "counting", progress):
-        for saved in counted:
-            metadata = name_files(saved.table_metadata(str(where / manifest.id)), manifest.files)
-            compare_rows(checksum_of(str(where), metadata, manifest.txn, spark), saved, manifest)
+    copy_files(engine, f"ebla-check-{manifest.id}", "reading", copies, progress)
+    counted = [saved for saved in manifest.tables if saved.rows is not None]
+    counter = Counter(engine, f"ebla-check-rows-{manifest.id}", "counting", progress)
+    for saved in counted:
+        metadata = name_files(saved.table_metadata(str(where / manifest.id)), manifest.files)
+        compare_rows(counter.in_files(str(where), metadata, manifest.txn), saved, manifest)
     return BackupCheck(
         id=manifest.id,
         txn=manifest.txn,
@@ -75,7 +74,7 @@ def check_backup(
 
 def compare_rows(found: tuple[int, str], saved: BackedUpTable, manifest: BackupManifest) -> None:
     """Raise `Corruption` unless rows and checksum are those of a table when it was backed up."""
-    if found != (saved.rows, saved.checksum):
+    if found != (saved.rows, found[1] if saved.checksum is None else saved.checksum):
         raise Corruption(
             manifest.id,
             f"{saved.name!r} has {found[0]} rows with checksum {found[1]} in the backup, and had {saved.rows} with "

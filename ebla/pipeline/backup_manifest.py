@@ -48,7 +48,8 @@ __all__ = [
 
 MANIFEST_NAME = "_ebla_backup.json"
 LOCK_NAME = "_lock"
-FORMAT_VERSION = 1
+# 1: rows were summed up by Spark's own hash, which only Spark can repeat.
+FORMAT_VERSION = 2
 _ID = re.compile(r"\d{8}T\d{9}-[0-9a-f]{8}")
 
 
@@ -86,7 +87,7 @@ class BackedUpTable(msgspec.Struct, frozen=True):
     groups: list[BackedUpGroup]
     splits: list[str]  # the first rows of all tablets but the first, in hexadecimal digits
     rows: int | None  # None: not counted, and no checksum
-    checksum: str | None
+    checksum: str | None  # None also if it was made by an earlier version, in another way: only rows are compared then
     metadata: bytes
 
     def table_metadata(self, where: str) -> TableMetadata:
@@ -224,6 +225,9 @@ def read_manifest(directory: Path) -> BackupManifest:
         if hashlib.sha256(bytes(envelope.manifest)).hexdigest() != envelope.sha256:
             raise Corruption(str(file), "its checksum is wrong: take another backup, or a copy of this one")
         manifest = msgspec.json.decode(envelope.manifest, type=BackupManifest)
+        if envelope.format_version == 1:
+            tables = [msgspec.structs.replace(table, checksum=None) for table in manifest.tables]
+            manifest = msgspec.structs.replace(manifest, tables=tables)
     except (FileNotFoundError, NotADirectoryError):
         raise MissingFile(f"{directory} has no {MANIFEST_NAME}: it is not a backup, or one that failed") from None
     except OSError as error:

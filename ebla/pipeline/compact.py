@@ -184,7 +184,7 @@ class _Compaction:
             wanted = [(merges[number].range, merges[number].group) for number in failed]
         if self.damage is not None:
             file, reason = self.damage
-            raise Corruption(file, f"{reason}; its tablet stays as it is, others were compacted: see `ebla inspect`")
+            raise Corruption(file, f"{reason}; its tablet stays as it is, others were compacted: `ebla verify --full`")
 
     def _prepare(self) -> tuple[TableMetadata, CompactionTerms]:
         """Return METADATA and terms. METADATA is read later, so it has all that was flushed for the terms."""

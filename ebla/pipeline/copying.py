@@ -14,24 +14,20 @@ import contextlib
 import hashlib
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from io import FileIO
 
 import msgspec
-import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from ebla.errors import Corruption, MissingFile
-from ebla.pipeline.failures import unwrapping
-from ebla.pipeline.progress import Report, watched
-from ebla.pipeline.worker import numbers_of
+from ebla.pipeline.engine import Engine
+from ebla.pipeline.progress import Report
 
 __all__ = ["Copied", "Copy", "copy_files", "leftover_of"]
 
 MIB = 1 << 20
 TASK_BYTES = 64 * MIB
 CHUNK_BYTES = 4 * MIB
-RESULT_SCHEMA = "copied binary"
 
 
 class Copy(msgspec.Struct, frozen=True):
@@ -57,20 +53,14 @@ class Copied(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-def copy_files(
-    spark: SparkSession, group: str, phase: str, copies: Sequence[Copy], report: Report | None
-) -> dict[str, str]:
+def copy_files(engine: Engine, group: str, phase: str, copies: Sequence[Copy], report: Report | None) -> dict[str, str]:
     """Copy files and return the SHA-256 of each by its target; durable, but for the names.
 
     Raises `MissingFile` or `Corruption` of the first source that is gone, or not as it should be.
     """
     portions = _portions(copies)
-    if not portions:
-        return {}
-    with unwrapping(), watched(spark, group, phase, report):
-        numbers = spark.range(0, len(portions), 1, len(portions))
-        found = numbers.mapInArrow(_copier(portions), RESULT_SCHEMA).collect()
-    done = {one.target: one for one in (msgspec.msgpack.decode(bytes(row[0]), type=Copied) for row in found)}
+    found = engine.run(_copy_portion, portions, group=group, phase=phase, report=report) if portions else []
+    done = {one.target: one for portion in found for one in portion}
     for copy in copies:
         copied = done[copy.target]
         if copied.missing:
@@ -101,15 +91,8 @@ def _portions(copies: Sequence[Copy]) -> list[list[Copy]]:
 # --- in a task -----------------------------------------------------------------------------------
 
 
-def _copier(
-    portions: Sequence[Sequence[Copy]],
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for number in numbers_of(batches):
-            done = [msgspec.msgpack.encode(copy_file(copy)) for copy in portions[number]]
-            yield pa.record_batch([pa.array(done, pa.binary())], names=["copied"])
-
-    return run
+def _copy_portion(portion: Sequence[Copy]) -> list[Copied]:
+    return [copy_file(copy) for copy in portion]
 
 
 def copy_file(copy: Copy) -> Copied:

@@ -20,20 +20,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 from ebla.client.bulk import begin_restore_at, parts_of
 from ebla.client.database import Database, new_id
 from ebla.errors import Corruption, EblaError, OutcomeUnknown, StoreError, TableExists, UnknownTable
 from ebla.metadata.restoring import every_reference, pack_metadata, restored
 from ebla.metadata.table_metadata import TableMetadata
-from ebla.pipeline.backup import checksum_of
 from ebla.pipeline.backup_check import compare_rows
-from ebla.pipeline.backup_manifest import BackedUpTable, BackupManifest, check_chain, list_backups
+from ebla.pipeline.backup_manifest import BackupManifest, check_chain, list_backups
 from ebla.pipeline.copying import Copy, copy_files
+from ebla.pipeline.engine import Engine, SparkChoice, choose_engine
 from ebla.pipeline.place import Place
-from ebla.pipeline.progress import Report, watched
-from ebla.pipeline.session import active_session, session
+from ebla.pipeline.progress import Report
+from ebla.pipeline.row_counting import Counter
 from ebla.schema import check_table_name
 from ebla.storage.files import LocalFiles, parent_of
 from ebla.tablet.bulk import job_of
@@ -69,7 +67,7 @@ def restore(
     at: str | int | None = None,
     in_place: bool = False,
     check: bool = True,
-    spark: SparkSession | None = None,
+    spark: SparkChoice = None,
     progress: Report | None = None,
 ) -> RestoreSummary:
     """Make a table of what a backup below `path` has: the newest, or the one of an id or txn `at`.
@@ -77,7 +75,8 @@ def restore(
     `of` is the table's name in the backup, if it is not `table`: no other is ever taken for it. With `in_place`, the
     table of that name is replaced, in one step; what it held, and its history, is gone then. `source` is a database
     that this process has open, or the root of a store that anybody may have open, not necessarily the one that was
-    backed up. Without `check`, files are compared with the manifest, and rows are not.
+    backed up. Without `check`, files are compared with the manifest, and rows are not. `spark` says where the work is
+    done: a session or True on Spark, False in this process; None lets the size decide.
 
     Raises `TableExists` if there is such a table and `in_place` is not asked for; `MissingFile` or `Corruption`, with
     the file or backup, if something is missing or damaged; `ClockSkew` if the backup is from the future. In all these
@@ -92,19 +91,19 @@ def restore(
     former = former_table(place, table, in_place)
     metadata = saved.table_metadata(str(where / manifest.id))
     check_chain(where, manifest)
-    if spark is None:
-        spark = active_session() or session()
+    needed = every_reference(metadata)
+    engine = choose_engine(spark, sum(ref.bytes for ref in needed.values()), "restore")
     job = f"restore-{uuid.uuid4().hex[:12]}"
     table_id = new_id()
-    copies = begin_restore_at(place.root, job, every_reference(metadata))
+    copies = begin_restore_at(place.root, job, needed)
     is_known = True
     keep: Collection[str] = ()
     try:
         made = restored(metadata, table_id, copies, new_id, in_place=in_place)
-        _copy(place, spark, job, metadata, copies, manifest, where, progress)
-        if check and saved.checksum is not None:
-            with watched(spark, f"ebla-{job}-rows", "checking", progress):
-                _check(place, spark, made, saved, manifest)
+        _copy(place, engine, job, metadata, copies, manifest, where, progress)
+        if check and saved.rows is not None:
+            counter = Counter(engine, f"ebla-{job}-rows", "checking", progress)
+            compare_rows(counter.in_files(place.root, made, manifest.txn), saved, manifest)
         try:
             result = place.restore(RestoreCommit(job, table_id, table, pack_metadata(made), former))
         except BaseException as error:
@@ -145,7 +144,7 @@ def former_table(place: Place, table: str, in_place: bool) -> str | None:
 
 def _copy(
     place: Place,
-    spark: SparkSession,
+    engine: Engine,
     job: str,
     metadata: TableMetadata,
     targets: Mapping[str, str],
@@ -169,14 +168,8 @@ def _copy(
     try:
         for directory in directories:
             files.make_directory(directory)
-        copy_files(spark, f"ebla-{job}", "copying", copies, progress)
+        copy_files(engine, f"ebla-{job}", "copying", copies, progress)
         for directory in directories:
             files.sync_directory(directory)
     except OSError as error:
         raise StoreError(f"{place.root} cannot be written: {error}: free space, then retry") from error
-
-
-def _check(
-    place: Place, spark: SparkSession, made: TableMetadata, saved: BackedUpTable, manifest: BackupManifest
-) -> None:
-    compare_rows(checksum_of(place.root, made, manifest.txn, spark), saved, manifest)

@@ -161,15 +161,15 @@ def plan_scan(
     return held_plan(source, holding, plan)
 
 
-def plan_value(root: str, metadata: TableMetadata, as_of: int, *, cores: int = 1) -> SectionPlan:
+def plan_value(root: str, metadata: TableMetadata, as_of: int, *, native: bool = True, cores: int = 1) -> SectionPlan:
     """Plan a scan of all of a table that no store has: of its METADATA, with files below `root`."""
     packed = pack_metadata(metadata)
     target = Target(root, VALUE_NAME, metadata.table_id, metadata.schema.version, None, as_of, as_of, packed)
     with reading_value(root, packed, as_of) as store:
         state = store.table(VALUE_NAME)
         projection = state.projection(None)
-        groups = [group.id for group in projection.groups if _reads_natively(group, projection)]
-        return _planned(store, state, target, projection, ALL, groups, cores, Limits(), None)
+        natives = [group.id for group in projection.groups if native and _reads_natively(group, projection)]
+        return _planned(store, state, target, projection, ALL, natives, cores, Limits(), None)
 
 
 def _planned(
@@ -257,13 +257,15 @@ def _reads_natively(group: GroupSchema, projection: Projection) -> bool:
 # --- in a task -----------------------------------------------------------------------------------
 
 
-def read_section(target: Target, section: Section) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a section in key order, as Arrow batches in the types that Spark takes."""
+def read_section(
+    target: Target, section: Section, *, batches: Callable[[pa.Table], Iterator[pa.RecordBatch]] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a section in key order: in the types that Spark takes, or as `batches` makes them."""
     if section.rows is not None:
-        yield from resumed(target, rows_from_stream(section.rows), _read_rows)
+        yield from resumed(target, rows_from_stream(section.rows), _read_rows, batches=batches)
         return
     for key_range in section.ranges:
-        yield from resumed(target, key_range, _read_range)
+        yield from resumed(target, key_range, _read_range, batches=batches)
 
 
 Left = TypeVar("Left")
@@ -273,6 +275,8 @@ def resumed(
     target: Target,
     left: Left,
     read: Callable[[TabletStore, TableState, Target, Left], Iterator[tuple[pa.Table, Left]]],
+    *,
+    batches: Callable[[pa.Table], Iterator[pa.RecordBatch]] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield what `read` gives of what is left to be read, from where it was if the open has to be renewed."""
     is_last_attempt = False
@@ -284,7 +288,7 @@ def resumed(
                         f"the schema of {target.table!r} was changed since the scan was planned: plan anew"
                     )
                 for found, then in read(store, table, target, left):
-                    yield from spark_batches(found)
+                    yield from (spark_batches if batches is None else batches)(found)
                     left, is_last_attempt = then, False
             return
         except (MissingFile, HistoryGone, UnknownTable, SchemaChanged):

@@ -24,7 +24,7 @@ from ebla.storage.cache import BlockCache
 from ebla.storage.files import LocalFiles
 from ebla.tablet.store import TabletStore
 
-__all__ = ["VALUE_NAME", "reading_value"]
+__all__ = ["VALUE_NAME", "forget_values", "reading_value"]
 
 VALUE_NAME = "value"
 OPEN_MAX = 2
@@ -56,6 +56,14 @@ def reading_value(root: str, packed: bytes, txn: int) -> Iterator[TabletStore]:
             closed.append(_idle.popitem(last=False)[1])
     for one in closed:
         one.close()
+
+
+def forget_values(root: str) -> None:
+    """Close what the process keeps of tables with files below `root`, and that nobody reads just now."""
+    with _lock:
+        closed = [_idle.pop(key) for key in list(_idle) if key[0] == root]
+    for store in closed:
+        store.close()
 
 
 def _opened(root: str, packed: bytes, txn: int) -> TabletStore:

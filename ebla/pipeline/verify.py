@@ -11,25 +11,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from ebla.client.database import Database
 from ebla.errors import Corruption, EblaError, MissingFile, SchemaError, UnknownTable
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import FragmentRef, TableMetadata
-from ebla.pipeline.failures import unwrapping
-from ebla.pipeline.load_task import pack_schema
+from ebla.pipeline.engine import SparkChoice, choose_engine
 from ebla.pipeline.place import Place
-from ebla.pipeline.progress import Report, watched
-from ebla.pipeline.session import active_session, session
-from ebla.pipeline.worker import numbers_of
-from ebla.schema import TableSchema, decode_hook
+from ebla.pipeline.progress import Report
+from ebla.schema import TableSchema, decode_hook, encode_hook
 from ebla.storage.cache import BlockCache
 from ebla.storage.files import LocalFiles
 from ebla.storage.fragment_format import Tail
@@ -40,7 +36,6 @@ __all__ = ["Finding", "VerifyReport", "verify"]
 
 MIB = 1 << 20
 TASK_BYTES = 64 * MIB
-RESULT_SCHEMA = "finding binary"
 
 REPAIRS = {
     "missing": "restore {file} from a backup or a copy of the store; reads of these keys fail until then",
@@ -87,13 +82,15 @@ def verify(
     source: Database | str | os.PathLike[str],
     tables: Sequence[str] | None = None,
     *,
-    spark: SparkSession | None = None,
+    spark: SparkChoice = None,
     progress: Report | None = None,
 ) -> VerifyReport:
     """Read every fragment of some tables, or of all, and report what is not as it should be.
 
     `source` is a database that this process has open, or the root of a store that anybody may have open. Rows that were
-    not flushed yet are in the log, which has checksums of its own. Raises `UnknownTable` for a table that is not there.
+    not flushed yet are in the log, which has checksums of its own. `spark` says where the work is done: a session or
+    True on Spark, False in this process; None lets the size decide. Raises `UnknownTable` for a table that is not
+    there.
     """
     began = time.monotonic()
     place = Place.of(source)
@@ -112,14 +109,12 @@ def verify(
                 raise UnknownTable(f"there is no table {name!r}: check the name")
             suspects += _suspects(name, metadata)
         names.append(name)
-    if spark is None:
-        spark = active_session() or session()
+    engine = choose_engine(spark, sum(suspect.ref.bytes for suspect in suspects), "verify")
     portions = _portions(suspects)
     if portions:
-        with unwrapping(), watched(spark, f"ebla-verify-{time.time_ns()}", "verifying", progress):
-            numbers = spark.range(0, len(portions), 1, len(portions))
-            found = numbers.mapInArrow(_looker(place.root, portions), RESULT_SCHEMA).collect()
-        looked = (msgspec.msgpack.decode(bytes(row["finding"]), type=Finding) for row in found)
+        task = partial(_look, place.root)
+        found = engine.run(task, portions, group=f"ebla-verify-{time.time_ns()}", phase="verifying", report=progress)
+        looked = [finding for portion in found for finding in portion]
         findings += [finding for finding in looked if _is_still_named(place, finding)]
     return VerifyReport(
         tables=tuple(names),
@@ -140,7 +135,7 @@ def _suspects(name: str, metadata: TableMetadata) -> list[_Suspect]:
             for ref in state.fragments:
                 refs.setdefault(ref.file, ref)
                 tablets.setdefault(ref.file, []).append(tablet.id)
-    schema = pack_schema(metadata.schema)
+    schema = msgspec.msgpack.encode(metadata.schema, enc_hook=encode_hook)
     return [_Suspect(name, schema, ref, tuple(dict.fromkeys(tablets[file]))) for file, ref in refs.items()]
 
 
@@ -168,16 +163,8 @@ def _is_still_named(place: Place, finding: Finding) -> bool:
 # --- in a task -----------------------------------------------------------------------------------
 
 
-def _looker(
-    root: str, portions: Sequence[Sequence[_Suspect]]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for number in numbers_of(batches):
-            found = [finding for suspect in portions[number] for finding in look_at(root, suspect)]
-            packed = pa.array([msgspec.msgpack.encode(finding) for finding in found], pa.binary())
-            yield pa.record_batch([packed], names=["finding"])
-
-    return look
+def _look(root: str, suspects: Sequence[_Suspect]) -> list[Finding]:
+    return [finding for suspect in suspects for finding in look_at(root, suspect)]
 
 
 def look_at(root: str, suspect: _Suspect) -> Iterator[Finding]:

@@ -49,7 +49,6 @@ def test_the_commands_are_all_there() -> None:
         "backup",
         "restore",
         "backups",
-        "inspect",
         "changes",
         "mirror",
         "replay",
