@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 CREATE_EXAMPLES = examples(
     "ebla create users --key user:string --key day:date32 --column name:string --column age:int32 \\\n"
     '    --group "events:families=click,view;max_versions=3" --split m',
+    "ebla create logins --key user:string --column n:int32 --if-not-exists",
     "ebla create --store elsewhere",
     'echo \'{"key": {"id": "int64"}, "columns": {"title": "string"}}\' | ebla create notes --schema -',
 )
@@ -65,6 +66,9 @@ def create(
             show_default=False,
         ),
     ] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="A table of that name and schema that is there already will do.")
+    ] = False,
     store: StoreOption = None,
 ) -> None:
     """Create a table, and the store if there is none; without a table, an empty store, to load or restore into.
@@ -94,8 +98,9 @@ def create(
     bounds = [bound_from_values(value, numbered) for value in splits]
     bounds += [bound_from_text(text, numbered) for text in split or []]
     with open_store(ctx, store, write=True, create=True) as db:
-        created = db.create_table(table, declared, splits=bounds or None)
-        write_line(f"created {created.name}")
+        was_there = if_not_exists and table in db.tables()
+        created = db.create_table(table, declared, splits=bounds or None, if_not_exists=if_not_exists)
+        write_line(f"{created.name} is there already" if was_there else f"created {created.name}")
 
 
 def _read(path: str) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import ebla
 from ebla.client.coordination_place import COORDINATION_FILE, chosen_address, open_elsewhere
+from ebla.client.declaring import declared_schema, difference
 from ebla.client.listening import Listening
 from ebla.client.metrics import metrics_text
 from ebla.client.moments import AsOf
@@ -27,11 +28,11 @@ from ebla.client.table import Table
 from ebla.clock import Clock, SystemClock
 from ebla.coordination.service import CoordinationService
 from ebla.coordination.sqlite import SqliteCoordination
-from ebla.errors import ReadOnly, RequestError, SchemaError, StoreError
+from ebla.errors import ReadOnly, RequestError, StoreError, TableExists, UnknownTable
 from ebla.extras import needing
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import initial_metadata
-from ebla.schema import Group, Schema, TypeLike, check_table_name
+from ebla.schema import Group, TableSchema, TypeLike, check_table_name
 from ebla.schema_change import Alteration
 from ebla.settings import Settings
 from ebla.storage.files import FileLock, Files, LocalFiles
@@ -259,17 +260,28 @@ class Database(StaysHere):
     # --- tables ---
 
     def create_table(
-        self, name: str, schema: Schema, splits: Sequence[Any] | None = None, *, fixed: bool = False
+        self,
+        name: str,
+        schema: object,
+        splits: Sequence[Any] | None = None,
+        *,
+        key: Sequence[str] | None = None,
+        fixed: bool = False,
+        if_not_exists: bool = False,
     ) -> Table:
         """Make a table, cut into tablets at the keys `splits` (or prefixes of keys), and return it.
 
-        The tablets of a `fixed` table stay as they are: they are never split or joined.
+        `schema` is an `ebla.Schema`; or, with the names of the `key` columns, an Arrow schema, or an Arrow table, a
+        pandas or a polars frame, of which the columns are taken and not the rows: ``create_table(...).put(frame)`` puts
+        those, too. The tablets of a `fixed` table stay as they are: they are never split or joined. `TableExists` if
+        the name is taken; with `if_not_exists`, that table is returned instead, if its schema is the same.
         """
         self._check_writable()
         check_table_name(name)
-        if not isinstance(schema, Schema):
-            raise SchemaError(f"a table needs an ebla.Schema, not {type(schema).__name__}")
-        numbered = schema.number()
+        for flag, given in (("fixed", fixed), ("if_not_exists", if_not_exists)):
+            if not isinstance(given, bool):
+                raise RequestError(f"{flag} is True or False, not {given!r}")
+        numbered = declared_schema(schema, key).number()
         codec = KeyCodec(numbered.key, self._store.settings.key_bytes_max)
         if isinstance(splits, (str, bytes)) or not isinstance(splits, (Sequence, type(None))):
             raise RequestError(f"splits is a list of keys or prefixes of keys, not {splits!r}")
@@ -283,8 +295,26 @@ class Database(StaysHere):
             raise RequestError("a split cannot be empty: it would cut off nothing")
         table_id = new_id()
         ids = [new_id() for _ in range(len(rows) + 1)]
-        initial = initial_metadata(table_id, numbered, ids, rows, is_fixed=bool(fixed))
-        return Table(self._store, self._store.create_table(name, initial))
+        initial = initial_metadata(table_id, numbered, ids, rows, is_fixed=fixed)
+        if if_not_exists:
+            with contextlib.suppress(UnknownTable):
+                return self._existing(name, numbered)
+        try:
+            return Table(self._store, self._store.create_table(name, initial))
+        except TableExists:
+            if not if_not_exists:
+                raise
+            return self._existing(name, numbered)  # another thread was faster
+
+    def _existing(self, name: str, wanted: TableSchema) -> Table:
+        found = Table(self._store, self._store.table(name))
+        told = difference(found.schema, wanted)
+        if told is not None:
+            raise TableExists(
+                f"there is a table {name!r} already, and {told}: take it as it is with db.table, change it with "
+                "db.alter_table, or choose another name"
+            )
+        return found
 
     def table(self, name: str) -> Table:
         """Return the table of that name; `UnknownTable` if there is none, `TableDamaged` if it cannot be loaded.

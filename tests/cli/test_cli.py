@@ -308,6 +308,14 @@ def test_scan_prints_json_lines_when_json_is_asked_for(users: Cli) -> None:
     assert users.fine("scan", "users", "--json").out == users.fine("scan", "users", "--format", "jsonl").out
 
 
+def test_create_takes_a_table_that_is_there_if_it_is_the_same(users: Cli) -> None:
+    wanted = ("create", "new", "--key", "k:int64", "--column", "v:string", "--if-not-exists")
+    assert users.fine(*wanted).out == "created new\n"
+    assert users.fine(*wanted).out == "new is there already\n"
+    told = users.fails(ExitCode.REQUEST, *wanted, "--column", "w:string")
+    assert "there is a table 'new' already, and it has no column 'w'" in told
+
+
 def test_scan_counts_rows_instead_of_printing_them(users: Cli) -> None:
     def count(*more: str) -> str:
         return users.fine("scan", "users", "--count", *more).out
