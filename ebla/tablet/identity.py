@@ -48,5 +48,8 @@ def read_identity(coordination: CoordinationService) -> Identity:
     except msgspec.MsgspecError as error:
         raise Corruption(IDENTITY_NODE, f"the identity of the store cannot be read: {error}") from error
     if identity.format_version > FORMAT_VERSION:
-        raise FormatTooNew(f"the store has format {identity.format_version}: open it with a newer version of Ebla")
+        raise FormatTooNew(
+            f"the store has format {identity.format_version}, and this version of Ebla knows up to {FORMAT_VERSION}: "
+            "open it with a newer version of Ebla"
+        )
     return identity

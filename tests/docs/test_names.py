@@ -29,7 +29,7 @@ HOLDERS: dict[str, tuple[object, ...]] = {
     "pipeline": (ebla.pipeline,),
 }
 # Arguments and functions of others: Python, Arrow, Spark, DuckDB.
-FOREIGN_ARGUMENTS = {"key", "tzinfo"}
+FOREIGN_ARGUMENTS = {"key", "precision", "scale", "shape", "time_unit", "time_zone", "tz", "tzinfo"}
 FOREIGN_FUNCTIONS = {
     "getLogger",
     "setLevel",
@@ -43,6 +43,17 @@ FOREIGN_FUNCTIONS = {
     "save",
     "load",
     "format",
+    "decimal",
+    "decimal32",
+    "decimal64",
+    "decimal128",
+    "decimal256",
+    "Decimal",
+    "Datetime",
+    "Duration",
+    "List",
+    "Array",
+    "Struct",
 }
 # These follow the source, and may name any function of it.
 ABOUT_THE_SOURCE = ("docs/tour.md", "docs/master.md", "docs/metadata.md")

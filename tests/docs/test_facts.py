@@ -1,0 +1,180 @@
+"""The numbers and types that pages tell are those of the code."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import ebla
+from ebla import schema
+from ebla.client import database, row_parts
+from ebla.coordination import sqlite_file
+from ebla.metadata import transaction_file
+from ebla.pipeline import backup_manifest
+from ebla.pipeline.types import spark_type
+from ebla.schema import is_key_type, parse_type
+from ebla.storage import fragment_format, log_format
+from ebla.tablet import identity
+from ebla.text_values import to_json, type_text
+from tests.docs.pages import ROOT
+
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def rows_of(page: str, heading: str) -> list[list[str]]:
+    """Return the cells of the first table below a heading."""
+    text = (ROOT / "docs" / page).read_text().partition(heading)[2]
+    lines = text[text.index("\n|") :].strip().splitlines()
+    table = itertools.takewhile(lambda line: line.startswith("|"), lines)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in list(table)[2:]]
+
+
+# --- types ---
+
+NOON = datetime(2026, 1, 31, 12)
+VALUES: dict[str, Any] = {
+    "bool": True,
+    **dict.fromkeys(("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"), 1),
+    **dict.fromkeys(("float16", "float32", "float64"), 0.5),
+    "decimal128(10, 2)": Decimal("1.25"),
+    "string": "ada",
+    "binary": b"\x00\xff",
+    "fixed_size_binary[2]": b"ab",
+    "date32": date(2026, 1, 31),
+    **dict.fromkeys(("timestamp[s]", "timestamp[ms]", "timestamp[us]", "timestamp[ns]"), NOON),
+    "timestamp[us, tz=UTC]": NOON.replace(tzinfo=UTC),
+    "time32[s]": time(12, 30),
+    "time64[us]": time(12, 30),
+    "duration[us]": timedelta(seconds=90),
+    "list<int64>": [1, 2],
+    "fixed_size_list<float32>[2]": [1.0, 2.0],
+    "struct<x: int32, y: string>": {"x": 1, "y": "a"},
+}
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What a column of each type is to everybody, found out by writing and reading one that has a null, too."""
+    columns = {f"c{at}": kind for at, kind in enumerate(VALUES)}
+    with ebla.open(tmp_path_factory.mktemp("types") / "store") as db:
+        table = db.create_table("t", ebla.Schema(key={"k": "int64"}, columns=columns))
+        table.put([{"k": 1, **{name: VALUES[kind] for name, kind in columns.items()}}, {"k": 2}])
+        row = table.get(1)
+        assert row == {"k": 1, **{name: VALUES[kind] for name, kind in columns.items()}}
+        arrow, pandas, polars = table.scan().to_arrow(), table.scan().to_pandas(), table.scan().to_polars()
+    found = {}
+    for name, text in columns.items():
+        kind = parse_type(text)
+        (shown,) = to_json(arrow[name].combine_chunks().slice(0, 1))
+        cells = [
+            type(row[name]).__name__,
+            str(pandas[name].dtype),
+            str(polars[name].dtype),
+            spark_type(kind).simpleString(),
+            json.dumps(shown, separators=(",", ":")),
+        ]
+        found[type_text(kind)] = ["yes" if is_key_type(kind) else "no", *(f"`{cell}`" for cell in cells)]
+    return found
+
+
+def test_the_table_of_types_is_what_the_code_does(typed: dict[str, list[str]]) -> None:
+    told = {row[0].strip("`"): row[1:] for row in rows_of("types.md", "# Types") if row[0].startswith("`")}
+    assert told == typed
+
+
+def test_types_that_are_said_to_be_taken_are_and_others_are_not() -> None:
+    text = (ROOT / "docs" / "types.md").read_text()
+    also = re.findall(r"`([^`]+)`", text.partition("\nAlso ")[2].partition("Lists\n")[0])
+    assert len(also) == 7
+    sizes = {"decimal32": "(9, 2)", "decimal64": "(18, 2)", "decimal256": "(76, 2)", "duration": "[ns]"}
+    for name in also:
+        assert parse_type(name + sizes.get(name, "")) is not None
+    for refused in (pa.map_(pa.string(), pa.int64()), pa.month_day_nano_interval(), pa.uuid()):
+        with pytest.raises(ebla.SchemaError):
+            parse_type(refused)
+
+
+# --- limits ---
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    defaults = {setting.name: setting.default for setting in dataclasses.fields(ebla.Settings)}
+    told = {row[0]: row for row in rows_of("limits.md", "## Refused")}
+
+    def number(text: str) -> int:
+        figure, _, unit = text.replace(",", "").partition(" ")
+        return int(figure) * UNITS.get(unit, 1)
+
+    for name, row in told.items():
+        setting = re.match(r"`(\w+)`", row[2])
+        if setting:
+            assert number(row[1]) == defaults[setting[1]], name
+    assert number(told["the qualifier of a cell"][1]) == row_parts.QUALIFIER_BYTES_MAX
+    assert number(told["tablets of a table when it is made"][1]) == database.TABLETS_MAX
+    assert f"{schema.NAME_BYTES_MAX} bytes" in told["the name of a column, a family, a group"][1]
+    assert f"{{1,{told['the name of a table'][1].split()[0]}}}" in schema._TABLE_NAME.pattern
+    least, most = told["blocks of a group (`block_bytes`)"][1].split(" to ")
+    assert (number(least), number(most)) == (schema.BLOCK_BYTES_MIN, schema.BLOCK_BYTES_MAX)
+    assert int(told["digits of a decimal"][1]) == max(digits for _, digits in schema._DECIMALS.values())
+
+
+def test_defaults_that_pages_tell_in_brackets_are_those_of_the_code() -> None:
+    defaults = {setting.name: setting.default for setting in dataclasses.fields(ebla.Settings)}
+    found = 0
+    for page in ("limits.md", "guarantees.md"):
+        for name, figure, unit in re.findall(
+            r"`(\w+)`[,]? \(?(\d+) (KiB|MiB|GiB)\)?", (ROOT / "docs" / page).read_text()
+        ):
+            assert defaults[name] == int(figure) * UNITS[unit], name
+            found += 1
+    assert found >= 5
+
+
+# --- formats ---
+
+
+def test_the_versions_of_formats_are_those_of_the_code() -> None:
+    told = {row[0]: int(row[1]) for row in rows_of("upgrading.md", "# Upgrading")}
+    assert told == {
+        "the store (its identity in the coordination service)": identity.FORMAT_VERSION,
+        "`coordination.sqlite`": sqlite_file.FORMAT_VERSION,
+        "METADATA": transaction_file.FORMAT_VERSION,
+        "log": log_format.FORMAT_VERSION,
+        "fragments": fragment_format.FORMAT_VERSION,
+        "backups (manifest)": backup_manifest.FORMAT_VERSION,
+    }
+
+
+def test_the_changelog_and_the_package_speak_of_the_same_version() -> None:
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == ebla.__version__
+    assert f'version = "{ebla.__version__}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_contributing_names_every_target_of_make() -> None:
+    targets = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert targets is not None
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    assert not [target for target in targets[1].split() if f"make {target}" not in page]
+
+
+def test_contributing_draws_every_package() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    packages = [path.parent.name for path in (ROOT / "ebla").glob("*/__init__.py")]
+    assert not [name for name in packages if not re.search(rf"^    ebla/{name}\b", page, re.MULTILINE)]
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md") if "decisions" not in path.parts]
+    assert not [str(page) for page in pages if f"({page})" not in index and page != Path("README.md")]
