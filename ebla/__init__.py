@@ -47,8 +47,9 @@ from ebla.errors import (
 from ebla.settings import Settings
 
 if TYPE_CHECKING:
-    from ebla.client.database import Database, open  # noqa: A004 - ebla.open reads best
+    from ebla.client.database import Database
     from ebla.client.moments import time_of
+    from ebla.client.opened import open  # noqa: A004 - ebla.open reads best
     from ebla.client.row import Row
     from ebla.client.scan import Position, Scan
     from ebla.client.snapshot import Snapshot
@@ -138,7 +139,7 @@ _HOMES = {
     "Unloaded": "ebla.tablet.events",
     "VerifyReport": "ebla.client.verifying",
     "Version": "ebla.tablet.projection",
-    "open": "ebla.client.database",
+    "open": "ebla.client.opened",
     "repair": "ebla.client.verifying",
     "status": "ebla.client.status",
     "time_of": "ebla.client.moments",

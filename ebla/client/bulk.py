@@ -19,8 +19,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from ebla.client.coordination_place import connect_at
-from ebla.client.database import JOB_EXPIRES_SECONDS, Database, new_id
-from ebla.client.database import open as open_database
+from ebla.client.database import JOB_EXPIRES_SECONDS, Database, new_id, open_alone
 from ebla.clock import Clock, SystemClock
 from ebla.coordination.service import CoordinationService
 from ebla.errors import EblaError, StoreLocked
@@ -84,7 +83,7 @@ def order_at(root: Root, order: Order, timeout_seconds: float = 60.0, settings: 
 @contextlib.contextmanager
 def _opened(root: Root, settings: Settings | None) -> Iterator[Database]:
     """Open a store for an order. What goes wrong when it is closed again does not change what became of the order."""
-    database = open_database(root, create=False, settings=settings)
+    database = open_alone(root, create=False, settings=settings)
     try:
         yield database
     finally:

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import ebla
 from ebla.client.coordination_place import COORDINATION_FILE, chosen_address, open_elsewhere
@@ -48,6 +48,9 @@ from ebla.tablet.verify import Verifier, VerifyReport
 from ebla.timing import now_seconds
 from ebla.where import Where
 
+if TYPE_CHECKING:
+    from ebla.client.opened import Shared
+
 TABLETS_MAX = 10_000
 # The files of a bulk job are left alone for so long if its process dies.
 JOB_EXPIRES_SECONDS = 86_400.0
@@ -55,7 +58,7 @@ JOB_EXPIRES_SECONDS = 86_400.0
 _log = logging.getLogger(__name__)
 
 
-def open(  # noqa: A001 - ebla.open reads best
+def open_alone(
     path: str | os.PathLike[str] = "data",
     *,
     read_only: bool = False,
@@ -64,17 +67,9 @@ def open(  # noqa: A001 - ebla.open reads best
     coordination: str | None = None,
     metadata: Sequence[str | os.PathLike[str]] | None = None,
 ) -> Database:
-    """Open the store in a directory, making it if it is not there.
+    """Open a store that nobody has open for writing, here or elsewhere: what `ebla.open` does for the first who asks.
 
-    One process at a time may have it open for writing; `StoreLocked` tells who has. With `read_only`, any number of
-    processes may read it beside a writer; each sees everything that was durable when it opened.
-
-    `coordination` is the address of a ZooKeeper ensemble (``zk://host:port,host:port/znode``) for a store whose
-    directory several hosts see; it is needed when the store is made, and remembered. Without it, a file does.
-
-    `metadata` names further directories, best on other disks, that keep a copy of METADATA each; they are remembered.
-    A change is made when a majority of all, the store's own directory included, has it: with two further ones, any one
-    of the three may be lost or damaged. One that was lost is filled again when it is named again.
+    `StoreLocked` tells who has it. Jobs that are given a path do this, too, or ask the owner if there is one.
     """
     began = now_seconds()
     root = checked_root(path)
@@ -171,6 +166,7 @@ class Database(StaysHere):
         self._clock = clock or SystemClock()
         self._listening = Listening(store.events)
         self._publisher: Publisher | None = None
+        self._shared: Shared | None = None  # with other handles of this process: see opened.py
         self._closed = False
 
     @classmethod
@@ -226,10 +222,23 @@ class Database(StaysHere):
         return not self._store.is_writable
 
     def close(self) -> None:
-        """Make everything durable and let the store go. Closing twice is fine."""
+        """Make everything durable and let the store go, unless it was opened more than once. Closing twice is fine."""
         if self._closed or self._store.is_inherited:
             return
+        if self._shared is not None:
+            self._shared.leave(self)
+            return
         self._closed = True
+        self._let_go()
+
+    def _again(self) -> Database:
+        """Return another handle of the same open store, to be closed by itself."""
+        handle = object.__new__(type(self))
+        handle.__dict__.update(self.__dict__)
+        handle._closed = False
+        return handle
+
+    def _let_go(self) -> None:
         began = now_seconds()
         try:
             if self._mailbox is not None:
@@ -248,6 +257,8 @@ class Database(StaysHere):
     def _crash(self) -> None:
         """Let go of everything without writing, as a crash would. For tests."""
         self._closed = True
+        if self._shared is not None:
+            self._shared.forget()
         if self._mailbox is not None:
             self._mailbox.close()
         self._store.abandon()

@@ -15,8 +15,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ebla.client.database import Database
-from ebla.client.database import open as open_database
+from ebla.client.database import Database, open_alone
 from ebla.client.keeping import begin, end
 from ebla.clock import SystemClock
 from ebla.errors import Unavailable
@@ -143,7 +142,7 @@ def _captured_elsewhere(root: str, tables: Sequence[str] | None, name: str) -> I
                 clock.sleep(PAUSE_SECONDS)
             with (
                 contextlib.ExitStack() as trying,
-                open_database(root, read_only=True, settings=Settings(scan_threads=1)) as database,
+                open_alone(root, read_only=True, settings=Settings(scan_threads=1)) as database,
             ):
                 store = store_of(database)
                 states = _states(database, tables)

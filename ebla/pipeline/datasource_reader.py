@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from ebla.client.database import open as open_database
+from ebla.client.database import open_alone
 from ebla.client.keeping import share
 from ebla.errors import EblaError, InvalidBatch, RequestError, UnknownTable
 from ebla.pipeline.datasource_options import ReadOptions, key_from_text
@@ -66,7 +66,7 @@ def pin(options: ReadOptions) -> Pinned:
     texts = (options.start, options.stop, options.prefix)
     start = stop = prefix = None
     if any(text is not None for text in texts):
-        with open_database(root, read_only=True) as database:
+        with open_alone(root, read_only=True) as database:
             schema = database.table(table).schema
             start, stop, prefix = (key_from_text(text, schema) for text in texts)
     holding = SharedHolding()

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import time
 
-from ebla.client.database import Database
-from ebla.client.database import open as open_database
+from ebla.client.database import Database, open_alone
 from ebla.pipeline.location import TASK_SETTINGS, store_of
 
 __all__ = ["Follower"]
@@ -47,7 +46,7 @@ class Follower:
                 return self._database
         began = time.monotonic()
         self.close()
-        self._database = open_database(self._root, read_only=True, settings=TASK_SETTINGS)
+        self._database = open_alone(self._root, read_only=True, settings=TASK_SETTINGS)
         self._seen = looked
         ended = time.monotonic()
         self._rests_until = ended + REST_FACTOR * (ended - began)

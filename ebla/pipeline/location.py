@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebla.client.database import Database
-from ebla.client.database import open as open_database
+from ebla.client.database import Database, open_alone
 from ebla.errors import RequestError, UnknownTable
 from ebla.settings import MIB, Settings
 from ebla.tablet.store import TabletStore
@@ -54,7 +53,7 @@ class _Opens:
                 self._process, self._by_root = os.getpid(), OrderedDict()
             found = self._by_root.get(root)
             if found is None or found.seen_txn < at_least_txn:
-                database = open_database(root, read_only=True, settings=TASK_SETTINGS)
+                database = open_alone(root, read_only=True, settings=TASK_SETTINGS)
                 # It sees all that was durable just now, whatever the number of the newest commit is.
                 fresh = _Open(database, max(at_least_txn, store_of(database).sequencer.committed))
                 self._replace(root, fresh)
@@ -119,7 +118,7 @@ def opened(source: Database | str | os.PathLike[str], settings: Settings | None 
     if not isinstance(source, (str, os.PathLike)):
         raise RequestError(f"give an open database or the path of a store, not {type(source).__name__}")
     # Opened anew, and not taken from this process's opens: a plan is made of the newest that is there.
-    with open_database(Path(source), read_only=True, settings=settings) as database:
+    with open_alone(Path(source), read_only=True, settings=settings) as database:
         yield database
 
 

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from ebla.client.coordination_place import is_store
-from ebla.client.database import Database
-from ebla.client.database import open as open_database
+from ebla.client.database import Database, open_alone
 from ebla.errors import RequestError, UnknownColumn, UnknownTable
 from ebla.pipeline.failures import unwrapping
 from ebla.pipeline.place import Place
@@ -114,7 +113,7 @@ def watched_query(query: StreamingQuery, progress: Callable[[JobProgress], None]
 def _place_of(target: Database | str | os.PathLike[str]) -> Place:
     """Return the place of the mirror's store, which is made if it is not there."""
     if isinstance(target, (str, os.PathLike)) and not is_store(Path(target)):
-        open_database(target).close()
+        open_alone(target).close()
     return Place.of(target)
 
 

@@ -16,8 +16,7 @@ from typing import Any
 
 from ebla.client.bulk import begin_job_at, commit_bulk_at, end_job_at, order_at
 from ebla.client.coordination_place import connect_at, is_store, no_store
-from ebla.client.database import Database, new_id
-from ebla.client.database import open as open_database
+from ebla.client.database import Database, new_id, open_alone
 from ebla.clock import SystemClock
 from ebla.coordination.service import CoordinationService
 from ebla.errors import Closed, RequestError, StoreLocked, Unavailable, UnknownTable
@@ -98,7 +97,7 @@ class Place:
             yield self._database
             return
         try:
-            opened = open_database(self.root, create=False)
+            opened = open_alone(self.root, create=False)
         except StoreLocked as error:
             raise StoreLocked(f"a new table is made by the process that has the store open; {error}") from None
         with opened:

@@ -14,8 +14,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ebla.client.database import Database
-from ebla.client.database import open as open_database
+from ebla.client.database import Database, open_alone
 from ebla.errors import ReadOnly, RequestError
 from ebla.pipeline.holding import Holding
 from ebla.pipeline.key_survey import RECENT_SECONDS, check_target, key_of, sampled, survey_of
@@ -84,5 +83,5 @@ def _writing(source: Database | str | os.PathLike[str]) -> Iterator[Database]:
             raise ReadOnly("the store was opened read-only: open it without read_only to cut a table")
         yield source
         return
-    with open_database(source, create=False) as database:
+    with open_alone(source, create=False) as database:
         yield database

@@ -36,8 +36,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from ebla.client.database import Database
-from ebla.client.database import open as open_database
+from ebla.client.database import Database, open_alone
 from ebla.clock import microseconds_of
 from ebla.errors import RequestError, SchemaChanged, UnknownTable
 from ebla.pipeline.change_plan import check_since, has_touched, steps, touched_rows
@@ -64,7 +63,7 @@ ROWS_LOOKED_AT_MIN = 4_096
 
 def stream_schema(options: StreamReadOptions) -> StructType:
     """Return the columns of a stream of changes, as Spark knows them."""
-    with open_database(options.address.root, read_only=True) as database:
+    with open_alone(options.address.root, read_only=True) as database:
         table = store_of(database).table(options.address.table)
         return _columns(options, table)
 

@@ -9,6 +9,7 @@ import pytest
 
 import ebla
 from ebla.client.coordination_place import ADDRESS_FILE
+from ebla.client.database import open_alone
 from ebla.client.keeping import begin, end
 from ebla.client.ownership import OWNER_NODE
 from ebla.clock import SystemClock
@@ -40,7 +41,9 @@ def test_a_store_is_made_crashes_and_is_found_again_without_the_address(tmp_path
             with pytest.raises(ebla.ReadOnly):
                 reader.table("t").put({"k": "x", "v": 1})
         with pytest.raises(ebla.StoreLocked):
-            ebla.open(tmp_path)
+            open_alone(tmp_path)
+        with ebla.open(tmp_path) as same:
+            assert same.table("t").get("more") == {"k": "more", "v": 1}
         held = begin(str(tmp_path), "scan", "t", 5, ["a file"])
         assert (again.snapshots(), again._store.pins.files()) == ({held.name: 5}, {"a file"})
         end(held)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import ebla
+from ebla.client.database import open_alone
 from tests.recovery.process import ROOT, Held, writer
 from tests.recovery.work import SCHEMA, SMALL, SPLITS, TABLE, Work
 
@@ -131,7 +132,7 @@ def test_a_second_writer_is_refused_at_once_and_told_who_has_the_store(path: Pat
         process.kill()
     with ebla.open(path) as db:  # the lock went with the process
         with pytest.raises(ebla.StoreLocked, match="this process"):
-            ebla.open(path)
+            open_alone(path)
         db.table(TABLE).put({"place": "a", "thread": 9, "row": 9, "number": 9})
     with ebla.open(path) as db:
         assert db.table(TABLE).get(("a", 9, 9))["number"] == 9
