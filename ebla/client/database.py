@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 import ebla
 from ebla.client.coordination_place import COORDINATION_FILE, chosen_address, open_elsewhere
 from ebla.client.declaring import declared_schema, difference
@@ -501,11 +503,14 @@ class Database(StaysHere):
     # --- time ---
 
     def sync(self, txn: int | None = None) -> int:
-        """Wait until everything up to `txn` (default: everything so far) is safe from any crash; return that txn."""
+        """Wait until everything up to `txn` (default: everything so far) is safe from any crash; return that txn.
+
+        `RequestError` if nobody was given that `txn` yet.
+        """
         self._check_open()
-        if txn is not None and (isinstance(txn, bool) or not isinstance(txn, int)):
+        if txn is not None and (isinstance(txn, bool) or not isinstance(txn, (int, np.integer))):
             raise RequestError(f"txn is the number that a write returned, not {txn!r}")
-        return self._store.sync(txn)
+        return self._store.sync(None if txn is None else int(txn))
 
     def snapshot(self, name: str | None = None) -> Snapshot:
         """Return the whole database as it is now, and keep what that shows for as long as it is held.
@@ -534,7 +539,7 @@ class Database(StaysHere):
         return {pin.name: pin.txn for pin in self._store.pins.all()}
 
     def _table_at(self, name: str, txn: int) -> Table:
-        return Table(self._store, self._store.table(name), txn)
+        return Table(self._store, self._store.table_at(name, txn), txn)
 
     def gc(self, *, dry_run: bool = True) -> GarbageReport:
         """Look for files that no table names any more; without `dry_run`, remove what has been so for long enough.

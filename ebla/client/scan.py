@@ -39,7 +39,7 @@ class Scan(StaysHere):
         self,
         tables: Callable[[bool], Iterator[pa.Table]],
         projection: Projection,
-        txn: int,
+        txn: Callable[[], int],
         batch_rows: int,
         codec: KeyCodec,
         resumed_after: tuple[Any, ...] | bytes | None = None,
@@ -53,11 +53,16 @@ class Scan(StaysHere):
         # The key of the last row that was given out, or the batch it was in, of which it is made when asked for.
         self._last: tuple[Any, ...] | bytes | pa.RecordBatch | None = resumed_after
         self._last_at = 0
-        self.txn = txn
+        self._txn = txn
 
     def __repr__(self) -> str:
         names = ", ".join(self.schema.names)
         return f"<ebla.Scan of {names} at txn {self.txn}: iterate it, or to_arrow(), to_pandas(), to_polars(), count()>"
+
+    @property
+    def txn(self) -> int:
+        """The txn of the rows; of a scan that follows newer commits (`latest`), that of the rows read last."""
+        return self._txn()
 
     @property
     def schema(self) -> pa.Schema:

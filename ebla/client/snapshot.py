@@ -38,7 +38,11 @@ class Snapshot(StaysHere):
         return f"<ebla.Snapshot{called} at txn {self.txn}>"
 
     def table(self, name: str) -> Table:
-        """Return a table as it was at the snapshot."""
+        """Return a table as it was at the snapshot.
+
+        `UnknownTable` if it was dropped since, also if another has its name by now; or if it was made, or got its
+        name, later: then ``db.table(name).scan(as_of=snapshot)`` shows what it was at that time.
+        """
         if not self._is_held:
             raise Closed("the snapshot was let go: what it showed may be gone; make another")
         return self._table_at(name, self.txn)

@@ -25,6 +25,7 @@ from ebla.schema import TableSchema
 from ebla.tablet.scanner import Scanner, ScanRequest
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
+from ebla.tablet.view import check_existed
 from ebla.tablet.write_path import Wait
 from ebla.where import Where, to_expression
 
@@ -275,7 +276,7 @@ class Table(StaysHere):
         return Scan(
             lambda whole: scanner.tables(whole=whole),
             projection,
-            txn,
+            lambda: scanner.txn,
             self._store.settings.scan_batch_rows,
             self._state.codec,
             after,
@@ -319,6 +320,8 @@ class Table(StaysHere):
     def _txn(self, as_of: AsOf | None, uncommitted: bool) -> int:
         self._check_served()
         at = txn_in(self._store.pins, as_of) if as_of is not None else self._as_of
+        if at is not None:
+            check_existed(self.name, self._state.view.metadata, at)
         return self._store.read_txn(at, uncommitted=uncommitted, at_once=self._state.view.parts.expires)
 
     def _read(self, as_of: AsOf | None, uncommitted: bool, read: Callable[[int], _Answer]) -> _Answer:

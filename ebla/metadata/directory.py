@@ -245,12 +245,12 @@ class TableDirectory:
             raise OutcomeUnknown(f"it is not known whether the table {name!r} was dropped: look again") from unknown
         raise Unavailable(f"others kept changing table {name!r}: nothing was changed, try again")
 
-    def rename(self, table_id: str, name: str) -> TableConfig:
-        """Give a table another name; `TableExists` if it is taken."""
+    def rename(self, table_id: str, name: str, named_txn: int = 0) -> TableConfig:
+        """Give a table another name, which it has since `named_txn`; `TableExists` if it is taken."""
         naming = TableNaming(
             self._coordination, self._clock, attempts_max=self._attempts_max, pause_seconds=self._pause_seconds
         )
-        return naming.rename(table_id, name)
+        return naming.rename(table_id, name, named_txn)
 
     def settle(self, table_id: str, name: str) -> bool:
         """After an unknown outcome: tell whether the table is there, and let nothing under way change that any more.

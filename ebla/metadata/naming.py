@@ -44,14 +44,14 @@ class TableNaming:
         self._attempts_max = attempts_max
         self._pause_seconds = pause_seconds
 
-    def rename(self, table_id: str, name: str) -> TableConfig:
-        """Give a table another name; `TableExists` if it is taken."""
+    def rename(self, table_id: str, name: str, named_txn: int = 0) -> TableConfig:
+        """Give a table another name, which it has since `named_txn`; `TableExists` if it is taken."""
         check_table_name(name)
 
         def renamed(config: TableConfig) -> TableConfig:
             if config.state != "running":
                 raise UnknownTable(f"the table {config.name!r} was dropped")
-            return msgspec.structs.replace(config, name=name)
+            return msgspec.structs.replace(config, name=name, named_txn=named_txn)
 
         return self._switch(table_id, renamed)
 

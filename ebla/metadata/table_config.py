@@ -39,6 +39,7 @@ class TableConfig(msgspec.Struct, frozen=True):
     metadata_txnid: str  # empty: an id that was used up without becoming a table
     metadata_servers: tuple[str, ...]
     deleted_microseconds: int = 0  # when it was deleted, if a master did; 0: it was dropped at once
+    named_txn: int = 0  # since when it has its name; 0: not known, as older versions named it
 
 
 class TableEntry(NamedTuple):

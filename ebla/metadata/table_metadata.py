@@ -102,6 +102,7 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
     is_fixed: bool = False  # its tablets are never split or joined
     replaced: tuple[ReplacedTablet, ...] = ()  # tablets that must not come back
     streams: tuple[StreamBatch, ...] = ()  # how far streams into the table have come, the one written last at the end
+    created_txn: int = 0  # before it there was no such table; 0: not known, as older versions made it
 
     def tablet_for(self, row: bytes) -> TabletMetadata:
         """Return the tablet that `row` belongs to."""
@@ -155,11 +156,11 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @property
     def newest_txn(self) -> int:
-        """The newest txn of anything that it knows of: fragments, range erasures, bulk jobs; 0 if there is nothing."""
+        """The newest txn of anything that it knows of: fragments, range erasures, bulk jobs, creation; 0 if none."""
         states = [state for tablet in self.tablets for state in tablet.groups]
         fragments = (fragment.txn_max for state in states for fragment in state.fragments)
         erasures = (erasure.txn for state in states for erasure in state.erasures)
-        return max(self.newest_job_txn, max(fragments, default=0), max(erasures, default=0))
+        return max(self.newest_job_txn, self.created_txn, max(fragments, default=0), max(erasures, default=0))
 
     @property
     def newest_job_txn(self) -> int:
@@ -180,7 +181,7 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @property
     def _head_hash(self) -> int:
-        life = (self.jobs, self.retired, self.is_fixed, self.replaced, self.streams)
+        life = (self.jobs, self.retired, self.is_fixed, self.replaced, self.streams, self.created_txn)
         return _hash((self.table_id, self.txnid, self.sequence, *life))
 
     @cached_property

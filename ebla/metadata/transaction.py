@@ -127,6 +127,10 @@ class MetadataServer:
             raise Corruption(name_path(name), problem)
         raise UnknownTable(f"there is no table {name!r} any more")
 
+    def named_txn(self, table_id: str) -> int:
+        """Return since when a table has its name, as this server saw it last; 0 if that is not known."""
+        return self._cached(table_id).config.named_txn
+
     def read_in_part(self, table_id: str) -> TableMetadata:
         """Return metadata that breaks its invariants, if its tablets can be told apart and found by their rows.
 
@@ -297,11 +301,18 @@ class MetadataServer:
     # --- tables ----------------------------------------------------------------------------------
 
     def create_table(
-        self, name: str, table_id: str, initial: TableMetadata, *, replacing: str | None = None
+        self,
+        name: str,
+        table_id: str,
+        initial: TableMetadata,
+        *,
+        replacing: str | None = None,
+        named_txn: int = 0,
     ) -> TableMetadata:
         """Create a table that has the metadata `initial`; `TableExists` if the name is taken.
 
-        `replacing` is the id of the table that has the name now and is dropped in the same step.
+        `replacing` is the id of the table that has the name now and is dropped in the same step. It is found by its
+        name since `named_txn`.
         """
         if initial.table_id != table_id:
             raise InvalidMetadata(f"the metadata is that of table {initial.table_id}, not {table_id}")
@@ -310,7 +321,7 @@ class MetadataServer:
         metadata = initial.with_txnid(self._new_id(), 1)
         metadata.check()
         self._store.save(None, metadata, ())
-        config = TableConfig(name, "running", metadata.txnid, self._server_ids)
+        config = TableConfig(name, "running", metadata.txnid, self._server_ids, named_txn=named_txn)
         try:
             if replacing is None:
                 version = self.directory.create(table_id, config)
@@ -335,10 +346,10 @@ class MetadataServer:
         self._let_go(table_id)
         return table_id
 
-    def rename_table(self, table_id: str, name: str) -> None:
-        """Give a table another name; `TableExists` if it is taken."""
+    def rename_table(self, table_id: str, name: str, named_txn: int = 0) -> None:
+        """Give a table another name, which it has since `named_txn`; `TableExists` if it is taken."""
         try:
-            self.directory.rename(table_id, name)
+            self.directory.rename(table_id, name, named_txn)
         finally:
             self._forget(table_id)  # its version is another by now, or may be
 

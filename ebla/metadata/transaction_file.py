@@ -2,7 +2,7 @@
 
     offset  bytes
     0       8      "EBLAMETA"
-    8       2      format version, 2; little endian like all numbers here
+    8       2      format version, 4; little endian like all numbers here
     10      1      kind: 1 a change, 2 a snapshot
     11      1      0
     12      8      length of the body
@@ -39,7 +39,7 @@ from ebla.schema import decode_hook, encode_hook
 __all__ = ["ChangeRecord", "Record", "SnapshotRecord", "check_bytes", "decode", "encode", "leads_to"]
 
 MAGIC = b"EBLAMETA"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 _FIELDS = struct.Struct("<8sHBBQ")
 _CRC = struct.Struct("<I")
 _HEADER_BYTES = _FIELDS.size + _CRC.size

@@ -42,6 +42,7 @@ from ebla.tablet.projection import Projection
 from ebla.tablet.scanner import Scanner, ScanRequest, with_columns_of
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
+from ebla.tablet.view import check_existed
 from ebla.where import Where, to_expression
 
 __all__ = [
@@ -233,7 +234,10 @@ def _flush_much(store: TabletStore, state: TableState) -> None:
 def _txn(store: TabletStore, state: TableState, as_of: AsOf | None) -> tuple[int, int]:
     """Return the txn at which to read, and the newest commit that is seen there."""
     expires = any(group.max_age_microseconds is not None for group in state.view.schema.groups)
-    txn = store.read_txn(None if as_of is None else txn_in(store.pins, as_of), at_once=expires)
+    at = None if as_of is None else txn_in(store.pins, as_of)
+    if at is not None:
+        check_existed(state.name, state.view.metadata, at)
+    txn = store.read_txn(at, at_once=expires)
     committed = store.sequencer.committed
     if not store.is_writable and not expires:
         # Somebody else may still commit below a txn that this open has not reached.

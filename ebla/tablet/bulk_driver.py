@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ebla.clock import Clock, TxnClock
 from ebla.errors import Conflict, EblaError, MissingFile, OutcomeUnknown, RequestError, Unavailable, UnknownTable
@@ -138,6 +139,12 @@ class BulkDriver:
             self._open_again(txn)
             raise
         return txn
+
+    @contextmanager
+    def passing(self) -> Iterator[Callable[[], int]]:
+        """Hold the lock, and lend what lets a txn pass."""
+        with self.lock:
+            yield self.pass_txn
 
     def _open_again(self, reserved: int) -> None:
         """Open the gate if it was closed for these txns."""

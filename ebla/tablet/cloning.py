@@ -49,7 +49,7 @@ class Cloner:
             taken = self._take(origin)
         files = set(taken.files())
         try:
-            made = self._doubts.create(name, cloned(taken, self._new_id(), self._new_id))
+            made = self._doubts.bring(name, cloned(taken, self._new_id(), self._new_id))
         except OutcomeUnknown:
             raise  # METADATA may name them: they stay for as long as this process runs
         except BaseException:

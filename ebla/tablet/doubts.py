@@ -12,6 +12,10 @@ settled: METADATA is asked, in a way that stops the unknown request from landing
 
 A name changes hands in METADATA and among the open tables in one step: who drops a table must not find, when he is to
 serve it no longer, that another was made of the same name meanwhile, and take that one away.
+
+Before a table gets a name, a txn passes that no record has, and it is on record that the name is the table's since
+then. So every snapshot lies clearly before that or after, and one that was taken before does not show this table as
+what had the name at that time.
 """
 
 from __future__ import annotations
@@ -19,6 +23,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import msgspec
 
 from ebla.errors import EblaError, OutcomeUnknown
 from ebla.metadata.table_metadata import TableMetadata
@@ -39,21 +46,36 @@ class Doubts:
         self._tables = tables
         self._metadata = metadata
         self._add_table = add_table
+        # How to let a txn pass, with what has to be held for that; set before there is anything to name.
+        self.passing: Callable[[], AbstractContextManager[Callable[[], int]]]
         self._naming = threading.Lock()  # held over METADATA: one creation or drop at a time
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._in_doubt: dict[str, tuple[str, ...]] = {}  # what every such table may be called, by id
 
-    def create(self, name: str, initial: TableMetadata, replacing: TableState | None = None) -> TableState:
-        """Create a table, perhaps in the place of another that has the name, and begin to serve it."""
-        with self._tables.events.held(), self._naming:
-            return self._create(name, initial, replacing)
+    def create(self, name: str, initial: TableMetadata) -> TableState:
+        """Create a table that was not there before, and begin to serve it."""
+        with self._tables.events.held(), self.passing() as pass_txn, self._naming:
+            self.settle(name)
+            txn = pass_txn()
+            return self._create(name, msgspec.structs.replace(initial, created_txn=txn), txn, None)
 
-    def _create(self, name: str, initial: TableMetadata, replacing: TableState | None) -> TableState:
-        self.settle(name)
+    def bring(
+        self, name: str, initial: TableMetadata, passed_txn: int | None = None, replacing: TableState | None = None
+    ) -> TableState:
+        """Create a table with a past, perhaps in the place of another that has the name, and begin to serve it.
+
+        `passed_txn` is a txn that has passed for it already.
+        """
+        passing = self.passing() if passed_txn is None else nullcontext(lambda: passed_txn)
+        with self._tables.events.held(), passing as pass_txn, self._naming:
+            self.settle(name)
+            return self._create(name, initial, pass_txn(), replacing)
+
+    def _create(self, name: str, initial: TableMetadata, txn: int, replacing: TableState | None) -> TableState:
         former = None if replacing is None else replacing.id
         try:
-            metadata = self._metadata.create_table(name, initial.table_id, initial, replacing=former)
+            metadata = self._metadata.create_table(name, initial.table_id, initial, replacing=former, named_txn=txn)
             _log.info("created table %s, id %s, %d tablets", name, initial.table_id, len(initial.tablets))
             return self._add_table(name, metadata)
         except BaseException as error:
@@ -94,12 +116,13 @@ class Doubts:
 
     def rename(self, name: str, new_name: str) -> TableState:
         """Give a table another name, and serve it under that."""
-        with self._tables.events.held(), self._naming:
+        with self._tables.events.held(), self.passing() as pass_txn, self._naming:
             self.settle(name)
             self.settle(new_name)
             table = self._tables.named(name)
+            txn = pass_txn()
             try:
-                self._metadata.rename_table(table.id, new_name)
+                self._metadata.rename_table(table.id, new_name, txn)
                 _log.info("renamed table %s to %s", name, new_name)
                 self._tables.rename(table, new_name)
             except BaseException as error:

@@ -30,6 +30,7 @@ class FoundTable:
     metadata: TableMetadata | None
     error: EblaError | None = None
     damage: str = ""
+    named_txn: int = 0  # since when it has its name
 
     @property
     def txnid(self) -> str | None:
@@ -43,13 +44,13 @@ class FoundTable:
 
     @property
     def passed_txn(self) -> int:
-        """A txn up to which everything was committed when METADATA was saved: that of its newest bulk job, or that at
-        which its history begins, as that may be a commit to a table that is gone.
+        """A txn up to which everything was committed when METADATA was saved: that of its newest bulk job, of its
+        creation, since when it has its name, or that at which its history begins: a commit to a table that is gone.
         """
         if self.metadata is None:
             return 0
         floors = (state.floor_txn for tablet in self.metadata.tablets for state in tablet.groups)
-        return max(self.newest_job_txn, max(floors, default=0))
+        return max(self.newest_job_txn, self.metadata.created_txn, self.named_txn, max(floors, default=0))
 
     @property
     def newest_txn(self) -> int:
@@ -62,7 +63,8 @@ def read_tables(metadata: MetadataServer) -> list[FoundTable]:
     found = []
     for name, table_id in metadata.list_tables():
         try:
-            found.append(FoundTable(name, table_id, metadata.read_named(name, table_id)))
+            known = metadata.read_named(name, table_id)
+            found.append(FoundTable(name, table_id, known, named_txn=metadata.named_txn(table_id)))
         except SchemaError as error:
             found.append(FoundTable(name, table_id, None, error))
         except (Corruption, MissingFile) as error:

@@ -152,7 +152,8 @@ def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> Tablet
     for found in recovery:
         replay(found.entry, tables, replayed, grown, refuse)
         store.refused.note(found.entry)
-    newest = max([replayed.txn_max, *(table.view.metadata.newest_job_txn for table in tables.values())])
+    known = [table.view.metadata for table in tables.values()]
+    newest = max([replayed.txn_max, *(max(one.newest_job_txn, one.created_txn) for one in known)])
     bound.check(newest)
     truncate_torn_tail(files, recovery)
     with contextlib.suppress(OSError):  # what is left does not count, and goes with the next that is removed

@@ -2,6 +2,7 @@
 
     read_txn      the newest commit; or the one asked for, when all up to it is in memory and can no longer change
     hold_newest   a commit that compaction keeps whole until it is let go of
+    sync          wait until a commit is safe from any crash
 
 A reader of the past never waits. One who asks for a txn that is not committed yet waits for what is under way.
 """
@@ -12,15 +13,16 @@ import threading
 from collections.abc import Callable, Sequence
 
 from ebla.clock import COUNTER_BITS, Clock, TxnClock, txn_at
-from ebla.errors import RequestError
+from ebla.errors import RequestError, UnknownTable
+from ebla.metadata.table_config import TableConfig
 from ebla.tablet.commit_log import CommitLog
 from ebla.tablet.gate import Gate
 from ebla.tablet.pins import Pins
 from ebla.tablet.sequencer import Sequencer
 from ebla.tablet.table_state import TableState
-from ebla.tablet.view import TableView
+from ebla.tablet.view import TableView, time_text
 
-__all__ = ["ReadTxns"]
+__all__ = ["ReadTxns", "check_named"]
 
 
 class ReadTxns:
@@ -90,6 +92,32 @@ class ReadTxns:
             )
         return as_of
 
+    def sync(self, txn: int | None = None) -> int:
+        """Wait until everything up to `txn` (default: everything so far) is stable; return the stable txn.
+
+        `RequestError` for a txn that nobody was given yet: there is no telling when it will be.
+        """
+        log = self._log()
+        if log is None:
+            if txn is not None and txn > self._sequencer.stable:
+                raise RequestError(
+                    f"this read-only open sees the store as of txn {self._sequencer.stable}, and cannot tell what "
+                    f"became of txn {txn}: open it again, or sync where it is written"
+                )
+            return self._sequencer.stable
+        with self._commit_lock:
+            if txn is not None and txn > max(self._sequencer.allocated, self._txn_clock.last):
+                raise RequestError(
+                    f"txn {txn} was not given out yet, the newest is {self._sequencer.allocated}: sync takes what a "
+                    "write returned, or nothing, which means everything so far"
+                )
+            if txn is not None:
+                self._gate.wait(log, txn)  # its txns may be under way, and not among those allocated
+            target = self._sequencer.allocated if txn is None else min(txn, self._sequencer.allocated)
+        log.wait(target)
+        self._sequencer.wait_stable(target)
+        return self._sequencer.stable
+
     def hold_newest(self) -> int:
         """Hold the newest commit for a reader, who lets go of it through `pins`; return its txn."""
         while True:
@@ -109,3 +137,17 @@ class ReadTxns:
             if txn >= self._horizon_max():
                 return txn, views
             self._pins.let_go(txn)
+
+
+def check_named(config: TableConfig | None, name: str, txn: int) -> None:
+    """Raise `UnknownTable` if the table of that configuration was not called `name` yet at `txn`.
+
+    What was, is gone or has another name. In a store that is open for reading, the table may have got another name
+    since; it had this one all the longer.
+    """
+    if config is not None and config.name == name and config.named_txn > txn:
+        raise UnknownTable(
+            f"the table that was called {name!r} at txn {txn} ({time_text(txn)}), if there was one, is gone: that of "
+            f"now has the name since txn {config.named_txn} ({time_text(config.named_txn)}); if it is a clone or was "
+            f"renamed, db.table({name!r}).scan(as_of=...) shows its own past"
+        )

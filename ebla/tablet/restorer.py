@@ -57,7 +57,7 @@ class Restorer:
         """Make the table of a job part of the store, or find that it is."""
         check_job(commit.job)
         # As for a bulk commit: while files are judged by a sweep for the last time, nobody begins to name them.
-        with self._bulk.lock:
+        with self._tables.events.held(), self._bulk.lock:
             done = self._txn_of(commit)
             if done is not None:
                 return BulkResult(done, repeated=True)
@@ -72,7 +72,7 @@ class Restorer:
             self._check(commit, metadata)
             txn = self._bulk.pass_txn()
             made = appeared(metadata, commit.job, txn, without_history=former is not None)
-            self._doubts.create(commit.name, made, former)
+            self._doubts.bring(commit.name, made, txn, former)
         except OutcomeUnknown:
             raise  # METADATA may name them: they stay for as long as this process runs
         except BaseException:

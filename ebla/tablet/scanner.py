@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebla.errors import MissingFile, RequestError, SchemaChanged, UnknownColumn, UnknownTable
+from ebla.errors import HistoryGone, MissingFile, RequestError, SchemaChanged, UnknownColumn, UnknownTable
 from ebla.metadata.table_metadata import TabletMetadata
 from ebla.ranges import ALL, KeyRange
 from ebla.storage.memory import FOLD_BLOCKS_MIN
@@ -45,6 +46,9 @@ INLINE_ROWS = 16_384
 MEMORY_STRIDE = 4_096
 # A scan of at most so many rows is cut exactly; a longer one at the first rows of blocks.
 SHORT_ROWS_MAX = 2_048
+
+# The rows of a window, None if it has none, and the txn that they were read at.
+_Found: TypeAlias = tuple[pa.Table | None, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class Scanner:
         self._store = store
         self._table = table
         self._request = request
+        # Of what was given last; before that, where the scan begins. The reading thread alone changes it.
+        self.txn = request.at_least if request.as_of is None else request.as_of
         self._projection = request.projection
         if request.where is not None:
             self._projection = with_columns_of(request.where, request.projection)
@@ -148,7 +154,8 @@ class Scanner:
                     return
         if rest is None:
             return
-        for found in self._progress(rest, left, whole=whole and left is None):
+        for found, txn in self._progress(rest, left, whole=whole and left is None):
+            self.txn = txn
             table = self._filtered(found)
             if table is None:
                 continue
@@ -174,7 +181,7 @@ class Scanner:
             return table.take(pa.array(np.arange(table.num_rows - 1, -1, -1)))
         return table
 
-    def _progress(self, rows: KeyRange, left: int | None, *, whole: bool) -> ScanProgress[pa.Table | None]:
+    def _progress(self, rows: KeyRange, left: int | None, *, whole: bool) -> ScanProgress[_Found]:
         """Begin to read the windows in order, the long ones on other threads before they are asked for."""
         return ScanProgress(
             self._table.id,
@@ -193,7 +200,7 @@ class Scanner:
         if self._store.is_closed:
             raise self._store.closed()
 
-    def _submit(self, read: Callable[[KeyRange], pa.Table | None], window: KeyRange) -> Future[pa.Table | None]:
+    def _submit(self, read: Callable[[KeyRange], _Found], window: KeyRange) -> Future[_Found]:
         try:
             return self._store.scan_pool.submit(read, window)
         except RuntimeError:
@@ -206,23 +213,32 @@ class Scanner:
             return as_of
         return max(self._request.at_least, self._store.read_txn(uncommitted=self._request.uncommitted))
 
-    def _read(self, window: KeyRange) -> pa.Table | None:
-        """Read one window. Tablets may have changed since it was cut, so it may touch several."""
+    def _read(self, window: KeyRange) -> _Found:
+        """Read one window, and say at which txn. Tablets may have changed since it was cut, so it may touch several."""
         with self._replaced():
             self._store.admit(self._table, window)
-            view = self._view()
-            point = ReadPoint(self._txn(), self._projection, self._enough)
-            reader = view.parts.reader
-            parts = [reader.read(view, tablet, share, point) for tablet, share in view.tablets_in(window)]
+            txn, parts = self._newest_parts(window)
         found = [part for part in parts if part is not None]
         if len(found) > 1:
-            return pa.concat_tables(found)
-        return found[0] if found else None
+            return pa.concat_tables(found), txn
+        return (found[0] if found else None), txn
+
+    def _newest_parts(self, window: KeyRange) -> tuple[int, list[pa.Table | None]]:
+        while True:
+            txn = self._txn()  # before the view, which so has all of it
+            view = self._view()
+            point = ReadPoint(txn, self._projection, self._enough)
+            reader = view.parts.reader
+            try:
+                return txn, [reader.read(view, tablet, share, point) for tablet, share in view.tablets_in(window)]
+            except HistoryGone:
+                if self._txn() == txn:
+                    raise  # else it has ended since the txn was looked up
 
     def _read_folded(self, rest: KeyRange, limit: int) -> Served | None:
         """Read the first rows of a range from the fold that it begins in, if there is one."""
         self._store.admit_row(self._table, rest.first)
-        as_of = self._txn()  # before the view, which so has all of it
+        as_of = self.txn = self._txn()  # before the view, which so has all of it
         view = self._view()
         tablet = view.metadata.tablet_for(rest.first)
         point = ReadPoint(as_of, self._projection, limit)

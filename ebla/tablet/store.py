@@ -59,7 +59,7 @@ from ebla.tablet.orders import Answer, Order
 from ebla.tablet.pauses import Pauses
 from ebla.tablet.pins import Pins
 from ebla.tablet.preloader import Preloader
-from ebla.tablet.read_txns import ReadTxns
+from ebla.tablet.read_txns import ReadTxns, check_named
 from ebla.tablet.recent_rows import RecentRows
 from ebla.tablet.recutter import Recutter
 from ebla.tablet.refused_tables import RefusedTables
@@ -175,6 +175,7 @@ class TabletStore:
         self.read_txn = moments.read_txn
         self.hold_newest = moments.hold_newest
         self.hold_views = moments.hold_views
+        self.sync = moments.sync
         self._recutter = Recutter(
             self._tables,
             metadata,
@@ -213,6 +214,7 @@ class TabletStore:
             self._check_writable,
             self._compactor.note,
         )
+        self._doubts.passing = self._bulk.passing
         self._compactor.busy = self._jobs_compact.busy
         self.garbage.guard = self._nothing_adopted
         self.garbage.take_over = self._take_over
@@ -300,6 +302,12 @@ class TabletStore:
         """Return an open table by name."""
         self._doubts.settle(name)
         return self._tables.named(name)
+
+    def table_at(self, name: str, txn: int) -> TableState:
+        """Return the table that had a name at `txn`, and has it now; `UnknownTable` if it is not there any more."""
+        table = self.table(name)
+        check_named(self.metadata.directory.config(table.id), table.name, txn)
+        return table
 
     def tables(self) -> list[TableState]:
         """Return all open tables, by name."""
@@ -582,14 +590,6 @@ class TabletStore:
         held = tuple(files)
         self._nursery.adopt(held)
         return lambda: self._nursery.grown(held)
-
-    def sync(self, txn: int | None = None) -> int:
-        """Wait until everything up to `txn` (default: everything so far) is stable; return the stable txn."""
-        if self._writes.log is not None:
-            target = self.sequencer.allocated if txn is None else min(txn, self.sequencer.allocated)
-            self._writes.log.wait(target)
-            self.sequencer.wait_stable(target)
-        return self.sequencer.stable
 
     def _held(self) -> dict[str, object]:
         """Return what keeps old versions and files from going, and until when."""

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from ebla.clock import microseconds_of
-from ebla.errors import HistoryGone
+from ebla.errors import HistoryGone, UnknownTable
 from ebla.metadata.table_metadata import FragmentRef, GroupState, TableMetadata, TabletMetadata
 from ebla.ranges import KeyRange
 from ebla.schema import TableSchema
@@ -108,13 +108,23 @@ def check_history(state: GroupState, as_of: int) -> None:
     """Raise `HistoryGone` if a compaction has left out what a reader at `as_of` may need."""
     if as_of < state.floor_txn:
         raise HistoryGone(
-            f"txn {as_of} ({_time_of(as_of)}) is too long ago: history reaches back to txn {state.floor_txn} there "
-            f"({_time_of(state.floor_txn)}); read at a later one, "
+            f"txn {as_of} ({time_text(as_of)}) is too long ago: history reaches back to txn {state.floor_txn} there "
+            f"({time_text(state.floor_txn)}); read at a later one, "
             "and keep more history (history_seconds) if you need it"
         )
 
 
-def _time_of(txn: int) -> str:
+def check_existed(name: str, metadata: TableMetadata, as_of: int) -> None:
+    """Raise `UnknownTable` if there was no such table yet at `as_of`."""
+    if as_of < metadata.created_txn:
+        raise UnknownTable(
+            f"at txn {as_of} ({time_text(as_of)}) there was no table {name!r} yet: it was made at txn "
+            f"{metadata.created_txn} ({time_text(metadata.created_txn)}); read at that or a later one"
+        )
+
+
+def time_text(txn: int) -> str:
+    """Return the time of a txn as text."""
     return datetime.fromtimestamp(microseconds_of(txn) / 1e6, UTC).isoformat(timespec="milliseconds")
 
 

@@ -103,9 +103,9 @@ def test_a_renaming_of_unknown_outcome_is_settled_before_the_next_use(
     table.put({"k": 1, "n": 1})
     rename = db._store.metadata.rename_table
 
-    def lost(table_id: str, name: str) -> None:
+    def lost(table_id: str, name: str, named_txn: int) -> None:
         if is_done:
-            rename(table_id, name)
+            rename(table_id, name, named_txn)
         raise error
 
     with monkeypatch.context() as patched:

@@ -2,7 +2,7 @@
 
 The stores lie in stores/, one of each format version of METADATA, each made with the code of that version: a table of
 three tablets, altered, split, with a range erasure, and a row that is in the log alone; from version 3 on, a stream
-went into it as well.
+went into it as well. From version 4 on it is known when the table was made.
 """
 
 from __future__ import annotations
@@ -70,6 +70,20 @@ def test_a_store_of_that_version_opens_and_has_its_rows(tmp_path: Path, version:
     with ebla.open(root) as db:
         assert db.table("t").scan().to_arrow().num_rows == len(ROWS) + (not read_only)
     assert ebla.verify(root).is_clean
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_when_a_table_was_made_is_known_from_version_4_on(tmp_path: Path, version: int) -> None:
+    with ebla.open(unpacked(version, tmp_path)) as db:
+        table = db.table("t")
+        clone = db.clone_table("t", "clone")
+        for one in (table, clone):
+            if version < 4:
+                one.scan(as_of=1)  # what it finds depends on how far history reaches
+            else:
+                with pytest.raises(ebla.UnknownTable, match="yet"):
+                    one.scan(as_of=1)
+            assert one.scan(as_of=one.scan().txn).count() == len(ROWS)
 
 
 def test_what_this_version_writes_is_what_its_store_says(tmp_path: Path) -> None:

@@ -65,6 +65,15 @@ def test_as_of_is_a_txn_or_a_time(spark: SparkSession, root: str, users: ebla.Ta
     assert load(spark, root).count() == 0
 
 
+def test_as_of_before_the_table_was_made_is_refused(spark: SparkSession, root: str, db: ebla.Database) -> None:
+    early = db.create_table("other", EVERYTHING).scan().txn
+    users = db.create_table("users", EVERYTHING)
+    for moment in (early, "2020-01-01T00:00:00"):
+        with pytest.raises(PySparkException, match="there was no table 'users' yet"):
+            load(spark, root, as_of=moment)
+    assert load(spark, root, as_of=users.scan().txn).count() == 0
+
+
 # --- schemas ---------------------------------------------------------------------------------------
 
 
