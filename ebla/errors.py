@@ -21,6 +21,7 @@
     |   |   `-- SchemaChanged        the schema changed under the request: resolve its columns again
     |   |-- TableUnloaded        the table was taken offline, and may come back
     |   |-- Closed               the store was closed while the request was under way
+    |   |-- TooManyFiles         the process, or the machine, has no file descriptor left
     |   `-- TimedOut             it took longer than allowed
     |-- OutcomeUnknown       it may or may not have happened: read before repeating
     `-- StoreError           stop: the store needs attention before it can go on
@@ -37,6 +38,7 @@ or ``stop``. "Unknown" is not "failed": code that retries must not treat the two
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar
 
 __all__ = [
@@ -67,6 +69,7 @@ __all__ = [
     "TableExists",
     "TableUnloaded",
     "TimedOut",
+    "TooManyFiles",
     "Unavailable",
     "UnknownColumn",
     "UnknownTable",
@@ -176,6 +179,27 @@ class TableUnloaded(Unavailable):
 
 class Closed(Unavailable):
     """The store was closed."""
+
+
+class TooManyFiles(Unavailable, OSError):
+    """No more files can be opened, by this process or by any. Nothing is wrong with those that are there."""
+
+    @classmethod
+    def at(cls, place: object, error: OSError | None = None) -> TooManyFiles:
+        """Return the error for a file that could not be opened."""
+        number = errno.EMFILE if error is None or error.errno is None else error.errno
+        whose = "the machine" if number == errno.ENFILE else "this process"
+        made = cls(
+            f"{place} cannot be opened, for {whose} has too many files open: raise the limit (ulimit -n), or let the "
+            "store keep fewer open (the setting open_files_max); then retry"
+        )
+        made.errno = number
+        return made
+
+    @staticmethod
+    def is_meant_by(error: BaseException) -> bool:
+        """Tell whether an error of the operating system says that there is no descriptor left."""
+        return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 class TimedOut(Unavailable):

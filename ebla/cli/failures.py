@@ -60,6 +60,7 @@ _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
         "export, backup, `compact --spark` and `gc --spark`",
     ),
     (errors.TableUnloaded, "`ebla online TABLE` brings it back"),
+    (errors.TooManyFiles, ""),  # says which limit to raise
     (errors.Unavailable, "try again"),
     (errors.OutcomeUnknown, "look whether it has happened before you repeat it"),
     (errors.StoreNotFound, "check --store or EBLA_STORE; `ebla create`, without a table, makes an empty store"),

@@ -15,7 +15,7 @@ from ebla.clock import Clock
 from ebla.coordination.address import ZooKeeperAddress, connect, parse_address
 from ebla.coordination.service import CoordinationService, InvalidNode
 from ebla.coordination.sqlite import SqliteCoordination
-from ebla.errors import Corruption, MissingFile, RequestError, StoreError, StoreNotFound
+from ebla.errors import Corruption, MissingFile, RequestError, StoreError, StoreNotFound, TooManyFiles
 from ebla.storage.files import Files
 from ebla.tablet.identity import IDENTITY_NODE
 
@@ -61,6 +61,8 @@ def recorded_address(root: Path) -> ZooKeeperAddress | None:
     except (InvalidNode, UnicodeDecodeError) as error:
         raise Corruption(str(file), str(error)) from error
     except OSError as error:
+        if TooManyFiles.is_meant_by(error):
+            raise TooManyFiles.at(file, error) from error
         raise StoreError(f"{file} cannot be read: {error}: mend the cause, then open the store again") from error
 
 

@@ -30,7 +30,7 @@ from ebla.client.table import Table
 from ebla.clock import Clock, SystemClock
 from ebla.coordination.service import CoordinationService
 from ebla.coordination.sqlite import SqliteCoordination
-from ebla.errors import ReadOnly, RequestError, StoreError, TableExists, UnknownTable
+from ebla.errors import ReadOnly, RequestError, StoreError, TableExists, TooManyFiles, UnknownTable
 from ebla.extras import needing
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import initial_metadata
@@ -87,6 +87,8 @@ def open_alone(
         try:
             root.mkdir(parents=True, exist_ok=True)
             lock = files.lock(LOCK_FILE)
+        except TooManyFiles:
+            raise
         except OSError as error:
             raise StoreError(
                 f"the store at {root} cannot be opened for writing: {error.strerror}: choose another place, mend the "

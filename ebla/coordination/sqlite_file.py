@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 from ebla.coordination.service import CoordinationFailed
 from ebla.coordination.sqlite_nodes import NODES, damaged, insert_all
-from ebla.errors import Closed, EblaError, FormatTooNew, StoreNotFound, TimedOut
+from ebla.errors import Closed, EblaError, FormatTooNew, StoreNotFound, TimedOut, TooManyFiles
 
 __all__ = [
     "FAILURES",
@@ -45,6 +45,8 @@ __all__ = [
 APPLICATION_ID = 0x45626C61  # "Ebla"
 FORMAT_VERSION = 2  # one flipped bit makes neither a 1 of it nor a 2 of a 1
 _READ_ATTEMPTS_MAX = 100
+# The file itself, the write-ahead log, the shared memory, and the directory while it is synced.
+_FILES_OF_CONNECTION = 4
 
 _CHANGES = "CREATE TABLE changes (revision INTEGER PRIMARY KEY, path TEXT NOT NULL)"
 # What tells of a file that it is not what was written. A plain SQLITE_ERROR is a statement that does not fit the
@@ -79,8 +81,21 @@ def translate(error: Exception, file: Path) -> EblaError:
     if primary == sqlite3.SQLITE_FULL:
         return CoordinationFailed(f"{file}: no space left ({error}); nothing was changed: free some space, then retry")
     if primary == sqlite3.SQLITE_CANTOPEN:
+        if is_out_of_descriptors():  # SQLite does not say why
+            return TooManyFiles.at(file)
         return CoordinationFailed(f"{file}: cannot be opened ({error}): check that it and its directory are accessible")
     return CoordinationFailed(f"{file}: {error}: check the disk, then open the store again")
+
+
+def is_out_of_descriptors() -> bool:
+    """Tell whether this process cannot open as many files as SQLite has for a connection."""
+    with contextlib.ExitStack() as opened:
+        try:
+            for _ in range(_FILES_OF_CONNECTION):
+                opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            return TooManyFiles.is_meant_by(error)
+    return False
 
 
 def create_file(file: Path) -> None:
@@ -105,6 +120,8 @@ def create_file(file: Path) -> None:
     except FAILURES as error:
         raise translate(error, file) from error
     except OSError as error:
+        if TooManyFiles.is_meant_by(error):
+            raise TooManyFiles.at(file, error) from error
         raise CoordinationFailed(f"{file}: cannot be made: {error}") from error
 
 

@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 
-from ebla.errors import Corruption, EblaError, MissingFile, StoreError
+from ebla.errors import Corruption, EblaError, MissingFile, StoreError, TooManyFiles
 from ebla.metadata.store import MetadataNotSaved, MetadataStore
 from ebla.metadata.transaction_file import Record
 
@@ -37,11 +37,11 @@ class MetadataCopies(MetadataStore):
 
     def write(self, table_id: str, txnid: str, content: bytes) -> None:
         """Make the file of a transaction durable in a majority; `MetadataNotSaved`, and no file, if that fails."""
-        failures: dict[str, MetadataNotSaved] = {}
+        failures: dict[str, MetadataNotSaved | TooManyFiles] = {}
         for name, store in self.stores.items():
             try:
                 store.write(table_id, txnid, content)
-            except MetadataNotSaved as error:
+            except (MetadataNotSaved, TooManyFiles) as error:
                 failures[name] = error
         written = len(self.stores) - len(failures)
         if written < self._count // 2 + 1:

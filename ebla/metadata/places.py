@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from ebla.coordination.service import CoordinationConflict, CoordinationService
-from ebla.errors import Corruption, RequestError, StoreError, Unavailable
+from ebla.errors import Corruption, RequestError, StoreError, TooManyFiles, Unavailable
 from ebla.metadata.copies import MetadataCopies
 from ebla.metadata.store import MetadataStore
 from ebla.storage.files import Files, LocalFiles
@@ -89,6 +89,8 @@ def _mark(files: LocalFiles, mark: _Mark) -> None:
             file.write(msgspec.json.encode(mark))
             file.sync()
         files.sync_directory("")
+    except TooManyFiles:
+        raise
     except OSError as error:
         raise StoreError(f"{files.root} cannot be written: {error}: choose another directory for METADATA") from error
 
@@ -121,6 +123,8 @@ def stores_at(
                 stores[name] = MetadataStore(further, snapshot_every)
                 continue
             reason = "it belongs to another store"
+        except TooManyFiles:
+            raise
         except (OSError, Corruption) as error:
             reason = str(error)
         _log.warning("METADATA is not kept in %s now: %s: mount it, or see docs/operations.md", place, reason)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ebla.errors import Corruption, EblaError, MissingFile, StoreError
+from ebla.errors import Corruption, EblaError, MissingFile, StoreError, TooManyFiles
 from ebla.metadata.changes import Change, RequirementFailed, apply
 from ebla.metadata.table_metadata import InvalidMetadata, TableMetadata
 from ebla.metadata.transaction_file import ChangeRecord, Record, SnapshotRecord, check_bytes, decode, encode, leads_to
@@ -69,11 +69,16 @@ class MetadataStore:
         """Whether a transaction with this outcome is saved as a snapshot."""
         return (metadata.sequence - 1) % self.snapshot_every == 0
 
-    def save(self, base: TableMetadata | None, metadata: TableMetadata, changes: Sequence[Change]) -> None:
-        """Make the transaction that leads from `base` to `metadata` by `changes` durable. It is not current yet."""
+    def save(
+        self, base: TableMetadata | None, metadata: TableMetadata, changes: Sequence[Change], *, whole: bool = False
+    ) -> None:
+        """Make the transaction that leads from `base` to `metadata` by `changes` durable. It is not current yet.
+
+        `whole` if more than the changes leads there: it is saved as a snapshot.
+        """
         record: Record
         checksum = metadata.checksum
-        if base is None or self.is_snapshot(metadata):
+        if base is None or whole or self.is_snapshot(metadata):
             record = SnapshotRecord(None if base is None else base.txnid, checksum, metadata)
         else:
             record = ChangeRecord(
@@ -88,13 +93,15 @@ class MetadataStore:
             raise
 
     def write(self, table_id: str, txnid: str, content: bytes) -> None:
-        """Make the file of a transaction durable; `MetadataNotSaved`, and no file, if that fails."""
+        """Make the file of a transaction durable; `MetadataNotSaved` or `TooManyFiles`, and no file, if that fails."""
         path = _path(table_id, txnid)
         try:
             self._files.make_directory(parent_of(path))
             file = self._files.create(path)
         except FileExistsError as error:  # it is somebody else's and stays
             raise MetadataNotSaved(f"{path} is there already: transaction ids must never come twice") from error
+        except TooManyFiles:
+            raise
         except OSError as error:
             raise _not_saved(path, error) from error
         try:
@@ -104,6 +111,8 @@ class MetadataStore:
             self._files.sync_directory(parent_of(path))
         except OSError as error:
             self.discard(table_id, txnid)
+            if isinstance(error, TooManyFiles):
+                raise
             raise _not_saved(path, error) from error
 
     def intact(self, table_id: str) -> tuple[list[Record], list[str]]:
@@ -243,6 +252,8 @@ class MetadataStore:
             return self._files.read(path)
         except FileNotFoundError:
             raise MissingFile(f"{path} is missing: METADATA refers to it; restore it from a backup") from None
+        except TooManyFiles:
+            raise
         except OSError as error:
             raise StoreError(f"{path} cannot be read: {error}") from error
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
-from ebla.errors import Corruption, MissingFile, StoreError
+from ebla.errors import Corruption, MissingFile, StoreError, TooManyFiles
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import FragmentRef
 from ebla.pipeline.compact_plan import PlannedMerge, Section
@@ -104,7 +104,7 @@ class CompactTask:
         except BaseException as error:
             for output in outputs:
                 output.abandon()
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) and not isinstance(error, TooManyFiles):
                 raise StoreError(f"cannot write a fragment: {error}; free space, then run the job again") from error
             raise
         return results

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from ebla.client.database import Database
-from ebla.errors import Corruption, EblaError, MissingFile, SchemaError, UnknownTable
+from ebla.errors import Corruption, EblaError, MissingFile, SchemaError, TooManyFiles, UnknownTable
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import FragmentRef, TableMetadata
 from ebla.pipeline.engine import SparkChoice, choose_engine
@@ -185,5 +185,7 @@ def look_at(root: str, suspect: _Suspect) -> Iterator[Finding]:
             yield finding("wrong", problem)
     except MissingFile:
         yield finding("missing", "the file is not there")
+    except TooManyFiles:
+        raise
     except (EblaError, OSError) as error:
         yield finding("damaged", str(error))

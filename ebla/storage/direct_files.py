@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from ebla.storage.files import BytesLike, LocalFiles, LocalWritableFile, WritableFile, parent_of
+from ebla.storage.files import BytesLike, LocalFiles, LocalWritableFile, WritableFile, open_descriptor, parent_of
 
 __all__ = ["DirectFiles"]
 
@@ -42,7 +42,7 @@ class DirectFiles(LocalFiles):
         full = self._full(path)
         self.make_directory(parent_of(path))
         try:
-            return _DirectFile(os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _DIRECT, 0o666))
+            return _DirectFile(open_descriptor(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _DIRECT))
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise

@@ -14,8 +14,10 @@ What is durable, that is, still there after a power cut:
 - a directory made by `make_directory` (or by `create`, for a missing parent) when the call returns.
 
 Errors of the operating system come through as `OSError` (`FileNotFoundError`, `FileExistsError`, ENOSPC, EIO...): what
-they mean depends on the file, so the caller says it. Pyarrow's own local streams cannot be synced, which is why
-`WritableFile` is a Python file; it has what `pa.PythonFile` needs, so Parquet can be written straight into it.
+they mean depends on the file, so the caller says it. One always means the same, that no descriptor is left to open a
+file with, and comes as `TooManyFiles`, which is an `OSError` as well. Pyarrow's own local streams cannot be synced,
+which is why `WritableFile` is a Python file; it has what `pa.PythonFile` needs, so Parquet can be written straight into
+it.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from typing import Any, Protocol, Self, TypeAlias
 
 import pyarrow as pa
 
-from ebla.errors import StoreLocked
+from ebla.errors import StoreLocked, TooManyFiles
 from ebla.storage.late_close import close_later
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "LocalWritableFile",
     "WritableFile",
     "check_path",
+    "open_descriptor",
     "parent_of",
 ]
 
@@ -189,22 +192,28 @@ class LocalFiles:
         """Open with O_EXCL: a name is never written twice."""
         full = self._full(path)
         self.make_directory(parent_of(path))
-        return LocalWritableFile(os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        return LocalWritableFile(open_descriptor(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
 
     def read(self, path: str) -> bytes:
         """Read the file in one go."""
-        with open(self._full(path), "rb", buffering=0) as file:
+        with open(self._full(path), "rb", buffering=0, opener=open_descriptor) as file:
             return file.readall()
 
     def open_input(self, path: str) -> Any:
         """Open with `pa.OSFile`, which reads with pread."""
         # Not a memory map: a file cut under a map kills the process, and maps of many fragments fill the address
         # space; reads of whole column chunks gain nothing from one.
-        return pa.OSFile(self._full(path), "rb")
+        full = self._full(path)
+        try:
+            return pa.OSFile(full, "rb")
+        except OSError as error:
+            if TooManyFiles.is_meant_by(error):
+                raise TooManyFiles.at(full, error) from error
+            raise
 
     def truncate(self, path: str, size: int) -> None:
         """Cut, if there is anything to cut, and fsync: the length is what must last."""
-        descriptor = os.open(self._full(path), os.O_RDWR)
+        descriptor = open_descriptor(self._full(path), os.O_RDWR)
         try:
             there = os.fstat(descriptor).st_size
             if not 0 <= size <= there:
@@ -243,11 +252,16 @@ class LocalFiles:
         return sorted(prefix + entry.name for entry in self._entries(directory) if entry.is_dir(follow_symlinks=False))
 
     def _entries(self, directory: str) -> list[os.DirEntry[str]]:
+        full = self._full(directory)
         try:
-            with os.scandir(self._full(directory)) as entries:
+            with os.scandir(full) as entries:
                 return [*entries]
         except FileNotFoundError:
             return []
+        except OSError as error:
+            if TooManyFiles.is_meant_by(error):
+                raise TooManyFiles.at(full, error) from error
+            raise
 
     def list(self, directory: str) -> list[FileInfo]:
         """Scan the directory for files; those that vanish meanwhile are left out."""
@@ -289,7 +303,7 @@ class LocalFiles:
         """Take an flock, and leave the process id in the file for those who come too late."""
         full = self._full(path)
         self.make_directory(parent_of(path))
-        descriptor = os.open(full, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = open_descriptor(full, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -303,6 +317,16 @@ class LocalFiles:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return _LocalFileLock(descriptor)
+
+
+def open_descriptor(full: str, flags: int) -> int:
+    """Open a file as `os.open` does; `TooManyFiles` if there is no descriptor left."""
+    try:
+        return os.open(full, flags, 0o666)
+    except OSError as error:
+        if TooManyFiles.is_meant_by(error):
+            raise TooManyFiles.at(full, error) from error
+        raise
 
 
 def _opened_if_large(full: str) -> int | None:
@@ -324,7 +348,7 @@ def _make_root(root: Path) -> None:
 
 
 def _sync_directory(full: str) -> None:
-    descriptor = os.open(full, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = open_descriptor(full, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ebla.errors import Corruption, EblaError, FormatTooNew, MissingFile
+from ebla.errors import Closed, Corruption, EblaError, FormatTooNew, MissingFile, TooManyFiles
 from ebla.ranges import successor
 from ebla.storage.bloom import bitset_of, key_hash, may_contain
 from ebla.storage.cache import BlockCache, Key
@@ -81,8 +81,21 @@ class Fragment:
         self._cache = cache
         self._txn = constant_txn
         self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._users = 0
+        self._is_closed = False
         with self._damage():
             self._source = self._open_source()
+        try:
+            self._read_all_but_blocks(tail, types)
+        except BaseException:
+            self._source.close()  # the error may be kept, and with it all that led to it
+            raise
+
+    def _read_all_but_blocks(self, tail: Tail | None, types: FieldTypes | None) -> None:
+        """Read the footer and what is known by it."""
+        file, cache = self.file, self._cache
+        with self._damage():
             if tail is not None:
                 tail.check(file, self._source)
             reader = _reader_of(self._source)
@@ -117,6 +130,39 @@ class Fragment:
         # Guarded by _lock.
         self._idle: list[pq.ParquetFile] = [reader]
 
+    def close(self) -> None:
+        """Close the file, or let the last of those who read it at this moment do so; nothing is read after that."""
+        with self._lock:
+            self._is_closed = True
+            is_in_use = self._users > 0
+        if not is_in_use:
+            self._let_go()
+
+    def _closed_meanwhile(self) -> None:
+        """Close the file if that was asked for while it was read."""
+        if self._is_closed:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._idle.clear()
+        self._source.close()
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """Keep the file open within the block; `Closed` if it is not."""
+        with self._lock:
+            if self._is_closed:
+                raise Closed("the store was closed: open it again")
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                is_left = not self._users
+            if is_left:
+                self._closed_meanwhile()
+
     def _open_source(self) -> pa.NativeFile:
         try:
             return self._files.open_input(self.file)
@@ -136,6 +182,8 @@ class Fragment:
     def _damage(self) -> Iterator[None]:
         try:
             yield
+        except TooManyFiles:
+            raise
         except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, StopIteration) as error:
             raise Corruption(self.file, str(error).splitlines()[0] if str(error) else repr(error)) from error
 
@@ -443,18 +491,19 @@ class Fragment:
         offset, length = column.bloom_filter_offset, column.bloom_filter_length
         if offset is None or not length:
             return b""
-        with self._damage():
+        with self._in_use(), self._damage():
             return bitset_of(self._source.read_at(length, offset))
 
     @contextmanager
     def _reader(self) -> Iterator[pq.ParquetFile]:
-        with self._lock:
-            reader = self._idle.pop() if self._idle else None
-        if reader is None:
-            reader = _reader_of(self._source, self._metadata)
-        yield reader
-        with self._lock:
-            self._idle.append(reader)
+        with self._in_use():
+            with self._lock:
+                reader = self._idle.pop() if self._idle else None
+            if reader is None:
+                reader = _reader_of(self._source, self._metadata)
+            yield reader
+            with self._lock:
+                self._idle.append(reader)
 
 
 def _reader_of(source: pa.NativeFile, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
@@ -479,6 +528,18 @@ class OpenFragments:
         self._open: OrderedDict[tuple[str, int | None, str], Fragment] = OrderedDict()
         self._footer_bytes = 0
         self._used: set[str] = set()
+        self._alive: weakref.WeakSet[Fragment] = weakref.WeakSet()  # some are read on after they are not among these
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Close all files, also those that somebody still has: he finds them closed."""
+        with self._lock:
+            self._is_closed = True
+            alive = [*self._alive]
+            self._open.clear()
+            self._count(-self._footer_bytes)
+        for fragment in alive:
+            fragment.close()
 
     def find(self, file: str, constant_txn: int | None = None, types: str = "") -> Fragment | None:
         """Return a fragment if it is open; `types` is the key of the types that it was opened with."""
@@ -520,6 +581,10 @@ class OpenFragments:
         except MissingFile as error:
             raise self.explain(file, error) from None
         with self._lock:
+            if self._is_closed:
+                fragment.close()
+                raise Closed("the store was closed: open it again")
+            self._alive.add(fragment)
             known = self._open.get(key)
             if known is not None:
                 return known

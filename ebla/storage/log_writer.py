@@ -29,7 +29,7 @@ import threading
 from collections.abc import Sequence
 from itertools import takewhile
 
-from ebla.errors import LogFailed
+from ebla.errors import LogFailed, TooManyFiles
 from ebla.storage.files import Files, WritableFile
 from ebla.storage.log_format import (
     SEGMENT_HEADER_BYTES,
@@ -274,6 +274,10 @@ def _log_failed(cause: BaseException, directory: str) -> LogFailed:
     if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
         return LogFailed(
             f"no space left on the disk for the log ({directory}): free space, then reopen the store; reads go on"
+        )
+    if isinstance(cause, TooManyFiles):
+        return LogFailed(
+            f"the log ({directory}) cannot be written any more: {cause}, by reopening the store; reads go on"
         )
     return LogFailed(
         f"the log ({directory}) cannot be written any more: {str(cause) or type(cause).__name__}; "

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 
 from ebla.clock import Clock
-from ebla.errors import EblaError, MissingFile, OutcomeUnknown, StoreError, UnknownTable
+from ebla.errors import EblaError, MissingFile, OutcomeUnknown, StoreError, TooManyFiles, UnknownTable
 from ebla.metadata.changes import RequirementFailed, RequireSchema, TabletAt
 from ebla.metadata.table_metadata import GroupState, TableMetadata, TabletMetadata
 from ebla.metadata.transaction import MetadataServer
@@ -328,6 +328,8 @@ class Compactor:
             return None  # somebody else merged it, or dropped the table, and a sweep came by since
         except OSError as error:
             output.abandon()
+            if isinstance(error, TooManyFiles):
+                raise
             raise StoreError(f"cannot write a fragment of {table.name!r}: {error}; free space and retry") from error
         except BaseException:
             output.abandon()

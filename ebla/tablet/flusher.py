@@ -15,7 +15,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from ebla.errors import EblaError, OutcomeUnknown, StoreError, UnknownTable
+from ebla.errors import EblaError, OutcomeUnknown, StoreError, TooManyFiles, UnknownTable
 from ebla.metadata.changes import RequirementFailed
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction import MetadataServer
@@ -224,6 +224,9 @@ class Flusher:
 
         try:
             info = write_fragment(work, self._files, new_path)
+        except TooManyFiles:
+            self._nursery.grown(begun)
+            raise
         except OSError as error:
             self._nursery.grown(begun)
             raise StoreError(

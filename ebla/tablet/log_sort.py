@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from ebla.errors import Corruption, StoreError
+from ebla.errors import Corruption, StoreError, TooManyFiles
 from ebla.metadata.changes import Change, Flush, FlushedTablet, NewFragment, RequireSchema
 from ebla.metadata.table_metadata import RangeErasure, TableMetadata
 from ebla.settings import Settings
@@ -167,6 +167,8 @@ class LogSorter:
                 self._settle()
             except Corruption as error:
                 return SortedPortion(number, damage=Damage(error.file, error.reason, error.offset))
+            except TooManyFiles:
+                raise
             except OSError as error:
                 raise StoreError(f"the log cannot be sorted: {error}: free space or mend the cause, retry") from error
         replies = tuple(Reply(client, *told) for client, told in self._replayed.replies.items())

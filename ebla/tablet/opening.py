@@ -25,6 +25,7 @@ from ebla.errors import (
     EblaError,
     OutcomeUnknown,
     StoreError,
+    TooManyFiles,
     Unavailable,
     UnknownTable,
 )
@@ -111,6 +112,8 @@ def open_store(
     parts = _Parts(files, coordination, metadata, clock, settings, identity, new_id)
     try:
         return _open_for_reading(parts) if read_only else _open_for_writing(parts, fence)
+    except TooManyFiles:
+        raise
     except OSError as error:
         raise StoreError(f"the store cannot be opened: {error}: mend the cause, then open it again") from error
 

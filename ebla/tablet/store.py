@@ -369,6 +369,7 @@ class TabletStore:
             self.scan_pool.shutdown(cancel_futures=True)
             self._writes.stop()
             # The caller may keep the closed store.
+            self.fragments.close()
             if self.cache.clear() >= MUCH_BYTES:
                 self._spare.give_back()
 
@@ -425,6 +426,7 @@ class TabletStore:
         self.preloader.stop()
         self.scan_pool.shutdown(cancel_futures=True)
         self._writes.stop()
+        self.fragments.close()
 
     # --- writing ---
 

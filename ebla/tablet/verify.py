@@ -27,6 +27,7 @@ from ebla.errors import (
     SchemaError,
     StoreError,
     StoreNotFound,
+    TooManyFiles,
     Unavailable,
     UnknownTable,
 )
@@ -216,6 +217,8 @@ class Verifier:
             return FileFacts(problem="missing")
         except (Corruption, FormatTooNew) as error:
             return FileFacts(problem=f"unreadable: {error}")
+        except TooManyFiles:
+            raise
         except OSError as error:
             raise StoreError(f"{file} cannot be read: {error}: mend the cause, then verify again") from error
         return FileFacts(size, "", footer.table, footer.rows, footer.first, footer.last, footer.txn_min, footer.txn_max)
@@ -225,6 +228,8 @@ class Verifier:
             return [info.path for d in self._files.list_directories(FRAGMENTS) for info in self._files.list(d)]
         except FileNotFoundError:
             return []
+        except TooManyFiles:
+            raise
         except OSError as error:
             raise StoreError(f"files cannot be listed: {error}: mend the cause, then verify again") from error
 
