@@ -14,6 +14,9 @@ servers, step 2 waits for a majority of them; everything else stays.
 
 Requests from several threads for one table become one transaction; each is all or nothing by itself, and one that does
 not fit fails alone.
+
+Should somebody have saved a schema that cannot be, those who read are told. Those who commit keep the last valid one:
+their transaction is saved as a whole, and has the schema under which what they bring was written.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ import msgspec
 
 from ebla.clock import Clock
 from ebla.coordination.service import CoordinationConflict, CoordinationService
-from ebla.errors import Corruption, EblaError, MissingFile, OutcomeUnknown, Unavailable, UnknownTable
+from ebla.errors import Corruption, EblaError, MissingFile, OutcomeUnknown, SchemaError, Unavailable, UnknownTable
 from ebla.metadata.changes import Change, update
 from ebla.metadata.directory import TableDirectory
 from ebla.metadata.group_commit import CommitQueue, Request
@@ -36,6 +39,7 @@ from ebla.metadata.pruner import Pruner
 from ebla.metadata.store import MetadataStore
 from ebla.metadata.table_config import TableConfig, TableEntry, config_path, encode_config, name_path
 from ebla.metadata.table_metadata import InvalidMetadata, TableMetadata
+from ebla.schema import TableSchema
 from ebla.timing import Timing, now_seconds
 
 __all__ = ["MetadataServer"]
@@ -52,6 +56,7 @@ class _Current:
     config: TableConfig
     version: int
     metadata: TableMetadata
+    invalid: SchemaError | None = None  # what is wrong with the schema that was saved: the last valid one is kept
 
 
 class MetadataServer:
@@ -87,6 +92,7 @@ class MetadataServer:
         self._lock = threading.Lock()
         self.committing = Timing(_log, "a METADATA transaction")
         self._current: dict[str, _Current] = {}  # guarded by _lock
+        self._valid: dict[str, TableSchema] = {}  # the schemas that tables had last, guarded by _lock
         self._queues: dict[str, CommitQueue[tuple[Change, ...], TableMetadata]] = {}  # guarded by _lock
 
     # --- reading ---------------------------------------------------------------------------------
@@ -142,13 +148,16 @@ class MetadataServer:
             raise Corruption(f"METADATA of table {table_id}", problem or "its tablets are not in order")
         return metadata
 
-    def _cached(self, table_id: str) -> _Current:
+    def _cached(self, table_id: str, *, keep: bool = False) -> _Current:
         with self._lock:
             current = self._current.get(table_id)
-        return current or self._look(table_id)
+        return current or self._look(table_id, keep=keep)
 
-    def _look(self, table_id: str) -> _Current:
-        """Ask the coordination service which transaction is current, and load it unless it is known."""
+    def _look(self, table_id: str, *, keep: bool = False) -> _Current:
+        """Ask the coordination service which transaction is current, and load it unless it is known.
+
+        `SchemaError` if it has a schema that cannot be; with `keep`, the last one that could be is kept in its place.
+        """
         missing: MissingFile | None = None
         looked_for: str | None = None
         for _ in range(self._attempts_max):
@@ -161,12 +170,21 @@ class MetadataServer:
                 raise missing
             with self._lock:
                 known = self._current.get(table_id)
+            if known is not None and known.invalid is not None:
+                if known.version == version and keep:
+                    return known
+                known = None  # what was kept is not what others build upon
             try:
                 metadata = self._store.load(table_id, config.metadata_txnid, known.metadata if known else None)
             except MissingFile as error:
                 # It may have been pruned since: then there is a newer transaction by now.
                 missing, looked_for = error, config.metadata_txnid
                 continue
+            except SchemaError as error:
+                if not keep:
+                    raise
+                kept = self._under_last_valid(table_id, config.metadata_txnid, error)
+                return self._remember(table_id, _Current(config, version, kept, invalid=error))
             return self._remember(table_id, _Current(config, version, metadata))
         raise Unavailable(f"the metadata of table {table_id} changed faster than it could be loaded: try again")
 
@@ -177,7 +195,31 @@ class MetadataServer:
             if known is not None and known.version > current.version:
                 return known
             self._current[table_id] = current
+            self._valid[table_id] = current.metadata.schema
         return current
+
+    def _under_last_valid(self, table_id: str, txnid: str, error: SchemaError) -> TableMetadata:
+        """Return what a transaction says of a table, under the last valid schema instead of one that cannot be."""
+        with self._lock:
+            schema = self._valid.get(table_id)
+        if schema is None:
+            raise error
+        found, problem = self._store.load_anyway(table_id, txnid)
+        kept = msgspec.structs.replace(found, schema=schema)
+        try:
+            kept.check()
+        except InvalidMetadata as reason:
+            problem = str(reason)
+        if problem:
+            raise error
+        _log.warning(
+            "table %s: schema version %s is ignored, and version %s kept: %s",
+            table_id,
+            found.schema.version,
+            schema.version,
+            error,
+        )
+        return kept
 
     def _forget(self, table_id: str) -> None:
         with self._lock:
@@ -224,17 +266,17 @@ class MetadataServer:
 
     def _carry_out(self, table_id: str, requests: list[_CommitRequest]) -> None:
         for _ in range(self._attempts_max):
-            current = self._cached(table_id)
+            current = self._cached(table_id, keep=True)
             metadata, accepted, refused = _apply_each(current.metadata, requests)
             if not accepted:
                 # Refused on what may be old news: that counts only if it still is the current metadata.
-                if self._look(table_id).version != current.version:
+                if self._look(table_id, keep=True).version != current.version:
                     continue
                 _refuse(refused)
                 return
             metadata = metadata.with_txnid(self._new_id(), current.metadata.sequence + 1)
             changes = [change for request in accepted for change in request.asked]
-            self._store.save(current.metadata, metadata, changes)
+            self._store.save(current.metadata, metadata, changes, whole=current.invalid is not None)
             if not self._switch(table_id, current, metadata):
                 continue
             _refuse(refused)
@@ -263,7 +305,7 @@ class MetadataServer:
                     self._forget(table_id)  # others have built upon it: the next one to ask loads that
                     return True
                 self._store.discard(table_id, metadata.txnid)
-                self._look(table_id)
+                self._look(table_id, keep=True)
                 return False
             except EblaError as error:
                 if unknown is not None and isinstance(error, Unavailable):
@@ -361,6 +403,7 @@ class MetadataServer:
         self._forget(table_id)
         with self._lock:
             self._queues.pop(table_id, None)
+            self._valid.pop(table_id, None)
 
     def discard(self, table_id: str, txnid: str) -> None:
         """Remove the file of a transaction of a table that is gone for good, wherever it is kept."""

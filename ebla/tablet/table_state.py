@@ -220,6 +220,7 @@ class TableState:
             before = self.view.metadata
             if metadata.schema.version == self.view.parts.version:
                 self.view = replace(self.view, metadata=metadata)
+                self.invalid_schema = None  # what METADATA says now is what is in force
             elif not self._use_schema(metadata):
                 return
             self.on_metadata(before, metadata)

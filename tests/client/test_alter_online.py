@@ -17,6 +17,7 @@ from ebla.coordination.memory import Fault
 from ebla.errors import OutcomeUnknown, TableDamaged
 from ebla.metadata.store import MetadataStore
 from ebla.metadata.table_config import config_path, encode_config
+from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction_file import SnapshotRecord, encode
 from ebla.schema import TableSchema
 from ebla.storage.files import LocalFiles
@@ -193,25 +194,58 @@ def test_a_schema_that_cannot_be_is_told_to_who_asks_for_a_reload_and_the_last_o
         table = db.create_table("t", TWO)
         table.put({"k": "1", "a": 1})
         table.flush()
-        former = table._state.view.metadata
-        invalid = msgspec.structs.replace(
-            former, schema=broken(former.schema), txnid="invalid", sequence=former.sequence + 1
-        )
-        content = encode(SnapshotRecord(former.txnid, invalid.checksum, invalid))
-        MetadataStore(LocalFiles(tmp_path / "data")).write(former.table_id, "invalid", content)
-        config, version = db._store.metadata.directory.read(former.table_id)
-        changed = encode_config(msgspec.structs.replace(config, metadata_txnid="invalid"))
-        db._coordination.compare_and_set(config_path(former.table_id), changed, version)
+        former = saved_without_asking(db, table)
         with pytest.raises(SchemaError, match="stands both in group"):
             db.load_table("t")
         assert table.schema == former.schema
         table.put({"k": "1", "a": 2})
-        with pytest.raises(SchemaError):
-            table.flush()  # nothing is built upon it, and what was written stays in memory and in the log
         row = table.get("1")
         assert row is not None
         assert row["a"] == 2
         assert [finding.kind for finding in db.verify().findings if finding.kind != "orphan"] == ["schema"]
+
+
+def saved_without_asking(db: ebla.Database, table: ebla.Table) -> TableMetadata:
+    """Make METADATA of a table have a schema that cannot be; return what it was before."""
+    former = table._state.view.metadata
+    invalid = msgspec.structs.replace(
+        former, schema=broken(former.schema), txnid="invalid", sequence=former.sequence + 1
+    )
+    content = encode(SnapshotRecord(former.txnid, invalid.checksum, invalid))
+    MetadataStore(LocalFiles(db.path)).write(former.table_id, "invalid", content)
+    config, version = db._store.metadata.directory.read(former.table_id)
+    changed = encode_config(msgspec.structs.replace(config, metadata_txnid="invalid"))
+    db._coordination.compare_and_set(config_path(former.table_id), changed, version)
+    return former
+
+
+@pytest.mark.parametrize("is_seen", [False, True], ids=["unseen", "seen"])
+def test_under_a_schema_that_cannot_be_flushes_go_on_under_the_last_that_could(tmp_path: Path, is_seen: bool) -> None:
+    settings = ebla.Settings(background_compaction=False, memory_bytes_max=256 << 10, flush_bytes=64 << 10)
+    with ebla.open(tmp_path / "data", settings=settings) as db:
+        table = db.create_table("t", TWO)
+        table.put({"k": "1", "a": 1})
+        table.flush()
+        former = saved_without_asking(db, table)
+        if is_seen:
+            with pytest.raises(SchemaError, match="stands both in group"):
+                db.load_table("t")
+            with pytest.raises(SchemaError, match="stands both in group"):
+                db._store.reload_metadata()
+        for number in range(20):  # more than memory takes
+            table.put([{"k": f"{number}-{row:05}", "a": row, "d": "x" * 40} for row in range(400)])
+        table.put({"k": "1", "a": 2})
+        table.flush()
+        table.compact()
+        assert not any(memory.count for memory in table._state.view.memory.values())
+        assert table.schema == former.schema
+        assert table.scan().count() == 20 * 400 + 1
+        assert table._state.invalid_schema is None
+        assert db.verify().is_clean, "METADATA has the last schema that could be"
+        db.alter_table("t", add_columns={"x": {"late": "int64"}})
+    with ebla.open(tmp_path / "data") as db:
+        assert db.table("t").get("1", columns=["a", "late"]) == {"k": "1", "a": 2, "late": None}
+        assert db.table("t").scan().count() == 20 * 400 + 1
 
 
 def test_a_table_whose_schema_cannot_be_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
