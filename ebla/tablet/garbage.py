@@ -287,11 +287,19 @@ class Garbage:
             now = self._clock.microseconds()
             # Its own memory must say so as well: what was no candidate for long enough stays, whoever asks.
             old = {path for path in order.doomed if path in before and now - before[path] >= self._age_microseconds}
+            sizes = self._sizes(old)
             removed = set(self._remove_unnamed(sorted(old)))
             if order.candidates is not None:
                 self._candidates.remember(order.candidates, order.version)
-            self._count(removed, 0, began)
+            self._count(removed, sum(sizes.get(path, 0) for path in removed), began)
             return SweepResult(tuple(place for place, path in enumerate(order.doomed) if path not in removed))
+
+    def _sizes(self, paths: Iterable[str]) -> dict[str, int]:
+        sizes = {}
+        for path in paths:
+            with contextlib.suppress(OSError):  # somebody else removed it
+                sizes[path] = self._files.size(path)
+        return sizes
 
     def _count(self, removed: Collection[str], size: int, began_seconds: float) -> None:
         self.removed_files += len(removed)

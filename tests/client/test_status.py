@@ -13,8 +13,12 @@ import pytest
 
 import ebla
 from ebla.client import publishing
+from ebla.client.ownership import OWNER_NODE
 from ebla.client.owning import owning
 from ebla.client.publishing import PUBLISH_SECONDS, STATUS_FILE
+from ebla.client.status import _is_leased
+from ebla.clock import ManualClock
+from ebla.coordination.sqlite import SqliteCoordination
 from ebla.settings import Settings
 from tests.client.damages import make_store
 
@@ -154,3 +158,19 @@ def test_what_the_owner_cannot_do_is_told(tmp_path: Path) -> None:
     db._publisher._publish(is_closed=False)  # type: ignore[union-attr]
     assert ebla.status(tmp_path / "s").problems == ("the log takes no more writes: no space left on the disk",)
     db._crash()
+
+
+def test_a_store_that_hosts_share_is_open_while_its_lease_is_held(tmp_path: Path) -> None:
+    ebla.open(tmp_path / "s", settings=CALM).close()
+    clock = ManualClock()
+    with SqliteCoordination(tmp_path / "s" / "coordination.sqlite", clock) as coordination:
+        assert not _is_leased(tmp_path / "s", coordination, clock)
+        (tmp_path / "s" / "coordination.address").write_text("zk://one:2181/s\n")
+        assert not _is_leased(tmp_path / "s", coordination, clock)
+        lease = coordination.lease(OWNER_NODE, "another host", 10.0)
+        assert _is_leased(tmp_path / "s", coordination, clock)
+        lease.release()
+        assert not _is_leased(tmp_path / "s", coordination, clock)
+        coordination.lease(OWNER_NODE, "another host", 10.0)
+        clock.advance(11.0)
+        assert not _is_leased(tmp_path / "s", coordination, clock)

@@ -17,6 +17,7 @@ from ebla.settings import Settings
 from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.garbage import judge
 from ebla.tablet.nursery import Nursery
+from ebla.tablet.sweep_job import Sweep
 from tests.client.bulk_world import NUMBERS, a_by_k, numbers, written
 from tests.crash.machine import bounded
 
@@ -86,6 +87,21 @@ def test_files_that_a_compaction_replaced_go_and_the_rows_stay(tmp_path: Path) -
         assert [row["n"] for row in table.scan()] == [2] * 9
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         assert [row["n"] for row in db.table("counts").scan()] == [2] * 9
+
+
+def test_the_bytes_that_a_job_has_removed_are_counted(tmp_path: Path) -> None:
+    with ebla.open(tmp_path / "store", settings=Settings(garbage_age_seconds=0.0, background_compaction=False)) as db:
+        table = db.create_table("t", ebla.Schema(key={"k": "int64"}, columns={"v": "int64"}))
+        for value in range(2):
+            table.put({"k": 1, "v": value})
+            table.flush()
+        old = tuple(table.files())
+        size = sum((db.path / file).stat().st_size for file in old)
+        table.compact()
+        assert db.gc(dry_run=False).removed == ()  # seen for the first time
+        db.carry_out(Sweep("gc", old, None, None))
+        counted = db.stats()["garbage"]
+        assert (counted["removed_files"], counted["removed_bytes"]) == (2, size)
 
 
 def test_files_of_a_dropped_table_go(tmp_path: Path) -> None:
