@@ -74,7 +74,7 @@ def compact(
     with open_store(ctx, store, write=True) as db, plain_bar("compact", force=progress) as bar:
         for name in [table] if table is not None else whole_tables(db, as_json=as_json):
             before = _size(db, name)
-            bar(f"compact {name}", 0, len(db.table(name).tablets()))
+            bar(f"compact {name}", 0, db.table(name).stats()["tablets"])
             db.table(name).compact(progress=partial(bar, f"compact {name}"))
             after = _size(db, name)
             done.append(
@@ -95,8 +95,8 @@ def compact(
 
 def _size(db: ebla.Database, name: str) -> tuple[int, int]:
     db.table(name).flush()
-    groups = db.table(name).stats()["groups"].values()
-    return sum(group["fragments"] for group in groups), sum(group["fragment_bytes"] for group in groups)
+    stats = db.table(name).stats()
+    return stats["fragments"], stats["fragment_bytes"]
 
 
 def _on_spark(

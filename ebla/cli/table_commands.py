@@ -173,7 +173,7 @@ def describe(ctx: typer.Context, table: TableArgument, json: JsonOption = False,
             rows += [
                 {"column": f"{f.name}:…", "type": "cells", "group": group.name, "kept": kept} for f in group.families
             ]
-        print_rows(rows, f"{found.name}, schema version {schema.version}, {len(found.tablets())} tablet(s)")
+        print_rows(rows, f"{found.name}, schema version {schema.version}, {found.stats()['tablets']} tablet(s)")
 
 
 def _kept(group: GroupSchema) -> str:
@@ -256,8 +256,8 @@ def _summary(name: str, facts: dict[str, Any]) -> dict[str, Any]:
     return {
         "table": name,
         "tablets": facts["tablets"],
-        "fragments": sum(group["fragments"] for group in groups),
-        "in fragments": size_text(sum(group["fragment_bytes"] for group in groups)),
+        "fragments": facts["fragments"],
+        "in fragments": size_text(facts["fragment_bytes"]),
         "in memory": size_text(sum(group["memory_bytes"] for group in groups)),
     }
 

@@ -20,7 +20,8 @@ TABLETS_EXAMPLES = examples("ebla tablets users", "ebla tablets users --json")
 def tablets(ctx: typer.Context, table: TableArgument, json: JsonOption = False, store: StoreOption = None) -> None:
     """List the tablets of a table: which keys, how much, in which state.
 
-    Each has the keys from `first` up to and not including `last`. A file that two tablets share counts in both.
+    Each has the keys from `first` up to and not including `last`. Rows are counted once; a number is `about` if updates
+    or erasures lie over them that were not merged yet. Of a file that two tablets share, each counts its part.
     """
     with open_store(ctx, store) as db:
         found = [_plain(tablet) for tablet in db.table(table).tablets()]
@@ -30,10 +31,18 @@ def tablets(ctx: typer.Context, table: TableArgument, json: JsonOption = False, 
     from ebla.cli.drawing import print_rows
 
     # How much of a tablet is loaded says something of the process that has it open, not of this one.
-    shown = [{**tablet, "bytes": size_text(tablet["bytes"])} for tablet in found]
+    shown = [
+        {**tablet, "rows": rows_text(tablet["rows"], tablet["is_exact"]), "bytes": size_text(tablet["bytes"])}
+        for tablet in found
+    ]
     for tablet in shown:
-        del tablet["life"]
+        del tablet["life"], tablet["is_exact"]
     print_rows(shown, f"{len(found)} tablet(s)")
+
+
+def rows_text(rows: int, is_exact: bool) -> str:
+    """Return a number of rows as people read it, and whether it is an estimate."""
+    return f"{rows:,}" if is_exact else f"about {rows:,}"
 
 
 def _plain(tablet: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,8 @@ all others: ranges, columns, `where`, Arrow. It shows that moment, and neither a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Never
 
 import msgspec
@@ -125,10 +126,10 @@ def _of_tablets(tables: Iterable[tuple[str, TableMetadata]]) -> PutBatch:
                 "leader": tablet.leader,
                 "replicas": [replica.server for replica in tablet.replicas],
                 "log": tablet.log,
-                **_sizes({ref.file: ref for group in tablet.groups for ref in group.fragments}),
+                **sizes,
             }
             for name, table in tables
-            for tablet in table.tablets
+            for tablet, sizes in zip(table.tablets, _shares(table), strict=True)
         ),
     )
 
@@ -137,11 +138,10 @@ def _of_servers(tables: Iterable[tuple[str, TableMetadata]]) -> PutBatch:
     counts: dict[str, int] = {}
     sizes: dict[str, int] = {}
     for _, table in tables:
-        for tablet in table.tablets:
+        for tablet, share in zip(table.tablets, _shares(table), strict=True):
             if tablet.leader is not None:
                 counts[tablet.leader] = counts.get(tablet.leader, 0) + 1
-                own = sum(ref.bytes for group in tablet.groups for ref in group.fragments)
-                sizes[tablet.leader] = sizes.get(tablet.leader, 0) + own
+                sizes[tablet.leader] = sizes.get(tablet.leader, 0) + share["bytes"]
     return _rows(
         _SERVERS,
         (
@@ -149,6 +149,24 @@ def _of_servers(tables: Iterable[tuple[str, TableMetadata]]) -> PutBatch:
             for server, count in counts.items()
         ),
     )
+
+
+def _shares(table: TableMetadata) -> Iterator[dict[str, int]]:
+    """Yield the sizes of each tablet in order: of a file that several share, each has an equal part.
+
+    So those of all tablets together are those of the table. METADATA does not tell which rows a file has.
+    """
+    files = [{ref.file: ref for group in tablet.groups for ref in group.fragments} for tablet in table.tablets]
+    sharers = Counter(file for own in files for file in own)
+    given: Counter[str] = Counter()
+    for own in files:
+        records = size = 0
+        for file, ref in own.items():
+            at, count = given[file], sharers[file]
+            records += ref.rows * (at + 1) // count - ref.rows * at // count
+            size += ref.bytes * (at + 1) // count - ref.bytes * at // count
+            given[file] += 1
+        yield {"fragments": len(own), "records": records, "bytes": size}
 
 
 def _sizes(refs: dict[str, FragmentRef]) -> dict[str, int]:

@@ -394,8 +394,9 @@ class Table(StaysHere):
     def tablets(self) -> list[dict[str, Any]]:
         """Describe the tablets of the table: id, key range, fragments and sizes.
 
-        `rows` and `bytes` are of the files: every version of a row counts, and until a compaction the files that two
-        tablets share after a split count in both.
+        `rows` counts a row once, however many groups and tablets its files have; it is a number of records, so that
+        until they are merged an update counts like a new row: `is_exact` tells whether it can be another. `bytes` is
+        the tablet's share of its files.
         """
         return describe_tablets(self._state)
 

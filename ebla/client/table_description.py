@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ebla.tablet.compaction import runs_of
+from ebla.tablet.row_counts import count_tablet, distinct_files
 from ebla.tablet.table_state import TableState
 
 __all__ = ["describe_table", "describe_tablets"]
@@ -15,7 +16,7 @@ def describe_tablets(table: TableState) -> list[dict[str, Any]]:
     codec = table.codec
     described = []
     for tablet in table.view.metadata.tablets:
-        references = [ref for state in tablet.groups for ref in state.fragments]
+        counted = count_tablet(table.view, tablet)
         described.append(
             {
                 "id": tablet.id,
@@ -23,9 +24,10 @@ def describe_tablets(table: TableState) -> list[dict[str, Any]]:
                 "last": None if tablet.last is None else codec.shown_bound(tablet.last),
                 "state": tablet.state,
                 "life": table.door.state_of(tablet.id).name.lower(),
-                "fragments": len(references),
-                "rows": sum(ref.rows for ref in references),
-                "bytes": sum(ref.bytes for ref in references),
+                "fragments": counted.fragments,
+                "rows": counted.rows,
+                "is_exact": counted.is_exact,
+                "bytes": counted.bytes,
             }
         )
     return described
@@ -34,6 +36,7 @@ def describe_tablets(table: TableState) -> list[dict[str, Any]]:
 def describe_table(table: TableState) -> dict[str, Any]:
     """Return sizes and counts, per group what is in memory and in fragments."""
     view = table.view
+    files_of_all = distinct_files(view.metadata.tablets)
     groups = {}
     for group in view.schema.groups:
         memory = view.memory_of(group.id)
@@ -57,6 +60,8 @@ def describe_table(table: TableState) -> dict[str, Any]:
         "schema_version": view.schema.version,
         "stage": table.door.stage.name.lower(),
         "tablets": len(view.metadata.tablets),
+        "fragments": len(files_of_all),
+        "fragment_bytes": sum(files_of_all.values()),
         "groups": groups,
         "row_cache": table.row_cache.stats(),
     }

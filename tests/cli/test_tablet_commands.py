@@ -27,6 +27,10 @@ def test_tablets_are_listed_split_and_joined(cli: Cli) -> None:
     assert "3 tablet(s)" in shown.out
     assert "running" in shown.out
     assert "life" not in shown.out  # it would be this process's, which has loaded nothing
+    assert [tablet["rows"] for tablet in json.loads(cli("tablets", "t", "--json").out)] == [50, 20, 30]
+    assert "about" not in shown.out
+    assert cli("put", "t", '{"k": "003", "d": "2026-01-01", "n": 0}').code == 0
+    assert "about 51" in cli("tablets", "t").out
     assert cli("join", "t", "000", "060").out.startswith("joined t: ")
     assert bounds(cli) == [None, ["070", "2026-01-01"]]
     assert cli("split", "t").code == 0
