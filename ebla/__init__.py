@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from ebla.client.moments import time_of
     from ebla.client.opened import open  # noqa: A004 - ebla.open reads best
     from ebla.client.row import Row
+    from ebla.client.salvaging import SalvageReport, salvage
     from ebla.client.scan import Position, Scan
     from ebla.client.snapshot import Snapshot
     from ebla.client.status import StoreStatus, status
@@ -87,6 +88,7 @@ __all__ = [
     "ReadOnly",
     "RequestError",
     "Row",
+    "SalvageReport",
     "Scan",
     "Schema",
     "SchemaChanged",
@@ -114,6 +116,7 @@ __all__ = [
     "Version",
     "open",
     "repair",
+    "salvage",
     "status",
     "time_of",
     "verify",
@@ -131,6 +134,7 @@ _HOMES = {
     "Position": "ebla.client.scan",
     "RangeChanged": "ebla.tablet.events",
     "Row": "ebla.client.row",
+    "SalvageReport": "ebla.client.salvaging",
     "Scan": "ebla.client.scan",
     "Schema": "ebla.schema",
     "Snapshot": "ebla.client.snapshot",
@@ -143,6 +147,7 @@ _HOMES = {
     "Version": "ebla.tablet.projection",
     "open": "ebla.client.opened",
     "repair": "ebla.client.verifying",
+    "salvage": "ebla.client.salvaging",
     "status": "ebla.client.status",
     "time_of": "ebla.client.moments",
     "verify": "ebla.client.verifying",

@@ -37,6 +37,7 @@ from ebla.cli import (
     replay_command,
     restore_command,
     row_commands,
+    salvage_command,
     status_command,
     table_commands,
     tablet_commands,
@@ -134,6 +135,7 @@ for _command, _epilog in (
     (histogram_command.presplit, histogram_command.PRESPLIT_EXAMPLES),
     (verify_commands.verify, verify_commands.VERIFY_EXAMPLES),
     (verify_commands.repair, verify_commands.REPAIR_EXAMPLES),
+    (salvage_command.salvage, salvage_command.SALVAGE_EXAMPLES),
     (table_commands.drop, table_commands.DROP_EXAMPLES),
 ):
     app.command(epilog=_epilog)(_command)

@@ -91,7 +91,9 @@ def repair(
     left = sum(not finding.repair for finding in report.findings)
     if left:
         if not json:
-            write_line(f"{left} finding(s) without a repair: see `ebla restore --help`, or bring the files back")
+            write_line(
+                f"{left} finding(s) without a repair: bring the files back, or see `ebla restore` and `ebla salvage`"
+            )
         raise typer.Exit(ExitCode.STORE)
 
 

@@ -38,8 +38,10 @@ MIB = 1 << 20
 TASK_BYTES = 64 * MIB
 
 REPAIRS = {
-    "missing": "restore {file} from a backup or a copy of the store; reads of these keys fail until then",
-    "damaged": "restore {file} from a backup or a copy of the store; reads of its damaged blocks fail until then",
+    "missing": "restore {file} from a backup or a copy of the store, else `ebla salvage` gives it up; reads of these "
+    "keys fail until then",
+    "damaged": "restore {file} from a backup or a copy of the store, else `ebla salvage` keeps what can be read; reads "
+    "of its damaged blocks fail until then",
     "metadata": "see `ebla verify` and `ebla repair`; if they cannot mend it, `ebla restore` the table from a backup",
     "wrong": "compact the table if its rows read well, else restore {file} from a backup; and report it as a fault",
 }

@@ -199,6 +199,14 @@ class Fragment:
         """The number of records of every block."""
         return self.footer.block_rows
 
+    def physical_name(self, internal: str) -> str:
+        """Return the name that a column has in the file."""
+        return self._physical[internal]
+
+    def written_types(self) -> dict[str, pa.DataType]:
+        """Return the types that columns were written with, as far as it is known, by their names in the file."""
+        return _written_types(self._metadata)
+
     def txn_span(self, block: int) -> tuple[int, int]:
         """Return the smallest and the largest txn of a block, as Parquet has noted them; those of the file if not."""
         if self._txn is not None:

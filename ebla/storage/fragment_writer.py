@@ -53,7 +53,7 @@ class FragmentWriter:
         self.topped = False
         self._columns = layout.columns()
         self._schema = pa.schema([f for _, f in self._columns])
-        self._sink = _Sink(files.create(path))
+        self._sink = FragmentSink(files.create(path))
         self._stream = pa.BufferedOutputStream(pa.PythonFile(self._sink, mode="w"), WRITE_BYTES)
         self._writer: pq.ParquetWriter | None = None
         self._block_rows = 0
@@ -118,7 +118,7 @@ class FragmentWriter:
         size = self._sink.tell()
         if defer is None:
             self._settle()
-        tail = self._tail(size)
+        tail = tail_of(self._files, self._path, size)
         self._is_whole = True
         if defer is not None:
             defer(self._settle)
@@ -143,14 +143,6 @@ class FragmentWriter:
         self._sink.make_durable()
         self._sink.close()
         self._files.sync_directory(parent_of(self._path))
-
-    def _tail(self, size: int) -> Tail:
-        with self._files.open_input(self._path) as source:
-            metadata = pq.read_metadata(source)
-            last = metadata.row_group(metadata.num_row_groups - 1)
-            columns = [last.column(i) for i in range(metadata.num_columns)]
-            pages_end = max((c.dictionary_page_offset or c.data_page_offset) + c.total_compressed_size for c in columns)
-            return Tail(size - pages_end, google_crc32c.value(source.read_at(size - pages_end, pages_end)))
 
     def abandon(self) -> None:
         """Close and remove an unfinished file. Nothing names it, so what cannot be removed is only garbage."""
@@ -276,7 +268,17 @@ def _copied(table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
-class _Sink:
+def tail_of(files: Files, path: str, size: int) -> Tail:
+    """Return what is known of the end of a fragment that was just written, of so many bytes."""
+    with files.open_input(path) as source:
+        metadata = pq.read_metadata(source)
+        last = metadata.row_group(metadata.num_row_groups - 1)
+        columns = [last.column(i) for i in range(metadata.num_columns)]
+        pages_end = max((c.dictionary_page_offset or c.data_page_offset) + c.total_compressed_size for c in columns)
+        return Tail(size - pages_end, google_crc32c.value(source.read_at(size - pages_end, pages_end)))
+
+
+class FragmentSink:
     """A new file as `pa.PythonFile` wants it."""
 
     def __init__(self, file: WritableFile) -> None:
@@ -284,9 +286,11 @@ class _Sink:
 
     @property
     def closed(self) -> bool:
+        """Whether it was closed."""
         return self._file.closed
 
     def write(self, data: bytes) -> int:
+        """Write all of `data`."""
         # What is left in the buffer of an abandoned file comes when the buffer is collected, and is of no use.
         return len(data) if self._file.closed else self._file.write(data)
 
@@ -296,9 +300,11 @@ class _Sink:
             self._file.flush()
 
     def tell(self) -> int:
+        """Return the number of bytes written."""
         return self._file.tell()
 
     def make_durable(self) -> None:
+        """Sync the file."""
         self._file.sync()
 
     def close(self) -> None:

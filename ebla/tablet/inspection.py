@@ -25,7 +25,7 @@ from ebla.storage.fragment_reader import Fragment
 from ebla.storage.order import Mask
 from ebla.storage.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN
 
-__all__ = ["inspect"]
+__all__ = ["BlockInspector", "headings", "inspect"]
 
 ROWS_AT_ONCE = 131_072
 PROBLEMS_MAX = 20
@@ -33,8 +33,8 @@ PROBLEMS_MAX = 20
 
 def inspect(fragment: Fragment, ref: FragmentRef, codec: KeyCodec) -> list[str]:
     """Read all of a fragment; return what is wrong with it, if anything. Damage of its bytes is raised."""
-    problems = list(_headings(fragment, ref))
-    inside = _Inside(fragment, ref, codec)
+    problems = list(headings(fragment, ref))
+    inside = BlockInspector(fragment, ref, codec)
     for begin, end in _portions(fragment.block_rows):
         problems += inside.look(begin, end)
         if len(problems) >= PROBLEMS_MAX:
@@ -42,7 +42,7 @@ def inspect(fragment: Fragment, ref: FragmentRef, codec: KeyCodec) -> list[str]:
     return problems + inside.close()
 
 
-def _headings(fragment: Fragment, ref: FragmentRef) -> Iterator[str]:
+def headings(fragment: Fragment, ref: FragmentRef) -> Iterator[str]:
     """Compare what the footer says with the reference."""
     footer = fragment.footer
     for what, said, known in (
@@ -72,7 +72,7 @@ def _portions(block_rows: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield begin, len(block_rows)
 
 
-class _Inside:
+class BlockInspector:
     """Looks at the records of a file, portion by portion."""
 
     def __init__(self, fragment: Fragment, ref: FragmentRef, codec: KeyCodec) -> None:

@@ -69,6 +69,7 @@ def test_the_commands_are_all_there() -> None:
         "presplit",
         "verify",
         "repair",
+        "salvage",
         "drop",
     ]
     assert expected == COMMANDS
