@@ -216,7 +216,8 @@ class KeyCodec:
             if rows is not None:
                 self._check_lengths(rows)
                 return rows
-        if isinstance(keys, (str, bytes)) or not (isinstance(keys, Collection) or hasattr(keys, "__arrow_c_stream__")):
+        is_many = isinstance(keys, Collection) or hasattr(keys, "__arrow_c_stream__")
+        if isinstance(keys, (str, bytes)) or not is_many or getattr(keys, "ndim", 1) == 0:
             raise InvalidKey(f"keys is a list of keys, not {shown(keys)}")
         if hasattr(keys, "columns") and hasattr(keys, "__arrow_c_stream__") and not isinstance(keys, pa.Table):
             keys = _frame(keys)

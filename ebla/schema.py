@@ -19,7 +19,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from ebla.errors import SchemaError, UnknownColumn
+from ebla.arguments import plain_text
+from ebla.errors import SchemaError, UnknownColumn, shown
 
 TypeLike: TypeAlias = "str | pa.DataType"
 
@@ -68,7 +69,7 @@ def parse_type(given: TypeLike) -> pa.DataType:
     if isinstance(given, pa.DataType):
         return _stored_type(given)
     if not isinstance(given, str):
-        raise SchemaError(f"a type is an Arrow type or its name, not {given!r}")
+        raise SchemaError(f"a type is an Arrow type or its name, not {shown(given)}")
     text = given.strip()
     decimal = _DECIMAL.fullmatch(text)
     if decimal:
@@ -197,7 +198,9 @@ def parse_age(given: str | timedelta | float | int) -> int:
     if micros <= 0:
         raise SchemaError("an age must be longer than zero")
     if micros > NUMBER_MAX:
-        raise SchemaError(f"an age is less than 292,000 years, not {given!r}: leave it out to keep versions of any age")
+        raise SchemaError(
+            f"an age is less than 292,000 years, not {shown(given)}: leave it out to keep versions of any age"
+        )
     return micros
 
 
@@ -208,14 +211,15 @@ def _microseconds_of(given: object) -> int:
         return int(given * 1_000_000)
     match = _AGE.fullmatch(given) if isinstance(given, str) else None
     if not match:
-        raise SchemaError(f"an age is written like 30d, 12h, 15m or 45s, not {given!r}")
+        raise SchemaError(f"an age is written like 30d, 12h, 15m or 45s, not {shown(given)}")
     return int(float(match[1]) * _AGE_MICROSECONDS[match[2]])
 
 
 def check_table_name(name: str) -> str:
     """Return `name` if a table may be called that."""
+    name = plain_text(name)
     if not isinstance(name, str) or not _TABLE_NAME.fullmatch(name) or name in (".", ".."):
-        raise SchemaError(f"a table name has 1 to 128 letters, digits, '_', '.' or '-', not {name!r}")
+        raise SchemaError(f"a table name has 1 to 128 letters, digits, '_', '.' or '-', not {shown(name)}")
     if name == "META" or name.startswith("sys."):
         raise SchemaError(f"{name!r} is the name of a system table: choose another")
     return name
@@ -266,7 +270,7 @@ class Schema:
         if not isinstance(self.key, Mapping) or not isinstance(self.columns, (Mapping, type(None))):
             raise SchemaError("key and columns map names to types, such as {'user': 'string', 'day': 'date32'}")
         if not isinstance(self.groups, Sequence):
-            raise SchemaError(f"groups is a list of ebla.Group, such as [{self.groups!r}]")
+            raise SchemaError(f"groups is a list of ebla.Group, such as [{shown(self.groups)}]")
         groups = list(self.groups)
         if self.columns is not None:
             groups.insert(0, Group("default", columns=self.columns))
@@ -284,8 +288,9 @@ class Schema:
 
 def check_name(name: Any, what: str) -> str:
     """Return `name` if a column, a family or a group may be called that."""
+    name = plain_text(name)
     if not isinstance(name, str) or not name:
-        raise SchemaError(f"a {what} needs a name, not {name!r}")
+        raise SchemaError(f"a {what} needs a name, not {shown(name)}")
     if name.startswith("_"):
         raise SchemaError(f"{what} {name!r}: names that begin with '_' belong to the store")
     try:
@@ -303,40 +308,40 @@ def number_group(group: Group, ids: Iterable[int], version: int = 1, *, may_be_e
     if not isinstance(group, Group):
         raise SchemaError(f"groups is a list of ebla.Group, not of {type(group).__name__}")
     if (group.columns is None) == (group.families is None):
-        raise SchemaError(f"group {group.name!r} needs either columns or families, and not both")
-    if group.compression not in COMPRESSIONS:
-        raise SchemaError(f"group {group.name!r}: compression is one of {', '.join(COMPRESSIONS)}")
-    if group.purge_join not in ("and", "or"):
-        raise SchemaError(f"group {group.name!r}: purge_join is 'and' or 'or', not {group.purge_join!r}")
+        raise SchemaError(f"group {shown(group.name)} needs either columns or families, and not both")
+    if not isinstance(group.compression, str) or group.compression not in COMPRESSIONS:
+        raise SchemaError(f"group {shown(group.name)}: compression is one of {', '.join(COMPRESSIONS)}")
+    if not isinstance(group.purge_join, str) or group.purge_join not in ("and", "or"):
+        raise SchemaError(f"group {shown(group.name)}: purge_join is 'and' or 'or', not {shown(group.purge_join)}")
     if group.block_bytes is not None and not _is_whole(group.block_bytes, BLOCK_BYTES_MIN, BLOCK_BYTES_MAX):
         raise SchemaError(
-            f"group {group.name!r}: block_bytes is at least {BLOCK_BYTES_MIN} and at most {BLOCK_BYTES_MAX}, "
-            f"a whole number, not {group.block_bytes!r}"
+            f"group {shown(group.name)}: block_bytes is at least {BLOCK_BYTES_MIN} and at most {BLOCK_BYTES_MAX}, "
+            f"a whole number, not {shown(group.block_bytes)}"
         )
     if not isinstance(group.in_memory, bool):
-        raise SchemaError(f"group {group.name!r}: in_memory is True or False, not {group.in_memory!r}")
+        raise SchemaError(f"group {shown(group.name)}: in_memory is True or False, not {shown(group.in_memory)}")
     if group.columns is not None and not isinstance(group.columns, Mapping):
-        raise SchemaError(f"group {group.name!r}: columns maps names to types, such as {{'age': 'int32'}}")
+        raise SchemaError(f"group {shown(group.name)}: columns maps names to types, such as {{'age': 'int32'}}")
     if group.families is not None and (isinstance(group.families, str) or not isinstance(group.families, Sequence)):
-        raise SchemaError(f"group {group.name!r}: families is a list of names, such as [{group.families!r}]")
+        raise SchemaError(f"group {shown(group.name)}: families is a list of names, such as [{shown(group.families)}]")
     columns = tuple(
         Column(next(take), check_name(name, "column"), type_of(name, kind), version, version)
         for name, kind in (group.columns or {}).items()
     )
     families = tuple(Family(next(take), check_family(name)) for name in (group.families or ()))
     if group.families is not None and not families and not may_be_empty:
-        raise SchemaError(f"group {group.name!r} lists no family")
+        raise SchemaError(f"group {shown(group.name)} lists no family")
     return GroupSchema(
         id=next(take),
         name=check_name(group.name, "group"),
         layout="columns" if group.columns is not None else "cells",
         columns=columns,
         families=families,
-        compression=group.compression,
+        compression=str(plain_text(group.compression)),
         block_bytes=_block_bytes(group),
         max_versions=_max_versions(group),
         max_age_microseconds=None if group.max_age is None else parse_age(group.max_age),
-        purge_join=group.purge_join,
+        purge_join="and" if group.purge_join == "and" else "or",
         in_memory=group.in_memory,
     )
 
@@ -357,20 +362,19 @@ def _max_versions(group: Group) -> int | None:
     if given is None:
         # Who says nothing about versions of typed columns thinks of a table as SQL does.
         return 1 if group.columns is not None and group.max_age is None else None
-    if given == "all":
+    if isinstance(given, str) and given == "all":
         return None
     if not _is_whole(given, 1, NUMBER_MAX):
-        raise SchemaError(f"group {group.name!r}: max_versions is at least 1, or 'all', not {given!r}")
+        raise SchemaError(f"group {shown(group.name)}: max_versions is at least 1, or 'all', not {shown(given)}")
     return given
 
 
 def check_family(name: str) -> str:
     """Return `name` if a family may be called that; ``*`` stands for all others."""
-    if name == WILDCARD:
-        return name
-    if ":" in check_name(name, "family"):
-        raise SchemaError(f"family {name!r}: a family has no ':' in its name")
-    return name
+    plain = check_name(name, "family")
+    if ":" in plain:
+        raise SchemaError(f"family {plain!r}: a family has no ':' in its name")
+    return plain
 
 
 def _is_text(name: str) -> bool:
@@ -503,10 +507,10 @@ class TableSchema(msgspec.Struct, frozen=True, dict=True):
             yield column.name, "the key"
         for group in self.groups:
             for column in group.columns:
-                yield column.name, f"group {group.name!r}"
+                yield column.name, f"group {shown(group.name)}"
             for family in group.families:
                 if family.name != WILDCARD:
-                    yield family.name, f"group {group.name!r}"
+                    yield family.name, f"group {shown(group.name)}"
 
     @cached_property
     def key_names(self) -> tuple[str, ...]:
@@ -563,7 +567,7 @@ class TableSchema(msgspec.Struct, frozen=True, dict=True):
         a whole declared family, and a bare name in a table with a ``*`` group a cell of the unnamed family.
         """
         if not isinstance(name, str):
-            raise UnknownColumn(f"a column is named by a string, not {name!r}")
+            raise UnknownColumn(f"a column is named by a string, not {shown(name)}")
         found = self._column_targets.get(name)
         if found is not None:
             return found

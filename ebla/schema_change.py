@@ -24,7 +24,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from ebla.errors import SchemaError, UnknownColumn
+from ebla.arguments import checked_names, plain_texts
+from ebla.errors import SchemaError, UnknownColumn, shown
 from ebla.schema import (
     WILDCARD,
     Column,
@@ -65,17 +66,19 @@ class Alteration:
         for name in ("drop_columns", "add_families", "drop_families", "groups", "drop_groups"):
             value = getattr(self, name)
             if isinstance(value, (str, Group)) or not isinstance(value, Iterable):
-                raise SchemaError(f"{name} is a list, such as [{value!r}]")
+                raise SchemaError(f"{name} is a list, such as [{shown(value)}]")
             if not isinstance(value, Mapping):
-                object.__setattr__(self, name, tuple(value))  # it is read more than once
+                # As a tuple, for it is read more than once.
+                object.__setattr__(self, name, checked_names(name, value, error=SchemaError))
         if isinstance(self.add_families, Mapping):
             families = {
                 g: tuple(names) if isinstance(names, Iterator) else names for g, names in self.add_families.items()
             }
-            object.__setattr__(self, "add_families", families)
+            object.__setattr__(self, "add_families", plain_texts(families))
         for name in ("add_columns", "rename", "move", "change_types", "change_groups"):
             if not isinstance(getattr(self, name), Mapping):
-                raise SchemaError(f"{name} is a dict, not {getattr(self, name)!r}")
+                raise SchemaError(f"{name} is a dict, not {shown(getattr(self, name))}")
+            object.__setattr__(self, name, plain_texts(getattr(self, name)))
 
     @property
     def is_empty(self) -> bool:
@@ -187,12 +190,14 @@ class _Change:
         del self._groups[name]
 
     def drop_column(self, name: str) -> None:
+        _check_text(name, "column")
         if name in self._old.key_names:
             raise SchemaError(f"{name!r} is part of the key, which every row has: make another table instead")
         group, column = self._column(name)
         self._put(group, columns=tuple(one for one in group.columns if one.id != column.id))
 
     def drop_family(self, name: str) -> None:
+        _check_text(name, "family")
         found = self._family(name)
         if found is None:
             if name == WILDCARD or not any(group.is_wildcard for group in self._groups.values()):
@@ -385,3 +390,8 @@ def is_lossless(old: pa.DataType, new: pa.DataType) -> bool:
     if types.is_list(old) and types.is_list(new):
         return is_lossless(old.value_type, new.value_type)
     return False
+
+
+def _check_text(name: object, what: str) -> None:
+    if not isinstance(name, str):
+        raise UnknownColumn(f"a {what} is named by a string, not {shown(name)}")

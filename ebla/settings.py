@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from math import inf
 
-from ebla.errors import RequestError
+from ebla.errors import RequestError, shown
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -94,14 +94,14 @@ class Settings:
             value = getattr(self, field.name)
             kind = type(field.default)
             if kind is bool and not isinstance(value, bool):
-                raise RequestError(f"settings: {field.name} is True or False, not {value!r}")
+                raise RequestError(f"settings: {field.name} is True or False, not {shown(value)}")
             if kind is tuple and (not isinstance(value, (tuple, list)) or not all(isinstance(n, str) for n in value)):
                 raise RequestError(
-                    f"settings: {field.name} is a list of names of tables, such as ['users'], not {value!r}"
+                    f"settings: {field.name} is a list of names of tables, such as ['users'], not {shown(value)}"
                 )
             if kind not in (int, float):
                 continue
             least = 0 if kind is float or field.name in _MAY_BE_ZERO else 1
             what = "a number" if kind is float else "a whole number"
             if isinstance(value, bool) or not isinstance(value, (int, kind)) or not least <= value < inf:
-                raise RequestError(f"settings: {field.name} is {what}, {least} or more, not {value!r}")
+                raise RequestError(f"settings: {field.name} is {what}, {least} or more, not {shown(value)}")

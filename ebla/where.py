@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebla.errors import InvalidBatch, RequestError, UnknownColumn
+from ebla.errors import InvalidBatch, RequestError, UnknownColumn, shown
 from ebla.schema import TableSchema
 from ebla.text_values import from_text, type_text
 from ebla.where_text import AllOf, AnyOf, Comparison, Condition, Not, Value, complaint, parse_where, place
@@ -47,7 +47,7 @@ def to_expression(where: Where, schema: TableSchema) -> pc.Expression:
         return where
     raise RequestError(
         "where is a filter, such as \"age > 5 and name like 'A%'\", or a pyarrow expression, such as "
-        f"pc.field('age') > 5, not {where!r}"
+        f"pc.field('age') > 5, not {shown(where)}"
     )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 import ebla
+from ebla.arguments import checked_flag, checked_names, plain_text
 from ebla.client.coordination_place import COORDINATION_FILE, chosen_address, open_elsewhere
 from ebla.client.declaring import declared_schema, difference
 from ebla.client.listening import Listening
@@ -30,7 +31,7 @@ from ebla.client.table import Table
 from ebla.clock import Clock, SystemClock
 from ebla.coordination.service import CoordinationService
 from ebla.coordination.sqlite import SqliteCoordination
-from ebla.errors import ReadOnly, RequestError, StoreError, TableExists, TooManyFiles, UnknownTable
+from ebla.errors import ReadOnly, RequestError, StoreError, TableExists, TooManyFiles, UnknownTable, shown
 from ebla.extras import needing
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import initial_metadata
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from ebla.client.opened import Shared
 
 TABLETS_MAX = 10_000
+NAME_BYTES_MAX = 255
 # The files of a bulk job are left alone for so long if its process dies.
 JOB_EXPIRES_SECONDS = 86_400.0
 
@@ -75,7 +77,8 @@ def open_alone(
     """
     began = now_seconds()
     root = checked_root(path)
-    settings = settings or Settings()
+    read_only, create = checked_flag("read_only", read_only), checked_flag("create", create)
+    settings = Settings() if settings is None else settings
     if not isinstance(settings, Settings):
         raise RequestError(f"settings is an ebla.Settings, not {type(settings).__name__}")
     places = _checked_places(metadata)
@@ -127,11 +130,20 @@ def open_alone(
 def checked_root(path: object) -> Path:
     """Return the directory that a path names; `RequestError` if it is no path of a local directory."""
     if not isinstance(path, (str, os.PathLike)):
-        raise RequestError(f"the path of a store is a string or a Path, not {path!r}")
-    text = os.fspath(path)
-    if not isinstance(text, str) or "://" in text:
-        raise RequestError(f"a store is a local directory, and {text!r} is none: give a path, such as 'data'")
+        raise RequestError(f"the path of a store is a string or a Path, not {shown(path)}")
+    text = plain_text(os.fspath(path))
+    if not isinstance(text, str) or "://" in text or not text or not _may_be_a_path(text):
+        raise RequestError(f"a store is a local directory, and {shown(text)} is none: give a path, such as 'data'")
     return Path(text)
+
+
+def _may_be_a_path(text: str) -> bool:
+    try:
+        encoded = os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    # What is longer, no file system of this machine can have.
+    return b"\0" not in encoded and all(len(name) <= NAME_BYTES_MAX for name in encoded.split(os.sep.encode()))
 
 
 def _checked_places(metadata: object) -> list[Path] | None:
@@ -139,8 +151,15 @@ def _checked_places(metadata: object) -> list[Path] | None:
     if metadata is None:
         return None
     if isinstance(metadata, (str, os.PathLike)) or not isinstance(metadata, Sequence):
-        raise RequestError(f"metadata is a list of directories, not {metadata!r}")
+        raise RequestError(f"metadata is a list of directories, not {shown(metadata)}")
     return [checked_root(place) for place in metadata]
+
+
+def _checked_files(keep: object) -> tuple[str, ...]:
+    files = checked_names("keep", keep)
+    if not all(isinstance(file, str) for file in files):
+        raise RequestError(f"keep is a list of files, by their names, not {shown(keep)}")
+    return files
 
 
 def new_id() -> str:
@@ -292,14 +311,12 @@ class Database(StaysHere):
         the name is taken; with `if_not_exists`, that table is returned instead, if its schema is the same.
         """
         self._check_writable()
-        check_table_name(name)
-        for flag, given in (("fixed", fixed), ("if_not_exists", if_not_exists)):
-            if not isinstance(given, bool):
-                raise RequestError(f"{flag} is True or False, not {given!r}")
+        name, fixed = check_table_name(name), checked_flag("fixed", fixed)
+        if_not_exists = checked_flag("if_not_exists", if_not_exists)
         numbered = declared_schema(schema, key).number()
         codec = KeyCodec(numbered.key, self._store.settings.key_bytes_max)
         if isinstance(splits, (str, bytes)) or not isinstance(splits, (Sequence, type(None))):
-            raise RequestError(f"splits is a list of keys or prefixes of keys, not {splits!r}")
+            raise RequestError(f"splits is a list of keys or prefixes of keys, not {shown(splits)}")
         rows = [codec.bound(split) for split in splits or ()]
         if len(rows) >= TABLETS_MAX:
             raise RequestError(f"a table has at most {TABLETS_MAX} tablets at the start, not {len(rows) + 1}")
@@ -349,7 +366,7 @@ class Database(StaysHere):
     def drop_table(self, name: str) -> None:
         """Drop a table. The name is free at once."""
         self._check_writable()
-        self._store.drop_table(name)
+        self._store.drop_table(plain_text(name))
 
     def rename_table(self, name: str, new_name: str) -> Table:
         """Give a table another name, and return it; `TableExists` if that is taken. The old one is free at once.
@@ -358,8 +375,7 @@ class Database(StaysHere):
         the store the next time.
         """
         self._check_writable()
-        check_table_name(new_name)
-        return Table(self._store, self._store.rename_table(name, new_name))
+        return Table(self._store, self._store.rename_table(plain_text(name), check_table_name(new_name)))
 
     def clone_table(self, origin: str, name: str) -> Table:
         """Make a table called `name` of everything that is committed in `origin`, and return it.
@@ -369,7 +385,7 @@ class Database(StaysHere):
         before the clone.
         """
         self._check_writable()
-        check_table_name(name)
+        name = check_table_name(name)
         return Table(self._store, self._store.clone_table(self._store.table(origin), name))
 
     def alter_table(
@@ -401,18 +417,18 @@ class Database(StaysHere):
         """
         self._check_writable()
         request = Alteration(
-            add_columns=add_columns or {},
+            add_columns={} if add_columns is None else add_columns,
             drop_columns=drop_columns,
             add_families=add_families,
             drop_families=drop_families,
-            rename=rename or {},
-            move=move or {},
-            change_types=change_types or {},
+            rename={} if rename is None else rename,
+            move={} if move is None else move,
+            change_types={} if change_types is None else change_types,
             groups=groups,
-            change_groups=change_groups or {},
+            change_groups={} if change_groups is None else change_groups,
             drop_groups=drop_groups,
         )
-        return Table(self._store, self._store.alter_table(name, request))
+        return Table(self._store, self._store.alter_table(plain_text(name), request))
 
     def unload_table(self, name: str) -> None:
         """Take a table offline: all of it goes to its files, and requests raise `TableUnloaded` until `load_table`.
@@ -420,7 +436,7 @@ class Database(StaysHere):
         It stays offline when the store is opened again.
         """
         self._check_writable()
-        self._store.unload_table(name)
+        self._store.unload_table(plain_text(name))
 
     def load_table(self, name: str) -> None:
         """Bring a table back that was taken offline. Requests that come meanwhile wait.
@@ -428,7 +444,7 @@ class Database(StaysHere):
         A table that is not offline is loaded wholly, tablet by tablet, instead of when it is read.
         """
         self._check_open()
-        self._store.load_table(name)
+        self._store.load_table(plain_text(name))
 
     # --- events ---
 
@@ -440,12 +456,12 @@ class Database(StaysHere):
         logged, and nothing else.
         """
         self._check_open()
-        self._listening.add(listener, tablet)
+        self._listening.add(listener, plain_text(tablet))
 
     def remove_listener(self, listener: TabletListener, tablet: str | None = None) -> None:
         """Undo one `add_listener` with the same arguments."""
         self._check_open()
-        self._listening.remove(listener, tablet)
+        self._listening.remove(listener, plain_text(tablet))
 
     # --- bulk jobs ---
 
@@ -471,7 +487,7 @@ class Database(StaysHere):
         These are the files of the job that nobody names; those to `keep`, which the commit named, stay in any case.
         """
         self._check_writable()
-        return end_job(self._coordination, self._store.metadata, self._store.files, job, keep)
+        return end_job(self._coordination, self._store.metadata, self._store.files, job, _checked_files(keep))
 
     # --- Spark ---
 
@@ -510,8 +526,9 @@ class Database(StaysHere):
         `RequestError` if nobody was given that `txn` yet.
         """
         self._check_open()
-        if txn is not None and (isinstance(txn, bool) or not isinstance(txn, (int, np.integer))):
-            raise RequestError(f"txn is the number that a write returned, not {txn!r}")
+        is_number = isinstance(txn, (int, np.integer)) and not isinstance(txn, bool)
+        if txn is not None and not (is_number and 0 <= txn < 1 << 63):
+            raise RequestError(f"txn is the number that a write returned, not {shown(txn)}")
         return self._store.sync(None if txn is None else int(txn))
 
     def snapshot(self, name: str | None = None) -> Snapshot:
@@ -521,6 +538,7 @@ class Database(StaysHere):
         the same snapshot again. A store that is open read-only keeps nothing: it reads snapshots that have a name.
         """
         self._check_open()
+        name = plain_text(name)
         pins = self._store.pins
         if name is None:
             txn = self._store.hold_newest()
@@ -550,7 +568,7 @@ class Database(StaysHere):
         it unused.
         """
         self._check_writable()
-        return self._store.garbage.collect(dry_run=dry_run)
+        return self._store.garbage.collect(dry_run=checked_flag("dry_run", dry_run))
 
     def verify(self) -> VerifyReport:
         """Compare METADATA with itself and with every file that it names; `repair` mends what can be."""
@@ -563,7 +581,7 @@ class Database(StaysHere):
         With `dry_run`, only say so: the findings of `verify` tell what would be done. A table that was refused, or took
         no writes, is served again when the store is opened again; `ebla.repair` does the same for a closed store.
         """
-        if dry_run:
+        if checked_flag("dry_run", dry_run):
             return self.verify()
         self._check_writable()
         report = self._verifier().repair(new_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
-from ebla.errors import RequestError
+from ebla.errors import RequestError, shown
 from ebla.tablet.events import Events, TabletListener
 
 __all__ = ["Listening"]
@@ -23,16 +23,14 @@ class Listening:
 
     def add(self, listener: TabletListener, tablet: str | None) -> None:
         """Tell a listener of one tablet, or of all."""
-        if not isinstance(listener, TabletListener):
-            raise RequestError(f"a listener is an object of a class made from ebla.TabletListener, not {listener!r}")
-        if not isinstance(tablet, (str, type(None))):
-            raise RequestError(f"a tablet is named by its id, as tablets() shows it, not by {tablet!r}")
+        _check(listener, tablet)
         with self._lock:
             self._added[id(listener), tablet] += 1
             self._events.add(listener, tablet)
 
     def remove(self, listener: TabletListener, tablet: str | None) -> None:
         """Undo one `add` with the same arguments."""
+        _check(listener, tablet)
         with self._lock:
             key = (id(listener), tablet)
             if not self._added[key]:
@@ -42,3 +40,10 @@ class Listening:
             if not self._added[key]:
                 del self._added[key]
             self._events.remove(listener, tablet)
+
+
+def _check(listener: object, tablet: object) -> None:
+    if not isinstance(listener, TabletListener):
+        raise RequestError(f"a listener is an object of a class made from ebla.TabletListener, not {shown(listener)}")
+    if not isinstance(tablet, (str, type(None))):
+        raise RequestError(f"a tablet is named by its id, as tablets() shows it, not by {shown(tablet)}")

@@ -9,7 +9,7 @@ import numpy as np
 
 from ebla.client.snapshot import Snapshot
 from ebla.clock import microseconds_of, txn_at
-from ebla.errors import RequestError
+from ebla.errors import RequestError, shown
 from ebla.tablet.pins import Pins
 
 __all__ = ["AsOf", "time_of", "txn_in", "txn_of"]
@@ -25,8 +25,10 @@ def txn_of(as_of: AsOf) -> int:
         moment = as_of.replace(tzinfo=UTC) if as_of.tzinfo is None else as_of.astimezone(UTC)
         since = moment - datetime(1970, 1, 1, tzinfo=UTC)
         return txn_at((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
-    if isinstance(as_of, bool) or not isinstance(as_of, (int, np.integer)) or as_of < 0:
-        raise RequestError(f"as_of is a txn, a datetime, a snapshot or the name of one that is held, not {as_of!r}")
+    if isinstance(as_of, bool) or not isinstance(as_of, (int, np.integer)) or not 0 <= as_of < 1 << 63:
+        raise RequestError(
+            f"as_of is a txn, a datetime, a snapshot or the name of one that is held, not {shown(as_of)}"
+        )
     return int(as_of)
 
 
@@ -37,6 +39,6 @@ def txn_in(pins: Pins, as_of: AsOf) -> int:
 
 def time_of(txn: int) -> datetime:
     """Return the time at which `txn` was given out."""
-    if isinstance(txn, bool) or not isinstance(txn, (int, np.integer)):
-        raise RequestError(f"a txn is a whole number, as writes return it, not {txn!r}")
+    if isinstance(txn, bool) or not isinstance(txn, (int, np.integer)) or not 0 <= txn < 1 << 63:
+        raise RequestError(f"a txn is a whole number, as writes return it, not {shown(txn)}")
     return datetime.fromtimestamp(0, UTC) + (datetime.resolution * microseconds_of(int(txn)))

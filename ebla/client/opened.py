@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from ebla.arguments import checked_flag
 from ebla.client.coordination_place import recorded_address
 from ebla.client.database import Database, checked_root, open_alone
 from ebla.client.owning import LOCK_FILE
@@ -58,7 +59,7 @@ def open(  # noqa: A001 - ebla.open reads best
     of the three may be lost or damaged. One that was lost is filled again when it is named again.
     """
     root = checked_root(path)
-    if read_only:
+    if checked_flag("read_only", read_only):
         return open_alone(
             root, read_only=read_only, create=create, settings=settings, coordination=coordination, metadata=metadata
         )

@@ -150,7 +150,7 @@ def _dicts(rows: Any) -> Sequence[Mapping[str, object]]:
         return [rows]
     if isinstance(rows, (list, tuple)):
         return rows
-    if isinstance(rows, str) or not isinstance(rows, Iterable):
+    if isinstance(rows, str) or not isinstance(rows, Iterable) or getattr(rows, "ndim", 1) == 0:
         raise InvalidBatch(
             f"rows are a dict, a list of dicts, an Arrow table, a pandas or polars frame or an Arrow stream, "
             f"not {type(rows).__name__}"

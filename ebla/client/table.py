@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from ebla.arguments import checked_callback, checked_choice, checked_flag, checked_names, plain_text
 from ebla.client.moments import AsOf, txn_in
 from ebla.client.row import Row
 from ebla.client.row_reading import RowReading, at_newest
@@ -19,7 +20,7 @@ from ebla.client.staying import StaysHere
 from ebla.client.sums import appended, check_addend, count_of, incremented
 from ebla.client.table_description import describe_table, describe_tablets
 from ebla.client.writing import Writing
-from ebla.errors import CannotJoin, HistoryGone, ReadOnly, RequestError, UnknownTable
+from ebla.errors import CannotJoin, HistoryGone, ReadOnly, RequestError, UnknownTable, shown
 from ebla.ranges import ALL, KeyRange, successor
 from ebla.schema import TableSchema
 from ebla.tablet.scanner import Scanner, ScanRequest
@@ -87,6 +88,7 @@ class Table(StaysHere):
         self._check_writable(wait)
         if if_unchanged_since is not None:
             _check_txn("if_unchanged_since", if_unchanged_since)
+        replace, if_absent = checked_flag("replace", replace), checked_flag("if_absent", if_absent)
         return self._writing.put(rows, replace=replace, if_absent=if_absent, since=if_unchanged_since, wait=wait)
 
     def put_cells(self, cells: object, *, wait: Wait = "durable") -> int:
@@ -126,9 +128,8 @@ class Table(StaysHere):
         rows = self._state.codec.encode_many(keys)
         if not len(rows):
             return self._sequencer.committed
-        if columns is not None and (isinstance(columns, str) or not isinstance(columns, Iterable)):
-            raise RequestError(f"columns is a list of names, such as [{columns!r}]")
-        return self._writing.erase(rows, None if columns is None else tuple(columns), if_unchanged_since, wait)
+        names = None if columns is None else checked_names("columns", columns)
+        return self._writing.erase(rows, names, if_unchanged_since, wait)
 
     def erase_range(
         self, start: object = None, stop: object = None, *, prefix: object = None, wait: Wait = "durable"
@@ -149,12 +150,12 @@ class Table(StaysHere):
         """
         addend = check_addend(by)
         self._check_writable(wait)
-        return count_of(self._writing.modify(key, column, partial(incremented, column, addend), wait))
+        return count_of(self._writing.modify(key, plain_text(column), partial(incremented, column, addend), wait))
 
     def append(self, key: object, column: str, suffix: Any, *, wait: Wait = "durable") -> Any:
         """Append to a string, binary value or list and return the whole as it is stored. Nothing counts as empty."""
         self._check_writable(wait)
-        return self._writing.modify(key, column, partial(appended, column, suffix), wait)
+        return self._writing.modify(key, plain_text(column), partial(appended, column, suffix), wait)
 
     def transact(
         self,
@@ -171,17 +172,15 @@ class Table(StaysHere):
         """
         self._check_writable(wait)
         if not callable(change):
-            raise RequestError(f"change is a function that gets the row and returns what to put, not {change!r}")
-        given: object = columns
-        if isinstance(given, Iterator):
-            columns = tuple(given)  # the row is read anew if it was changed meanwhile
+            raise RequestError(f"change is a function that gets the row and returns what to put, not {shown(change)}")
+        if columns is not None:
+            columns = checked_names("columns", columns)  # of an iterator too: the row may be read more than once
         return self._writing.transact(key, change, columns, wait)
 
     def _check_writable(self, wait: str) -> None:
         if self._as_of is not None:
             raise ReadOnly("a snapshot cannot be written: use the table of the database")
-        if wait not in ("durable", "logged", "none"):
-            raise RequestError(f"wait is 'durable', 'logged' or 'none', not {wait!r}")
+        checked_choice("wait", wait, ("durable", "logged", "none"))
 
     # --- reading ---
 
@@ -200,6 +199,8 @@ class Table(StaysHere):
         than 1, every value is a list of its newest versions. `as_of` is a txn, a time (UTC if it has no zone), a
         snapshot, or the name of one.
         """
+        if read_uncommitted is not False:
+            read_uncommitted = checked_flag("read_uncommitted", read_uncommitted)
         parts = self._state.view.parts
         encoded = parts.codec.encode(key)
         is_plain = type(versions) is int and versions == 1 and columns is None and as_of is None and self._as_of is None
@@ -252,10 +253,12 @@ class Table(StaysHere):
         reading one snapshot; `read_uncommitted` also shows what is not in the log yet. `resume` goes on after the
         `position` of an earlier scan with the same arguments, at the txn of that scan.
         """
+        reverse, latest = checked_flag("reverse", reverse), checked_flag("latest", latest)
+        read_uncommitted = checked_flag("read_uncommitted", read_uncommitted)
         _check_whole("limit", limit, at_least=0)
         _check_whole("versions", versions, at_least=1)
         if resume is not None and not isinstance(resume, Position):
-            raise RequestError(f"resume is the position of a scan, not {resume!r}")
+            raise RequestError(f"resume is the position of a scan, not {shown(resume)}")
         if latest and (as_of is not None or self._as_of is not None):
             raise RequestError("latest follows newer commits, and as_of and snapshots show none: give one of them")
         # The txn first: under a schema that was in force before it, what came after a change of it would be missing.
@@ -349,7 +352,7 @@ class Table(StaysHere):
         called with how many tablets are done, and how many there are.
         """
         self._check_writable("durable")
-        self._store.compact(self._state, progress)
+        self._store.compact(self._state, checked_callback("progress", progress))
 
     def split(self, at: object = None, *, tablet: str | None = None) -> tuple[str, str]:
         """Split a tablet in two and return the ids of the two, the one with the smaller keys first.
@@ -373,7 +376,7 @@ class Table(StaysHere):
         if tablets is not None:
             if first is not None or last is not None or not isinstance(tablets, Sequence) or len(tablets) != 2:
                 raise CannotJoin("give either two keys, or the ids of two tablets")
-            named = [metadata.by_id(tablet) for tablet in tablets]
+            named = [metadata.by_id(tablet) if isinstance(tablet, str) else None for tablet in tablets]
         else:
             codec = self._state.codec
             named = [
@@ -415,11 +418,11 @@ class Table(StaysHere):
 
 def _check_txn(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise RequestError(f"{name} is a txn, as `row.txn` has it and writes return it, not {value!r}")
+        raise RequestError(f"{name} is a txn, as `row.txn` has it and writes return it, not {shown(value)}")
 
 
 def _check_whole(name: str, value: object, *, at_least: int) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < at_least:
-        raise RequestError(f"{name} is a whole number of at least {at_least}, not {value!r}")
+        raise RequestError(f"{name} is a whole number of at least {at_least}, not {shown(value)}")

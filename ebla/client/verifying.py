@@ -11,6 +11,7 @@ import dataclasses
 import os
 from pathlib import Path
 
+from ebla.arguments import checked_flag
 from ebla.client.coordination_place import connect_at, is_store, no_store
 from ebla.client.database import checked_root, new_id
 from ebla.client.owning import owning
@@ -36,7 +37,7 @@ def repair(path: str | os.PathLike[str], *, dry_run: bool = True) -> VerifyRepor
 
     With `dry_run`, only say so: the findings of `verify` tell what would be done. `StoreLocked` if the store is open.
     """
-    if dry_run:
+    if checked_flag("dry_run", dry_run):
         return verify(path)
     with owning(_root(path)) as owned:
         verifier = Verifier(owned.coordination, owned.files, TableDirectory(owned.coordination, owned.clock))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ebla.clock import Clock
 from ebla.coordination.service import CoordinationService, InvalidNode, check_path
+from ebla.errors import shown
 from ebla.extras import needing
 
 __all__ = ["ZooKeeperAddress", "connect", "parse_address"]
@@ -34,7 +35,9 @@ class ZooKeeperAddress:
 def parse_address(address: str) -> ZooKeeperAddress:
     """Read ``zk://host:port,host:port/root``; `InvalidNode` if it is not such an address."""
     if not isinstance(address, str) or not address.startswith(_SCHEME):
-        raise InvalidNode(f"{address!r} is no address of a coordination service: write zk://host:port,host:port/root")
+        raise InvalidNode(
+            f"{shown(address)} is no address of a coordination service: write zk://host:port,host:port/root"
+        )
     servers, _, root = address.removeprefix(_SCHEME).partition("/")
     hosts = tuple(servers.split(","))
     for host in hosts:

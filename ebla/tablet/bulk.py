@@ -26,8 +26,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
+from ebla.arguments import plain_text
 from ebla.clock import TXNS_PER_MICROSECOND
-from ebla.errors import RequestError
+from ebla.errors import RequestError, shown
 from ebla.metadata.changes import (
     AddFragments,
     Change,
@@ -106,8 +107,9 @@ class BulkResult(msgspec.Struct, frozen=True, tag="bulk_done"):
 
 def check_job(job: str) -> str:
     """Return `job` if it can be the id of one: it becomes part of file names."""
+    job = plain_text(job)
     if not isinstance(job, str) or not _JOB.fullmatch(job):
-        raise RequestError(f"{job!r} cannot be the id of a job: use up to 128 letters, digits, '_', '-' and '.'")
+        raise RequestError(f"{shown(job)} cannot be the id of a job: use up to 128 letters, digits, '_', '-' and '.'")
     return job
 
 

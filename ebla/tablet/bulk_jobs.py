@@ -17,7 +17,7 @@ import msgspec
 
 from ebla.clock import Clock
 from ebla.coordination.service import CoordinationConflict, CoordinationService
-from ebla.errors import Corruption, OutcomeUnknown, RequestError, Unavailable, UnknownTable
+from ebla.errors import Corruption, OutcomeUnknown, RequestError, Unavailable, UnknownTable, shown
 from ebla.metadata.transaction import MetadataServer
 from ebla.storage.files import Files
 from ebla.tablet.bulk import check_job, job_of
@@ -34,6 +34,7 @@ __all__ = [
 
 DIRECTORY = "intents"
 ATTEMPTS_MAX = 8
+EXPIRES_SECONDS_MAX = 1e9  # some thirty years
 # An intent that has lost less than this part of its time is as good as new.
 FRESH_SHARE = 100
 
@@ -55,7 +56,12 @@ def begin_job(
 
     Many tasks of one job may say so at once: what was said a moment ago holds.
     """
-    path = f"{DIRECTORY}/{check_job(job)}"
+    job = check_job(job)
+    if isinstance(expires_seconds, bool) or not isinstance(expires_seconds, (int, float)):
+        raise RequestError(f"expires_seconds is a number, not {shown(expires_seconds)}")
+    if not 0 <= expires_seconds <= EXPIRES_SECONDS_MAX:
+        raise RequestError(f"expires_seconds is from 0 to {EXPIRES_SECONDS_MAX:g}, not {shown(expires_seconds)}")
+    path = f"{DIRECTORY}/{job}"
     now = clock.microseconds()
     expires = now + round(expires_seconds * 1e6)
     intent = JobIntent(job, table_id, f"fragments/{table_id}/{job}-", now, expires)

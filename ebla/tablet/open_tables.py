@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ebla.errors import EblaError, UnknownTable
+from ebla.errors import EblaError, UnknownTable, shown
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.storage.memory import Memory
 from ebla.storage.merge import TXN_MAX
@@ -90,7 +90,7 @@ class OpenTables:
                 self.refused.check(name)
             names = sorted(self._by_name)
             listed = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") if names else "no tables yet"
-            raise UnknownTable(f"there is no table {name!r}: the store has {listed}")
+            raise UnknownTable(f"there is no table {shown(name)}: the store has {listed}")
         return table
 
     def find(self, table_id: str) -> TableState | None:

@@ -30,7 +30,7 @@ from ebla.coordination.service import (
     NodeMissing,
     VersionConflict,
 )
-from ebla.errors import Corruption, OutcomeUnknown, RequestError, Unavailable
+from ebla.errors import Corruption, OutcomeUnknown, RequestError, Unavailable, shown
 from ebla.schema import check_table_name
 
 PINS = "pins"
@@ -266,7 +266,7 @@ def _path(name: str) -> str:
         return f"{PINS}/{check_table_name(name)}"
     except RequestError:
         raise RequestError(
-            f"a snapshot cannot be called {name!r}: use letters, digits, '_', '.' and '-', as for tables"
+            f"a snapshot cannot be called {shown(name)}: use letters, digits, '_', '.' and '-', as for tables"
         ) from None
 
 

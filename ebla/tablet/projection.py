@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebla.errors import RequestError
+from ebla.errors import RequestError, shown
 from ebla.schema import WILDCARD, GroupSchema, TableSchema, Target
 from ebla.storage.arrange import concat
 from ebla.storage.merge import MergedCells, MergedColumns, version_type
@@ -61,7 +61,7 @@ class Projection:
     def of(cls, schema: TableSchema, columns: Sequence[str] | None = None, versions: int = 1) -> Projection:
         """Resolve column names; None means all. Raises `UnknownColumn` for a name the table does not take."""
         if isinstance(columns, str):
-            raise RequestError(f"columns is a list of names, such as [{columns!r}]")
+            raise RequestError(f"columns is a list of names, such as [{shown(columns)}]")
         if isinstance(versions, bool) or not isinstance(versions, (int, np.integer)) or versions < 1:
             raise RequestError(f"versions is a whole number, at least 1, not {versions!r}")
         outputs: list[Output] = []

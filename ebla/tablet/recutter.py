@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from ebla.clock import Clock
-from ebla.errors import CannotJoin, CannotSplit, EblaError, OutcomeUnknown, StoreError, UnknownTable
+from ebla.errors import CannotJoin, CannotSplit, EblaError, OutcomeUnknown, StoreError, UnknownTable, shown
 from ebla.metadata.changes import Change, RequirementFailed, TabletAt
 from ebla.metadata.recutting import (
     BeginJoin,
@@ -120,7 +120,7 @@ class Recutter:
         metadata = table.view.metadata
         named = metadata.by_id(tablet_id) if isinstance(tablet_id, str) else None
         if tablet_id is not None and named is None:
-            raise CannotSplit(f"the table {table.name!r} has no tablet {tablet_id}: see tablets()")
+            raise CannotSplit(f"the table {table.name!r} has no tablet {shown(tablet_id)}: see tablets()")
         if row is not None:
             tablet = named or metadata.tablet_for(row)
             if not tablet.range.contains(row):

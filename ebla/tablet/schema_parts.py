@@ -7,11 +7,12 @@ read under the old one go to the old cache, which nobody asks any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 
-from ebla.errors import RequestError
+from ebla.arguments import checked_names
+from ebla.errors import RequestError, shown
 from ebla.keys import KeyCodec
 from ebla.schema import TableSchema
 from ebla.settings import Settings
@@ -56,14 +57,12 @@ class SchemaParts:
         """Return the projection on these columns, remembered if it is a common one."""
         if columns is None and versions == 1:
             return self.everything
-        if columns is not None and (isinstance(columns, str) or not isinstance(columns, Iterable)):
-            raise RequestError(f"columns is a list of names, such as [{columns!r}]")
-        names = None if columns is None else tuple(columns)  # what comes from an iterator comes once
+        names = None if columns is None else checked_names("columns", columns)
         key = (names, versions)
         try:
             found = self._projections.get(key)
         except TypeError:
-            raise RequestError(f"columns is a list of names, not {names!r}") from None
+            raise RequestError(f"columns is a list of names, not {shown(names)}") from None
         if found is None:
             found = Projection.of(self.schema, names, versions)
             if len(self._projections) >= PROJECTIONS_MAX:

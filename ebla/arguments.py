@@ -1,0 +1,64 @@
+"""Arguments of calls, made plain where a user hands them over, so that nothing strange goes further.
+
+A subclass of `str`, such as `numpy.str_`, compares like text and is encoded by nobody: one in the catalog keeps the
+store from writing it. A frame, or pandas' NA, is neither true nor false. What cannot be meant is a `RequestError`
+before anything was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ebla.errors import RequestError, shown
+
+__all__ = ["checked_callback", "checked_choice", "checked_flag", "checked_names", "plain_text", "plain_texts"]
+
+
+def plain_text(value: Any) -> Any:
+    """Return text as exactly `str`, whatever subclass it is of; anything else as it is."""
+    return str.__str__(value) if isinstance(value, str) and type(value) is not str else value
+
+
+def plain_texts(value: Any) -> Any:
+    """Return a list, or a dict by names, with all texts in it plain; anything else as `plain_text` does."""
+    if isinstance(value, Mapping):
+        return {plain_text(name): plain_texts(inner) for name, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(plain_texts, value))
+    return plain_text(value)
+
+
+def checked_flag(name: str, value: object) -> bool:
+    """Return a flag, which is True or False and not what might stand for one of them."""
+    if type(value) is bool:
+        return value
+    if isinstance(value, np.bool_):
+        return bool(value)
+    raise RequestError(f"{name} is True or False, not {shown(value)}")
+
+
+def checked_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raise unless a value is one of a few words."""
+    if not isinstance(value, str) or value not in choices:
+        words = ", ".join(map(repr, choices[:-1]))
+        raise RequestError(f"{name} is {words} or {choices[-1]!r}, not {shown(value)}")
+
+
+def checked_callback(name: str, value: Any) -> Callable[..., Any] | None:
+    """Return a function to call, or None if none is wanted."""
+    if value is not None and not callable(value):
+        raise RequestError(f"{name} is a function to call, or None, not {shown(value)}")
+    return value  # type: ignore[no-any-return]
+
+
+def checked_names(name: str, value: Any, *, error: type[RequestError] = RequestError) -> tuple[Any, ...]:
+    """Return a list of names with the texts in it plain; a text alone is no list."""
+    if not isinstance(value, (str, bytes)) and isinstance(value, Iterable):
+        try:
+            return tuple(map(plain_text, value))
+        except TypeError:  # numpy has arrays that say they can be iterated, and cannot
+            pass
+    raise error(f"{name} is a list of names, such as [{shown(value)}]")
