@@ -175,13 +175,17 @@ def _of_text(values: pa.Array) -> Hashes:
 
 
 def _of_spans(raw: npt.NDArray[np.uint8], begins: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Hashes:
-    """Hash spans of bytes: laid out anew so that each begins with a word of its own."""
-    words = -(-lengths // _WORD_BYTES)
-    starts = np.cumsum(words) - words
-    laid = np.zeros(int(words.sum()) * _WORD_BYTES, np.uint8)
-    places = _places(lengths)
-    laid[np.repeat(starts * _WORD_BYTES, lengths) + places] = raw[np.repeat(begins, lengths) + places]
-    return _summed(laid.view("<u8").astype(np.uint64, copy=False), words, lengths)
+    """Hash spans of bytes, word by word; what a last word has of the next span is put out."""
+    first, last = int(begins.min()), int((begins + lengths).max())
+    padded = np.concatenate([raw[first:last], np.zeros(_WORD_BYTES, np.uint8)])
+    # A word at every byte of it, not only at every eighth.
+    anywhere = np.ndarray((len(padded) - _WORD_BYTES + 1,), np.dtype("<u8"), padded, strides=(1,))
+    counts = -(-lengths // _WORD_BYTES)
+    places = _places(counts) * _WORD_BYTES
+    words = anywhere[np.repeat(begins - first, counts) + places].astype(np.uint64, copy=False)
+    surplus = np.maximum(places + _WORD_BYTES - np.repeat(lengths, counts), 0).astype(np.uint64) * np.uint64(8)
+    words = (words << surplus) >> surplus
+    return _summed(words, counts, lengths)
 
 
 def _places(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
