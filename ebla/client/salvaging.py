@@ -164,10 +164,7 @@ class _Salvage:
         return replace(report, new_file=new_file, aside=aside, is_applied=True)
 
     def _condition(self) -> Condition:
-        try:
-            condition = look_into(self._files, self._ref, self._schema, is_cells=self._is_cells)
-        except OSError as error:
-            raise StoreError(f"{self._file} cannot be read: {error}: mend the cause, then retry") from error
+        condition = look_into(self._files, self._ref, self._schema, is_cells=self._is_cells)
         if condition.problem:
             return condition
         assert condition.fragment is not None, "what is whole can be read"

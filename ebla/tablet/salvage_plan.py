@@ -12,13 +12,14 @@ file without such an end is lost as a whole.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from ebla.errors import Corruption, EblaError, FormatTooNew, MissingFile
+from ebla.errors import Corruption, EblaError, FormatTooNew, MissingFile, StoreError
 from ebla.keys import KeyCodec
 from ebla.metadata.changes import ReplaceFragments, TabletAt
 from ebla.metadata.table_metadata import FragmentRef, GroupState, TableMetadata, TabletMetadata
@@ -97,6 +98,7 @@ def look_into(files: Files, ref: FragmentRef, schema: TableSchema, *, is_cells: 
     except FormatTooNew:
         raise  # it is not damaged
     except (Corruption, OSError) as error:
+        _check_damage(error, ref.file)
         problem = str(error)
         found = _past_its_end(files, ref, schema)
         if found is None:
@@ -109,6 +111,7 @@ def look_into(files: Files, ref: FragmentRef, schema: TableSchema, *, is_cells: 
         try:
             problems = inside.look(number, number + 1)
         except (EblaError, OSError) as error:
+            _check_damage(error, ref.file)
             problems = [str(error)]
         if problems:
             bad[number] = problems[0]
@@ -120,6 +123,16 @@ def look_into(files: Files, ref: FragmentRef, schema: TableSchema, *, is_cells: 
         return _all_lost(ref, problem)
     is_divisible = ref.unique and not is_cells
     return Condition(problem, fragment, tuple(kept), tuple(_lost(fragment, sorted(bad), is_divisible)))
+
+
+def _check_damage(error: BaseException | None, file: str) -> None:
+    """Raise unless an error is about the bytes of a file: one that may not be opened now is not lost."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EIO):
+            raise StoreError(f"{file} cannot be read: {error}: nothing was changed, mend the cause, then retry")
+        if isinstance(error, EblaError) and not isinstance(error, Corruption):
+            raise error
+        error = error.__cause__
 
 
 def _all_lost(ref: FragmentRef, problem: str) -> Condition:

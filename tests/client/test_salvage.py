@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
 import shutil
@@ -17,6 +18,7 @@ import ebla.pipeline
 from ebla.client import salvaging
 from ebla.errors import Unavailable
 from ebla.metadata.transaction import MetadataServer
+from ebla.storage.files import LocalFiles
 
 SCHEMA = ebla.Schema(
     key={"n": "int64"},
@@ -292,6 +294,36 @@ def test_a_store_that_is_open_is_looked_at_and_not_changed(root: Path) -> None:
         assert ebla.salvage(root, file).losses
         with pytest.raises(ebla.StoreLocked):
             ebla.salvage(root, file, accept_loss=True)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.ENOMEM])
+def test_what_cannot_be_read_just_now_is_not_lost(root: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    file = file_of(root)
+    damage_block(root, file, 1)
+    opened = LocalFiles.open_input
+
+    def failing(files: LocalFiles, path: str) -> Any:
+        if path == file:
+            raise OSError(number, "not now")
+        return opened(files, path)
+
+    monkeypatch.setattr(LocalFiles, "open_input", failing)
+    with pytest.raises(ebla.EblaError, match=r"not now|open files") as refused:
+        ebla.salvage(root, file, accept_loss=True)
+    assert not isinstance(refused.value, ebla.Corruption)
+    monkeypatch.undo()
+    assert ebla.salvage(root, file).records_kept > 0
+
+
+def test_metadata_that_is_kept_on_several_disks_changes_on_all_of_them(tmp_path: Path) -> None:
+    root, disks = tmp_path / "store", [tmp_path / name for name in ("one", "two")]
+    with ebla.open(root, metadata=disks, settings=QUIET) as db:
+        db.create_table("t", SCHEMA).put([row(n) for n in range(ROWS)])
+        db.table("t").flush()
+    file = file_of(root)
+    damage_block(root, file, 1)
+    assert ebla.salvage(root, file, accept_loss=True).records_kept > 0
+    assert is_clean(root)
 
 
 def test_a_salvage_that_is_cut_off_goes_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

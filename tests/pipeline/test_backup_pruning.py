@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import ebla
 from ebla.pipeline import backup_pruning
+from ebla.pipeline.backup import backup
 from ebla.pipeline.backup_manifest import (
     LOCK_NAME,
     MANIFEST_NAME,
@@ -222,3 +224,23 @@ def test_a_prune_that_is_cut_off_leaves_backups_that_can_be_restored(
         calls = 0
         shutil.copytree(tmp_path / "copy", chains.root, dirs_exist_ok=True)
     assert {"ABCDEF", "ABCDF", "ABCF", "ABF", "AF", "F"} == seen
+
+
+def test_a_backup_whose_base_is_pruned_before_it_begins_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = tmp_path / "there"
+    module = sys.modules[backup.__module__]
+    captured = module.captured
+
+    def late(*more: Any) -> Any:
+        prune_backups(there, keep=1, dry_run=False)
+        return captured(*more)
+
+    with ebla.open(tmp_path / "store") as db:
+        db.create_table("t", ebla.Schema(key={"n": "int64"}, columns={"v": "string"})).put({"n": 1, "v": "x"})
+        first, second = (backup(db, "t", there, spark=False) for _ in range(2))
+        monkeypatch.setattr(module, "captured", late)
+        with pytest.raises(ebla.Unavailable, match=f"backup {first.id} was removed meanwhile"):
+            backup(db, "t", there, since=first.id, spark=False)
+    assert [entry.name for entry in there.iterdir()] == [second.id]
