@@ -113,7 +113,7 @@ class Story:
         self.rows = sorted({shape.key_of(n) for n in range(KEYS)})
         splits = sorted(dice.sample(self.rows, dice.choice((0, 0, 1, 3))))
         self.table = db.create_table(name, schema, splits=splits)
-        self.txns = [1]
+        self.txns = [self.table.scan().txn]
 
     def tell(self) -> None:
         for part in range(parts := self.dice.randint(1, 4)):
