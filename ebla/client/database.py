@@ -114,9 +114,13 @@ def open_alone(
         database = Database.wire(
             root, files, service, clock, settings, lock, ownership, read_only=read_only, metadata=places
         )
-        if not read_only:
-            database._publisher = Publisher(root, database._store, clock, ebla.__version__)
         undo.pop_all()
+    if not read_only:
+        try:
+            database._publisher = Publisher(root, database._store, clock, ebla.__version__)
+        except BaseException:  # an interrupt, for one: nobody gets the store, and it must not stay open
+            database.close()
+            raise
     _log.info(
         "opened %s %s: %d tables, in %.3f s",
         root,

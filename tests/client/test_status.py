@@ -174,3 +174,27 @@ def test_a_store_that_hosts_share_is_open_while_its_lease_is_held(tmp_path: Path
         coordination.lease(OWNER_NODE, "another host", 10.0)
         clock.advance(11.0)
         assert not _is_leased(tmp_path / "s", coordination, clock)
+
+
+def test_an_interrupt_while_the_status_is_first_told_leaves_the_store_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing.Publisher, "_publish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ebla.open(tmp_path / "s", settings=CALM)
+    with owning(tmp_path / "s"):
+        pass  # nobody has the lock
+    with ebla.open(tmp_path / "s", settings=CALM) as db:
+        db.create_table("t", SCHEMA).put({"k": 1, "v": 1})
+
+
+def test_a_store_that_is_opened_twice_in_a_process_is_closed_when_both_are(tmp_path: Path) -> None:
+    first, second = ebla.open(tmp_path / "s", settings=CALM), ebla.open(tmp_path / "s", settings=CALM)
+    first.close()
+    assert ebla.status(tmp_path / "s").state == "open"
+    second.close()
+    assert ebla.status(tmp_path / "s").state == "closed"
