@@ -1,4 +1,4 @@
-"""The command changes: what changed between two moments, on Spark."""
+"""The command changes: what changed between two moments, in this process or on Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ import ebla
 from ebla.cli.context import ColumnsOption, StoreOption, TableArgument, column_names, examples, moment_of, open_store
 from ebla.cli.failures import guarded
 from ebla.cli.lines import write_line
-from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
+from ebla.cli.spark_options import (
+    LOCAL,
+    MasterOption,
+    ProgressOption,
+    SparkOption,
+    check_tables,
+    needing_spark,
+    progress_bar,
+    root_of,
+    spark_start,
+)
 
 CHANGES_EXAMPLES = examples(
     "ebla changes users --since 2026-01-01T00:00:00Z --before",
@@ -46,18 +56,20 @@ def changes(
         typer.Option("--checkpoint", metavar="DIR", help="Go on where it ended last time.", show_default=False),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until it is interrupted.")] = False,
-    master: MasterOption = "local[*]",
+    spark: SparkOption = None,
+    master: MasterOption = LOCAL,
     progress: ProgressOption = False,
     store: StoreOption = None,
 ) -> None:
-    """Print the rows that changed between two moments, with Spark, as JSON lines in no order.
+    """Print the rows that changed between two moments, as JSON lines in no order.
 
     _change is insert, update or erase. A row that came and went between the two is not shown. History reaches back as
-    far as history_seconds, or a snapshot that is held, allows.
+    far as history_seconds, or a snapshot that is held, allows. Where there is much to look through, Spark does it if it
+    is installed.
 
     With --checkpoint, each call prints what changed since the one before, and the history that the next one needs is
     held for a week; the first begins at --since, with all rows if that is `snapshot`. With --follow, changes are
-    printed as they come. If it is killed, the next call may print some lines again.
+    printed as they come. If it is killed, the next call may print some lines again. Both run on Spark.
     """
     if until is not None and (follow or checkpoint is not None):
         raise ebla.RequestError("--until ends what --follow and --checkpoint would go on with: give one of them")
@@ -65,19 +77,26 @@ def changes(
         raise ebla.RequestError("since when? Give --since a txn or a time, or go on from a --checkpoint")
     if since in ("snapshot", "now") and checkpoint is None and not follow:
         raise ebla.RequestError(f"--since {since} is where --checkpoint DIR or --follow begins: give one of them")
+    if spark is False and (follow or checkpoint is not None):
+        raise ebla.RequestError("--checkpoint and --follow are streams of Spark's: leave --no-spark out")
     root = root_of(ctx, store)
-    with needing_spark():
-        from ebla import pipeline
-        from ebla.pipeline.changes import json_lines
-        from ebla.pipeline.printing import print_changes
-        from ebla.pipeline.progress import watched
+    chosen = spark_start(spark, master, f"ebla changes {table}")
     check_tables(root, [table])
+    from ebla.client.moments import txn_of
+    from ebla.pipeline.changes import changes as compare
+    from ebla.pipeline.changes import json_lines
+    from ebla.pipeline.engine import is_in_process, session_for
+    from ebla.pipeline.place import Place
+    from ebla.pipeline.progress import JobProgress, watched
+    from ebla.pipeline.size import bytes_asked
+
     named = column_names(columns)
     with contextlib.ExitStack() as stack:
         if follow or checkpoint is not None:
             report = stack.enter_context(progress_bar(f"changes of {table}", force=progress))
+            with needing_spark():
+                from ebla.pipeline.printing import print_changes
             directory = checkpoint or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ebla-changes-")))
-            spark = pipeline.session(master, f"ebla changes {table}", log_level="OFF")
             print_changes(
                 root,
                 table,
@@ -87,7 +106,7 @@ def changes(
                 columns=named,
                 checkpoint=directory,
                 follow=follow,
-                spark=spark,
+                spark=session_for(chosen, "changes --follow"),
                 progress=report,
             )
             return
@@ -95,8 +114,15 @@ def changes(
         with open_store(ctx, store) as db:
             ends = moment_of(db, since, "--since"), None if until is None else moment_of(db, until, "--until")
         report = stack.enter_context(progress_bar(f"changes of {table}", force=progress))
-        spark = pipeline.session(master, f"ebla changes {table}", log_level="OFF")
-        frame = pipeline.changes(root, table, *ends, before=before, columns=named, spark=spark)
-        with watched(spark, f"ebla-changes-{uuid.uuid4()}", "comparing", report):
+        bytes_ = bytes_asked(Place.of(root), table, columns=named, since=txn_of(ends[0]))
+        if is_in_process(chosen, bytes_):
+            if report is not None:
+                report(JobProgress("comparing"))
+            for line in json_lines(compare(root, table, *ends, before=before, columns=named, spark=False)):
+                write_line(line)
+            return
+        session = session_for(chosen, "changes --spark")
+        frame = compare(root, table, *ends, before=before, columns=named, spark=session)
+        with watched(session, f"ebla-changes-{uuid.uuid4()}", "comparing", report):
             for line in json_lines(frame):
                 write_line(line)

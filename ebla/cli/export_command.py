@@ -1,4 +1,4 @@
-"""The command export: a snapshot of a table as plain files, on Spark."""
+"""The command export: a snapshot of a table as plain files, in this process or on Spark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,16 @@ from ebla.cli.context import (
 from ebla.cli.failures import guarded
 from ebla.cli.lines import write_json, write_line
 from ebla.cli.row_commands import AsOfOption
-from ebla.cli.spark_options import MasterOption, ProgressOption, check_tables, needing_spark, progress_bar, root_of
+from ebla.cli.spark_options import (
+    LOCAL,
+    MasterOption,
+    ProgressOption,
+    SparkOption,
+    check_tables,
+    progress_bar,
+    root_of,
+    spark_start,
+)
 
 EXPORT_EXAMPLES = examples(
     "ebla export users users-exported",
@@ -60,24 +69,26 @@ def export(
     ] = None,
     as_of: AsOfOption = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
-    master: MasterOption = "local[*]",
+    spark: SparkOption = None,
+    master: MasterOption = LOCAL,
     progress: ProgressOption = False,
     as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
-    """Export a table, or a part of it, with Spark: one snapshot, as plain files in a new directory.
+    """Export a table, or a part of it: one snapshot, as plain files in a new directory.
 
     The directory is there when it is complete: _ebla_export.json in it says which snapshot it holds and has the
     checksums of all files. In CSV, lists, structs and families of cells are JSON, and bytes base64; in JSON, bytes are
-    base64. A KEY is the value of the first key column, or a JSON array of the first few.
+    base64. A KEY is the value of the first key column, or a JSON array of the first few. Much data is written by Spark,
+    if it is installed.
     """
     from ebla.cli.schema_text import bound_from_text
+    from ebla.pipeline.export import check_target
+    from ebla.pipeline.export import export as write_files
     from ebla.where import to_expression
 
     root = root_of(ctx, store)
-    with needing_spark():
-        from ebla import pipeline
-        from ebla.pipeline.export import check_target
+    chosen = spark_start(spark, master, f"ebla export {table}")
     check_tables(root, [table])
     with open_store(ctx, store) as db:
         schema = db.table(table).schema
@@ -87,8 +98,7 @@ def export(
     names = column_names(columns)
     check_target(path, root, overwrite=overwrite)
     with progress_bar(f"export {table}", force=progress) as report:
-        spark = pipeline.session(master, f"ebla export {table}", log_level="OFF")
-        summary = pipeline.export(
+        summary = write_files(
             root,
             table,
             path,
@@ -100,7 +110,7 @@ def export(
             stop=bounds[1],
             prefix=bounds[2],
             overwrite=overwrite,
-            spark=spark,
+            spark=chosen,
             progress=report,
         )
     if as_json:

@@ -56,8 +56,8 @@ _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
     (errors.Conflict, "read the row again, then decide"),
     (
         errors.StoreLocked,
-        "wait until that process closes it; get, scan, describe, tables and stats work meanwhile, and on Spark load, "
-        "export, backup, `compact --spark` and `gc --spark`",
+        "wait until that process closes it; get, scan, describe, tables and stats work meanwhile, and so do load, "
+        "export, changes, backup, `compact --spark` and `gc --spark`",
     ),
     (errors.TableUnloaded, "`ebla online TABLE` brings it back"),
     (errors.TooManyFiles, ""),  # says which limit to raise

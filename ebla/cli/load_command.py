@@ -1,8 +1,8 @@
-"""The command load: files into a table, on Spark."""
+"""The command load: files into a table, in this process or on Spark."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +12,18 @@ import ebla
 from ebla.cli.context import JsonOption, StoreOption, TableArgument, examples
 from ebla.cli.failures import guarded
 from ebla.cli.lines import write_json, write_line
-from ebla.cli.spark_options import MasterOption, ProgressOption, needing_spark, progress_bar, root_of
+from ebla.cli.spark_options import (
+    LOCAL,
+    MasterOption,
+    ProgressOption,
+    SparkOption,
+    progress_bar,
+    root_of,
+    spark_start,
+)
 
 if TYPE_CHECKING:
-    from ebla.pipeline import LoadSummary
+    from ebla.pipeline.load import LoadSummary
 
 
 class InputFormat(StrEnum):
@@ -98,52 +106,47 @@ def load(
             "--partitions", min=1, metavar="N", help="Into how many key ranges to divide.", show_default="auto"
         ),
     ] = None,
-    master: MasterOption = "local[*]",
+    spark: SparkOption = None,
+    master: MasterOption = LOCAL,
     progress: ProgressOption = False,
     as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
-    """Load files into a table with Spark: all rows in one commit, or none.
+    """Load files into a table: all rows in one commit, or none.
 
     A table that is not there is made from the columns of the files, with the key columns named. Values are text until
     the type of their column is known: dates and times are ISO 8601, in UTC unless they have an offset. A column that
     the files do not have stays as it is, unless --mode says otherwise; an empty value sets null. Rows that do not fit
-    fail the load and are shown, or go to --rejects as JSON lines.
+    fail the load and are shown, or go to --rejects as JSON lines. Large files are loaded by Spark, if it is installed.
     """
     root = root_of(ctx, store)
-    with needing_spark():
-        from ebla import pipeline
-        from ebla.pipeline.files import check_files, format_of, read_files
-        from ebla.pipeline.load import check_key
-        from ebla.pipeline.place import Place
+    from ebla.pipeline.input_files import FileFormat, InputFiles, check_files
+    from ebla.pipeline.load import check_key
+    from ebla.pipeline.load import load as load_rows
+    from ebla.pipeline.place import Place
+
+    chosen = spark_start(spark, master, f"ebla load {table}")
     check_files(paths)
-    format_ = file_format.value if file_format is not None else format_of(paths)
+    format_: FileFormat | None = None if file_format is None else file_format.value
+    files = InputFiles(paths, format_, header, delimiter, multiline)
+    files = replace(files, format=files.kind)
     known = Place.of(root).metadata(table)
     if known is None and not key:
         raise ebla.UnknownTable(f"there is no table {table!r}; to make it, name its key columns with --key")
     if known is not None:
         check_key(table, known.schema, key or [])
     with progress_bar(f"load {table}", force=progress) as report:
-        spark = pipeline.session(master, f"ebla load {table}", log_level="OFF")
-        frame = read_files(
-            spark,
-            paths,
-            format_,
-            None if known is None else known.schema,
-            header=header,
-            delimiter=delimiter,
-            multiline=multiline,
-        )
-        summary = pipeline.load(
+        summary = load_rows(
             root,
             table,
-            frame,
+            files,
             key,
             mode=mode.value,
             job=job,
             rejects=rejects,
             on_duplicate=on_duplicate.value,
             partitions=partitions,
+            spark=chosen,
             progress=report,
         )
     if as_json:

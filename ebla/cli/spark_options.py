@@ -1,4 +1,4 @@
-"""What the commands that run on Spark share: its address, a progress bar, and what is said where it is missing.
+"""What the commands share that may run on Spark: the choice, its address, a progress bar, and what is said without it.
 
 Spark is imported, and started, only when such a command has looked at everything that can be wrong without it.
 """
@@ -75,7 +75,7 @@ def check_tables(root: Path, tables: Iterable[str] = ()) -> None:
 @contextmanager
 def progress_bar(title: str, *, force: bool) -> Iterator[Report | None]:
     """Give what draws a bar of the tasks that are done, or None where nobody would see it."""
-    with _bar(f"{title}: starting Spark", force=force) as update:
+    with _bar(f"{title}: starting", force=force) as update:
         if update is None:
             yield None
         else:

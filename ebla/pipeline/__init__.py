@@ -1,7 +1,7 @@
 """Bulk work: tables loaded, read, written and exported by many tasks at once, on Spark or in this process (`engine`).
 
     session        a Spark session with what Ebla needs; a Java is found or brought along
-    load           a DataFrame into a table, in one commit
+    load           files, a DataFrame or Arrow into a table, in one commit
     scan           a table as a DataFrame, at one snapshot
     export         a snapshot as plain Parquet, CSV or JSON
     backup         tables at one txn, copied file by file; full or incremental
@@ -9,7 +9,7 @@
     check_backup   all of a backup read and compared, without restoring it
     list_backups   what lies in a directory of backups
     prune_backups  backups removed that nobody wants, nor another backup needs
-    changes        what changed in a table between two txns, as a DataFrame
+    changes        what changed in a table between two txns, as a DataFrame or as Arrow
     replay         the log of a store that died, sorted into fragments
     mirror         a table kept as another one is, by a stream of its changes
     stream_into    batches of a stream into a table, each once, for a foreachBatch of your own
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ebla.pipeline.datasource import register
     from ebla.pipeline.export import ExportSummary, export
     from ebla.pipeline.garbage import GarbageReport, gc
+    from ebla.pipeline.input_files import InputFiles
     from ebla.pipeline.load import LoadSummary, load
     from ebla.pipeline.mirror import StreamSummary, mirror
     from ebla.pipeline.presplit import PresplitSummary, presplit
@@ -66,6 +67,7 @@ __all__ = [
     "ExportSummary",
     "Finding",
     "GarbageReport",
+    "InputFiles",
     "JobProgress",
     "LoadSummary",
     "PresplitSummary",
@@ -106,6 +108,7 @@ _HOMES = {
     "ExportSummary": "export",
     "Finding": "verify",
     "GarbageReport": "garbage",
+    "InputFiles": "input_files",
     "JobProgress": "progress",
     "LoadSummary": "load",
     "PresplitSummary": "presplit",

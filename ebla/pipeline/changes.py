@@ -1,4 +1,4 @@
-"""What changed in a table between two txns, as a DataFrame: one row for each row that was touched, with its outcome.
+"""What changed in a table between two txns: one row for each row that was touched, with its outcome.
 
     since                 until
       |  a=1   a=2  b=1     |        a: update, a=2      b: insert or update     c: erase
@@ -6,6 +6,9 @@
 
     driver   ranges of rows in which something with a txn in (since, until] lies     `change_plan`
     tasks    one range each: the rows that were touched, read at both txns, compared
+
+Tasks run on Spark, and then the answer is a DataFrame; or in this process, one after the other as they are asked for,
+and then it is a stream of Arrow batches.
 
 So the time goes with what changed, as long as compaction has not mixed it with what did not; and even then only txns
 and keys of the mixed files are read. Rows that a range erasure covered are looked at one by one.
@@ -18,11 +21,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import TYPE_CHECKING, Literal, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
 from ebla.client.database import Database
 from ebla.client.moments import AsOf, txn_in, txn_of
@@ -30,18 +32,21 @@ from ebla.clock import SystemClock, txn_at
 from ebla.errors import RequestError
 from ebla.pipeline.change_plan import check_since, steps, touched_rows
 from ebla.pipeline.compare import rows_at, rows_since, were_there
-from ebla.pipeline.export import JSON_OPTIONS
+from ebla.pipeline.engine import session_for
 from ebla.pipeline.holding import Holding, Needs, held_plan
-from ebla.pipeline.location import store_of
+from ebla.pipeline.location import forget, store_of
 from ebla.pipeline.sections import Target, range_asked, rest_of, resumed, target_of
-from ebla.pipeline.session import active_session, session
-from ebla.pipeline.types import spark_schema
+from ebla.pipeline.text_values import json_lines as lines_of
+from ebla.pipeline.types import arrow_for_spark, spark_schema
 from ebla.pipeline.worker import numbers_of
 from ebla.ranges import KeyRange, successor
 from ebla.tablet.projection import Projection
 from ebla.tablet.scanner import Scanner, ScanRequest
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
     "BEFORE",
@@ -76,6 +81,7 @@ class Portion:
     range: KeyRange
 
 
+@overload
 def changes(
     source: Database | str | os.PathLike[str],
     table: str,
@@ -87,19 +93,52 @@ def changes(
     stop: object = None,
     prefix: object = None,
     before: bool = False,
-    spark: SparkSession | None = None,
-) -> DataFrame:
+    spark: SparkSession | Literal[True] | None = None,
+) -> DataFrame: ...
+
+
+@overload
+def changes(
+    source: Database | str | os.PathLike[str],
+    table: str,
+    since: AsOf,
+    until: AsOf | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    start: object = None,
+    stop: object = None,
+    prefix: object = None,
+    before: bool = False,
+    spark: Literal[False],
+) -> pa.RecordBatchReader: ...
+
+
+def changes(
+    source: Database | str | os.PathLike[str],
+    table: str,
+    since: AsOf,
+    until: AsOf | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    start: object = None,
+    stop: object = None,
+    prefix: object = None,
+    before: bool = False,
+    spark: SparkSession | bool | None = None,
+) -> DataFrame | pa.RecordBatchReader:
     """Return the rows of a table that changed after `since`, up to `until` or now, with their columns as they are then.
 
     `_change` says whether a row is an ``insert``, an ``update`` (also if it was set to what it was), or an ``erase``:
     then all but its key is null. With `before`, the struct `_before` has its columns as they were, null for an insert.
     Txn 0 is before everything: since then, all rows that are there are inserts. Raises `HistoryGone` if history does
     not reach back to `since`.
+
+    It is a DataFrame, of the SparkSession given, of the running one or of a new one. With ``spark=False`` no Spark is
+    needed: it is a stream of Arrow batches in the order of the key, in the same types, that can be read once.
     """
-    if spark is None:
-        spark = active_session() or session()
+    session = None if spark is False else session_for(spark, "ebla.pipeline.changes, unless it is told spark=False,")
+    cores = 1 if session is None else session.sparkContext.defaultParallelism
     holding = Holding()
-    cores = spark.sparkContext.defaultParallelism
 
     def plan(database: Database) -> tuple[tuple[Projection, list[Portion]], Needs]:
         nonlocal since, until
@@ -128,7 +167,13 @@ def changes(
         holding.release()
         raise
     schema = change_schema(projection, before)
-    own = holding.given_to(spark)
+    if session is None:
+        batches = _batches(portions, holding)
+        holding.kept_by(batches)  # if nobody reads them
+        return pa.RecordBatchReader.from_batches(
+            pa.schema([(f.name, arrow_for_spark(f.type)) for f in schema]), batches
+        )
+    own = holding.given_to(session)
     if not portions:
         return own.createDataFrame([], spark_schema(schema))
     numbers = own.range(0, len(portions), 1, len(portions))
@@ -142,10 +187,18 @@ def txn_since(since: AsOf, newest: int) -> int:
     return min(first, newest) if is_past else first
 
 
-def json_lines(frame: DataFrame) -> Iterator[str]:
-    """Yield the rows of a frame as JSON, bytes in base64, a partition at a time."""
+def json_lines(found: DataFrame | pa.RecordBatchReader) -> Iterator[str]:
+    """Yield rows as JSON, bytes in base64, a partition or a batch at a time."""
+    if isinstance(found, pa.RecordBatchReader):
+        for batch in found:
+            yield from lines_of(batch).to_pylist()
+        return
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
+
+    from ebla.pipeline.export_spark import JSON_OPTIONS
+
     text = F.to_json(F.struct("*"), JSON_OPTIONS)
-    for row in frame.select(text).toLocalIterator():
+    for row in found.select(text).toLocalIterator():
         yield row[0]
 
 
@@ -171,6 +224,16 @@ def plan_changes(
     records_max = STEP_RECORDS if since else SCAN_RECORDS
     found = steps(table.view, table.reader, projection, key_range, since, target.as_of, records_max, cores)
     return [Portion(target, since, before, step.range) for step in found]
+
+
+def _batches(portions: Sequence[Portion], holding: Holding) -> Iterator[pa.RecordBatch]:
+    with holding:
+        try:
+            for portion in portions:
+                yield from read_changes(portion)
+        finally:
+            for root in {portion.target.root for portion in portions}:
+                forget(root)  # workers of Spark keep what is open for the next task; this process is the user's
 
 
 # --- in a task -----------------------------------------------------------------------------------

@@ -17,19 +17,18 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import IntegerType
 
 from ebla.errors import InvalidKey
 from ebla.keys import KeyCodec
 from ebla.pipeline.types import array_from_spark, array_to_spark, spark_type
 from ebla.schema import Column as KeyColumn
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
 
 __all__ = ["choose_cuts", "key_of_cut", "partition_by_comparing", "partition_by_encoding"]
 
@@ -129,6 +128,8 @@ _SMALL: dict[str, object] = {
 
 def partition_by_comparing(key: Sequence[KeyColumn], columns: Sequence[Column], cuts: Sequence[bytes]) -> Column | None:
     """Return the number of cuts at or before a row, as comparisons of its key columns; None if that cannot be."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
     if len(cuts) > COMPARISONS_MAX:
         return None
     found = [key_of_cut(key, cut) for cut in cuts]
@@ -148,6 +149,8 @@ def partition_by_comparing(key: Sequence[KeyColumn], columns: Sequence[Column], 
 
 def _literal(value: object, column: KeyColumn) -> Column:
     """Return the value of a key as Spark has it in a column of that type."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
     array = array_to_spark(pa.array([value], column.type))
     if pa.types.is_date(array.type):
         return F.date_from_unix_date(F.lit(array.cast(pa.int32())[0].as_py()))
@@ -169,6 +172,9 @@ def _is_before(columns: Sequence[Column], values: Sequence[Column]) -> Column:
 
 def partition_by_encoding(key: Sequence[KeyColumn], columns: Sequence[Column], cuts: Sequence[bytes]) -> Column:
     """Return the number of cuts at or before a row, by encoding keys in Python workers. Keys that are null get 0."""
+    from pyspark.sql.pandas.functions import arrow_udf
+    from pyspark.sql.types import IntegerType
+
     key, cuts = tuple(key), tuple(cuts)
 
     # The hints tell Spark what it is.

@@ -99,7 +99,10 @@ def session_for(spark: SparkChoice, what: str) -> SparkSession:
         from ebla.pipeline.session import session
     if isinstance(spark, SparkStart):
         return session(spark.master, spark.app_name, log_level=spark.log_level)
-    return session() if spark is None or isinstance(spark, bool) else spark
+    if spark is None or isinstance(spark, bool):
+        return session()
+    _check_session(spark)
+    return spark
 
 
 def is_in_process(spark: SparkChoice, bytes_: int | None) -> bool:
@@ -109,12 +112,16 @@ def is_in_process(spark: SparkChoice, bytes_: int | None) -> bool:
     if isinstance(spark, bool):
         return not spark
     if spark is not None:
-        if not hasattr(spark, "sparkContext"):
-            raise RequestError(
-                f"spark is a SparkSession with its driver in this process, True or False, not {type(spark).__name__}"
-            )
+        _check_session(spark)
         return False
     return not is_spark_installed() or (bytes_ is not None and bytes_ <= IN_PROCESS_BYTES_MAX)
+
+
+def _check_session(spark: object) -> None:
+    if not hasattr(spark, "sparkContext"):
+        raise RequestError(
+            f"spark is a SparkSession with its driver in this process, True or False, not {type(spark).__name__}"
+        )
 
 
 def is_spark_installed() -> bool:

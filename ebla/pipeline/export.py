@@ -1,8 +1,11 @@
 """Exporting a table: one snapshot of it, as plain Parquet, CSV or JSON files that any program reads.
 
-    scan at one txn --> Spark writes   .users.ebla-export-<id>/part-*      beside the place they are for
+    scan at one txn --> tasks write    .users.ebla-export-<id>/part-*      beside the place they are for
                    --> checksums       .users.ebla-export-<id>/_ebla_export.json
                    --> rename          users/                              there as a whole, or not at all
+
+Where tasks run, `engine` decides: on Spark, which writes what it reads (`export_spark`), or in this process, a task for
+each section of the scan (`export_task`). The files hold the same either way.
 
 An export that fails leaves nothing; one that is killed leaves a directory whose name begins with a dot. With
 `overwrite`, the export that was there stays until the new one is complete.
@@ -17,7 +20,7 @@ What CSV and JSON have no words for:
 | timestamp                    | ISO 8601, microseconds, in UTC (``Z``)          | the same                         |
 | timestamp without a zone     | ISO 8601, microseconds, no offset               | the same                         |
 | duration                     | a whole number of microseconds                  | the same (inside others: text)   |
-| float that is no number      | ``NaN``, ``Inf``, ``-Inf``                      | ``"NaN"``, ``"Infinity"``, ...   |
+| float that is no number      | ``NaN``, ``Infinity``, ``-Infinity``            | ``"NaN"``, ``"Infinity"``, ...   |
 
 CSV has a header and quotes as RFC 4180 says: a quote in a value is doubled, and a value may span lines. Parquet has the
 types of `ebla.pipeline.types`, and timestamps in microseconds.
@@ -30,19 +33,14 @@ import os
 import shutil
 import time
 import uuid
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
-
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
-from pyspark.sql.types import ArrayType, BinaryType, DataType, DayTimeIntervalType, MapType, StructType
 
 from ebla.client.database import Database
 from ebla.client.moments import AsOf, time_of
 from ebla.errors import RequestError, StoreError
+from ebla.pipeline.engine import Engine, InProcess, SparkChoice, choose_engine
 from ebla.pipeline.export_manifest import (
     MANIFEST_NAME,
     ExportedColumn,
@@ -51,36 +49,20 @@ from ebla.pipeline.export_manifest import (
     sync_directory,
     write_manifest,
 )
+from ebla.pipeline.export_task import ExportFormat, ExportTask, written_schema
 from ebla.pipeline.failures import unwrapping
 from ebla.pipeline.holding import Holding
+from ebla.pipeline.location import forget
+from ebla.pipeline.place import Place
 from ebla.pipeline.progress import JobProgress, Report, watched
-from ebla.pipeline.scan import frame_of
 from ebla.pipeline.sections import SectionPlan, plan_scan
-from ebla.pipeline.session import session
+from ebla.pipeline.size import bytes_asked
+from ebla.pipeline.types import spark_name
 from ebla.where import Where
 
 __all__ = ["ExportFormat", "ExportSummary", "check_target", "export"]
 
-ExportFormat: TypeAlias = Literal["parquet", "csv", "json"]
 FORMATS: tuple[ExportFormat, ...] = ("parquet", "csv", "json")
-
-_MOMENT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
-_LOCAL_MOMENT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
-_TEXT_OPTIONS = {"timestampFormat": _MOMENT, "timestampNTZFormat": _LOCAL_MOMENT, "timeZone": "UTC"}
-JSON_OPTIONS = {**_TEXT_OPTIONS, "ignoreNullFields": "false"}
-_OPTIONS: dict[str, dict[str, str]] = {
-    "parquet": {},
-    "csv": {
-        **_TEXT_OPTIONS,
-        "header": "true",
-        "escape": '"',
-        "ignoreLeadingWhiteSpace": "false",
-        "ignoreTrailingWhiteSpace": "false",
-    },
-    "json": JSON_OPTIONS,
-}
-# Spark's default is a type that Parquet gave up long ago.
-_TIMESTAMP_SETTING = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 
 
 @dataclass(frozen=True)
@@ -110,13 +92,15 @@ def export(
     as_of: AsOf | None = None,
     where: Where | None = None,
     overwrite: bool = False,
-    spark: SparkSession | None = None,
+    spark: SparkChoice = None,
     progress: Report | None = None,
 ) -> ExportSummary:
     """Write the rows that ``table.scan`` with the same arguments gives into files of a new directory.
 
     `source` is a database that this process has open, or the root of a store that anybody may have open. The directory
     must not exist, or be empty; with `overwrite` it may hold an earlier export, which is replaced at the very end.
+    `spark` is the SparkSession to use, True for the running one or a new one, False for none: this process then does
+    the work. Unless it is said, little data is written by this process, and much by Spark if it is installed.
     `progress` is called now and then with how far the job is.
     """
     began = time.monotonic()
@@ -124,10 +108,9 @@ def export(
         raise RequestError(f"format is {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, not {format!r}")
     root = source.path if isinstance(source, Database) else Path(source)
     target = check_target(path, root, overwrite=overwrite)
-    if spark is None:
-        spark = session()
+    bytes_ = bytes_asked(Place.of(source), table, columns=columns, start=start, stop=stop, prefix=prefix)
+    engine = choose_engine(spark, bytes_, "an export on Spark")
     with unwrapping(), Holding() as holding:
-        cores = spark.sparkContext.defaultParallelism
         planned = plan_scan(
             source,
             table,
@@ -137,22 +120,18 @@ def export(
             prefix=prefix,
             as_of=as_of,
             where=where,
-            cores=cores,
+            cores=engine.parallelism,
+            native=not isinstance(engine, InProcess),
             holding=holding,
             what="export",
         )
-        with warnings.catch_warnings():
-            # PySpark warns that pandas 3 is new to it. Only Arrow is moved here.
-            warnings.simplefilter("ignore", FutureWarning)
-            rows = _in_words(frame_of(planned, spark), format)
         with _staging(target) as staging:
-            with watched(spark, staging.name, "writing", progress):
-                count = _write(rows, staging, format, spark)
+            count = _write(engine, planned, staging, format, progress)
             if progress is not None:
                 progress(JobProgress("checking"))
             asked = [None if one is None else repr(one) for one in (start, stop, prefix)]
             asked.append(None if where is None else str(where))
-            manifest = _manifest(planned, rows, staging, format, count, asked)
+            manifest = _manifest(planned, staging, format, count, asked)
             write_manifest(staging, manifest)
             _publish(staging, target)
     return ExportSummary(
@@ -167,60 +146,41 @@ def export(
     )
 
 
-# --- rows ----------------------------------------------------------------------------------------
+# --- the manifest ----------------------------------------------------------------------------------
 
 
-def _in_words(rows: DataFrame, format: ExportFormat) -> DataFrame:
-    """Return rows of which the format can write every column."""
-    if format == "parquet":
-        return rows
-    columns = [_word(field.name, field.dataType, format) for field in rows.schema.fields]
-    return rows.select(columns)
+def _write(engine: Engine, planned: SectionPlan, staging: Path, format: ExportFormat, progress: Report | None) -> int:
+    """Write the rows of a planned scan to files; return how many there were."""
+    if not isinstance(engine, InProcess):
+        from ebla.pipeline.export_spark import write_with_spark
+        from ebla.pipeline.spark_engine import OnSpark
 
-
-def _word(name: str, kind: DataType, format: ExportFormat) -> Column:
-    quoted = f"`{name.replace('`', '``')}`"
-    value = F.col(quoted)
-    if isinstance(kind, DayTimeIntervalType):
-        value = F.expr(f"{quoted} div interval '0.000001' second")
-    elif format == "csv" and isinstance(kind, BinaryType):
-        value = F.base64(value)
-    elif format == "csv" and isinstance(kind, (ArrayType, MapType, StructType)):
-        value = F.to_json(value, JSON_OPTIONS)
-    return value.alias(name)
-
-
-def _write(rows: DataFrame, staging: Path, format: ExportFormat, spark: SparkSession) -> int:
-    """Have Spark write the rows; return how many there were."""
-    counted = Observation()
-    name, value = _TIMESTAMP_SETTING
-    before = spark.conf.get(name) or value
-    spark.conf.set(name, value)
+        assert isinstance(engine, OnSpark)
+        with watched(engine.spark, staging.name, "writing", progress):
+            return write_with_spark(planned, engine.spark, staging, format)
+    task = ExportTask(planned.target, planned.schema, str(staging), format)
+    # A file without rows says what the columns are.
+    portions = list(enumerate(planned.sections or (None,)))
     try:
-        observed = rows.observe(counted, F.count(F.lit(1)).alias("rows"))
-        observed.write.format(format).options(**_OPTIONS[format]).mode("append").save(f"file://{staging}")
+        return sum(engine.run(task.run, portions, group=staging.name, phase="writing", report=progress))
     finally:
-        spark.conf.set(name, before)
-    for entry in staging.iterdir():  # Hadoop's checksums and its mark of success: the manifest has both
-        if not entry.name.startswith("part-"):
-            entry.unlink()
-    return int(counted.get["rows"])
+        forget(planned.target.root)  # workers of Spark keep what is open for the next task; this process is the user's
 
 
 def _manifest(
-    planned: SectionPlan, rows: DataFrame, staging: Path, format: ExportFormat, count: int, asked: list[str | None]
+    planned: SectionPlan, staging: Path, format: ExportFormat, count: int, asked: list[str | None]
 ) -> ExportManifest:
     names = [entry.name for entry in staging.iterdir()]
     files = files_of(staging, names, sync=True)
     schema = planned.projection.schema
     stored = planned.projection.arrow_schema
+    written = written_schema(planned.schema, format)
     return ExportManifest(
         table=planned.target.table,
         format=format,
         key=list(schema.key_names),
         columns=[
-            ExportedColumn(field.name, str(stored.field(field.name).type), field.dataType.simpleString())
-            for field in rows.schema.fields
+            ExportedColumn(field.name, str(stored.field(field.name).type), spark_name(field.type)) for field in written
         ],
         schema_version=schema.version,
         txn=planned.target.as_of,

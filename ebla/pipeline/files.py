@@ -11,74 +11,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from ebla.casts import is_text
-from ebla.errors import RequestError, UnknownColumn
+from ebla.errors import RequestError
 from ebla.pipeline.complaints import SPARK_ERRORS, said_by_spark
-from ebla.pipeline.load_columns import CORRUPT
+from ebla.pipeline.input_files import (
+    CORRUPT,
+    FileFormat,
+    check_files,
+    format_of,
+    is_elsewhere,
+    is_family,
+    names_in_order,
+)
 from ebla.pipeline.types import spark_type
 from ebla.schema import TableSchema
 
 __all__ = ["FileFormat", "check_files", "format_of", "read_files"]
 
-FileFormat = Literal["csv", "json", "parquet", "orc"]
-
-FORMATS: tuple[FileFormat, ...] = get_args(FileFormat)
-_SUFFIXES: dict[str, FileFormat] = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".parquet": "parquet",
-    ".orc": "orc",
-}
-_COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".zlib", ".deflate", ".xz")
 _NULL = "\ue000"  # a character that nobody uses
 _FAMILY = MapType(StringType(), StringType())
 _WIDE: dict[DataType, DataType] = {IntegerType(): LongType()}
-
-
-def check_files(paths: Sequence[str]) -> None:
-    """Raise `RequestError` for the first path of this machine that is not there; of other places, Spark knows."""
-    if not paths:
-        raise RequestError("name at least one file to load")
-    for path in paths:
-        if not _is_elsewhere(path) and not any(char in path for char in "*?[{") and not Path(path).exists():
-            raise RequestError(f"there is no file {path}: check the path")
-
-
-def _is_elsewhere(path: str) -> bool:
-    return "://" in path or path.startswith("file:")
-
-
-def format_of(paths: Sequence[str]) -> FileFormat:
-    """Return the format that the names of the files tell; of a directory, the names of the files in it."""
-    found = {_format_of_name(name) for path in paths for name in _names(path)} - {None}
-    if len(found) == 1:
-        return found.pop()  # type: ignore[return-value]
-    named = ", ".join(str(one) for one in sorted(map(str, found)))
-    said = f"the files have several formats ({named})" if found else "the names of the files do not tell their format"
-    raise RequestError(f"{said}: give one of {', '.join(FORMATS)}")
-
-
-def _names(path: str) -> list[str]:
-    if not _is_elsewhere(path) and Path(path).is_dir():
-        inside = [found.name for found in sorted(Path(path).rglob("*")) if found.is_file()]
-        return [name for name in inside if not name.startswith(("_", "."))]
-    return [path.rstrip("/").rpartition("/")[2]]
-
-
-def _format_of_name(name: str) -> FileFormat | None:
-    stem = name.lower()
-    for suffix in _COMPRESSED:
-        stem = stem.removesuffix(suffix)
-    return next((kind for suffix, kind in _SUFFIXES.items() if stem.endswith(suffix)), None)
 
 
 def read_files(
@@ -98,7 +55,7 @@ def read_files(
     """
     check_files(paths)
     # In full: Spark's Java has a working directory of its own, and perhaps another idea of where files are.
-    paths = [path if _is_elsewhere(path) else f"file:{Path(path).absolute()}" for path in paths]
+    paths = [path if is_elsewhere(path) else f"file:{Path(path).absolute()}" for path in paths]
     try:
         if format_ == "csv":
             delimiter = delimiter or ("\t" if all(path.endswith(".tsv") for path in paths) else ",")
@@ -124,18 +81,11 @@ def _read_csv(reader: DataFrameReader, paths: list[str], schema: TableSchema | N
     else:
         names = reader.csv(paths).schema.names
         if not header:
-            names = _names_in_order(schema, len(names))
+            names = names_in_order(schema, len(names))
         found = StructType([StructField(name, StringType()) for name in names])
     with_corrupt = StructType([*found.fields, StructField(CORRUPT, StringType())])
     frame = reader.option("columnNameOfCorruptRecord", CORRUPT).csv(paths, schema=with_corrupt)
     return frame if schema is None else _as_meant(frame, schema)
-
-
-def _names_in_order(schema: TableSchema, count: int) -> list[str]:
-    names = [*schema.key_names, *(column.name for group in schema.groups for column in group.columns)]
-    if count > len(names):
-        raise RequestError(f"the files have {count} columns and the table {len(names)}: give files with a header")
-    return names[:count]
 
 
 def _as_meant(frame: DataFrame, schema: TableSchema) -> DataFrame:
@@ -147,7 +97,7 @@ def _as_meant(frame: DataFrame, schema: TableSchema) -> DataFrame:
         column = F.col(f"`{name.replace('`', '``')}`")
         if name in typed and not is_text(typed[name]):
             column = F.when(column != "", column)
-        elif name not in typed and _is_family(name, schema):
+        elif name not in typed and is_family(name, schema):
             parsed = F.from_json(column, _FAMILY)
             broken.append(F.when(column.isNotNull() & parsed.isNull(), column))
             column = parsed
@@ -173,12 +123,4 @@ def _type_of(field: StructField, schema: TableSchema | None) -> DataType:
     if field.name in typed:
         wanted = spark_type(typed[field.name])
         return wanted if isinstance(wanted, (ArrayType, StructType)) else StringType()
-    return _FAMILY if _is_family(field.name, schema) else StringType()
-
-
-def _is_family(name: str, schema: TableSchema) -> bool:
-    try:
-        target = schema.resolve(name)
-    except UnknownColumn:
-        return False
-    return target.family is not None and target.qualifier is None
+    return _FAMILY if is_family(field.name, schema) else StringType()

@@ -104,8 +104,12 @@ class Holding:
         """Return a session like this one for DataFrames: with the last of them, what is held is let go."""
         own: SparkSession = object.__new__(type(spark))
         own.__dict__.update(spark.__dict__)
-        weakref.finalize(own, self._release, keeping.end_later).atexit = False
+        self.kept_by(own)
         return own
+
+    def kept_by(self, owner: object) -> None:
+        """Let go of everything when an object is gone, if not before."""
+        weakref.finalize(owner, self._release, keeping.end_later).atexit = False
 
 
 class SharedHolding(Holding):

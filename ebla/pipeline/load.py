@@ -1,10 +1,13 @@
-"""Load: a DataFrame into a table, by many tasks, in one commit.
+"""Load: rows of files, of a DataFrame or of Arrow into a table, by many tasks, in one commit.
 
     1. plan      METADATA read; columns matched; a sample of keys, if the input is not small; cuts between partitions
     2. begin     a table made, if there is none; an intent registered: files of this job are about to come
     3. write     rows cast, divided by key range, sorted, written to fragments by tasks; one result per task comes back
     4. commit    one METADATA transaction names the files of these results, or nothing happens at all
     5. end       files that no result named (attempts that failed, or lost) go, and the intent
+
+Where tasks run, `engine` decides: on Spark (`load_spark`) or in this process (`load_local`). They differ in how rows
+are read, divided and sorted; what is planned, what a task does with its rows, and the commit are the same.
 
 What can fail is done before the commit, and undone if it fails: staged files, rejects, a table made for the load. A
 commit is applied once under its job id, so a load that is repeated under the same id after a crash, or an outcome that
@@ -17,37 +20,27 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
-
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from pyspark.sql.types import StructType
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ebla.client.database import Database
 from ebla.errors import EblaError, InvalidBatch, OutcomeUnknown, RequestError, StoreError, UnknownTable
 from ebla.metadata.table_metadata import TableMetadata
-from ebla.pipeline.complaints import SPARK_ERRORS, said_by_spark
-from ebla.pipeline.cuts import choose_cuts, partition_by_comparing, partition_by_encoding
-from ebla.pipeline.failures import unwrapping
-from ebla.pipeline.load_columns import REASON, REJECTED, SEQUENCE, columns_of, prepare, without_corrupt
-from ebla.pipeline.load_plan import (
-    count_partitions,
-    input_bytes,
-    key_columns,
-    sample_fraction,
-    sample_rows,
-    tablet_keys,
-)
-from ebla.pipeline.load_task import RESULT_SCHEMA, LoadTask, TaskResult, decode_result, pack_schema
+from ebla.pipeline.cuts import choose_cuts
+from ebla.pipeline.engine import InProcess, SparkChoice, choose_engine, session_for
+from ebla.pipeline.input_files import InputFiles
+from ebla.pipeline.load_plan import Shares, tablet_keys
+from ebla.pipeline.load_task import LoadTask, TaskResult, pack_schema
 from ebla.pipeline.place import Place
-from ebla.pipeline.progress import JobProgress, Report, watched
+from ebla.pipeline.progress import JobProgress, Report
 from ebla.pipeline.rejects import EXAMPLES_MAX, prepare_directory, publish, refusal, withdraw
-from ebla.pipeline.types import table_schema
-from ebla.schema import TableSchema, check_table_name
+from ebla.schema import Schema, TableSchema, check_table_name
 from ebla.settings import Settings
 from ebla.tablet.bulk import BulkCommit, check_job
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 __all__ = ["LoadSummary", "Mode", "load"]
 
@@ -55,7 +48,6 @@ Mode = Literal["upsert", "replace", "overwrite"]
 OnDuplicate = Literal["last", "error"]
 
 MODES = ("upsert", "replace", "overwrite")
-_PARTITION = "_partition"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +74,7 @@ class LoadSummary:
 def load(
     store: Database | str | os.PathLike[str],
     table: str,
-    frame: DataFrame,
+    rows: DataFrame | InputFiles | Any,
     key: str | Sequence[str] | None = None,
     *,
     mode: Mode = "upsert",
@@ -91,21 +83,27 @@ def load(
     on_duplicate: OnDuplicate = "last",
     splits: Sequence[Any] | None = None,
     partitions: int | None = None,
+    spark: SparkChoice = None,
     progress: Callable[[JobProgress], None] | None = None,
 ) -> LoadSummary:
-    """Load a DataFrame into a table in one commit, all of it or nothing.
+    """Load rows into a table in one commit, all of them or nothing.
 
+    `rows` is a DataFrame of Spark's, `InputFiles`, or what gives Arrow: a table, a stream, a frame of pandas or polars.
     `store` is an open database, or the directory of a store that any process may have open. A table that does not
-    exist is made from the DataFrame's columns with `key` as its key, cut at the keys `splits`, or at keys from a
+    exist is made from the columns of the rows with `key` as its key, cut at the keys `splits`, or at keys from a
     sample if the input is large.
 
-    `mode`: ``upsert`` sets the columns that the DataFrame has and leaves others as they are, ``replace`` replaces whole
-    rows, ``overwrite`` the whole table. Of several rows with one key the last wins, in the order of the DataFrame, or
+    `mode`: ``upsert`` sets the columns that the rows have and leaves others as they are, ``replace`` replaces whole
+    rows, ``overwrite`` the whole table. Of several rows with one key the last wins, in the order of the input, or
     with ``on_duplicate="error"`` they fail the load. Rows that do not fit (a null in the key, a value of another type,
     something too long) fail it as well; if `rejects` names a directory, they are written there as JSON lines with the
     reason, and the others are loaded.
 
     A `job` id makes the load safe to repeat: it is applied once. `progress` is called a few times a second.
+
+    `spark` says where files are loaded: on a SparkSession, on the running or a new one if it is True, in this process
+    if it is False; unless it is said, few in this process, and many on Spark if it is installed. A DataFrame is loaded
+    by Spark, and Arrow by this process.
     """
     began = time.monotonic()
     if mode not in MODES:
@@ -115,11 +113,7 @@ def load(
     if partitions is not None and partitions < 1:
         raise RequestError(f"a load has at least one partition, not {partitions}")
     check_table_name(table)
-    if not hasattr(frame, "_jdf"):
-        raise RequestError(
-            f"a load takes a DataFrame of a Spark session with its driver in this process, not {_kind(frame)}: "
-            "put other rows with table.put, or make a DataFrame of them"
-        )
+    _check_rows(rows, spark)
     names = [key] if isinstance(key, str) else list(key or ())
     place = Place.of(store)
     work = _Load(
@@ -134,8 +128,47 @@ def load(
     )
     # An id that nobody else can have needs no guard.
     with place.alone(work.job) if job is not None else contextlib.nullcontext():
-        summary = work.run(frame, names, splits, partitions)
+        summary = work.run(rows, names, splits, partitions, spark)
     return replace(summary, seconds=time.monotonic() - began)
+
+
+class LoadRows(Protocol):
+    """Rows on their way into a table, wherever the tasks run."""
+
+    def new_schema(self, key: Sequence[str]) -> Schema:
+        """Return the schema of a table that is made for these rows."""
+        ...
+
+    def prepare(self, schema: TableSchema, settings: Settings) -> tuple[str, ...]:
+        """Match the columns with those of the table, and return their names."""
+        ...
+
+    def survey(self, partitions: int | None) -> Shares:
+        """Return how much there is, in how many partitions it goes, and a sample of its keys."""
+        ...
+
+    def write(self, task: LoadTask) -> list[TaskResult]:
+        """Divide and sort the rows, and have tasks write them; one result for each partition."""
+        ...
+
+    def close(self) -> None:
+        """Forget what was made of the rows."""
+        ...
+
+
+def _check_rows(rows: object, spark: SparkChoice) -> None:
+    if hasattr(rows, "_jdf"):
+        if spark is False:
+            raise RequestError("a DataFrame of Spark's is loaded by Spark: leave spark=False out")
+        return
+    is_arrow = any(hasattr(rows, name) for name in ("__arrow_c_stream__", "__arrow_c_array__"))
+    if not is_arrow and not isinstance(rows, InputFiles):
+        raise RequestError(
+            f"a load takes a DataFrame of a Spark session with its driver in this process, InputFiles, or Arrow, "
+            f"not {_kind(rows)}: put other rows with table.put"
+        )
+    if is_arrow and spark:
+        raise RequestError("Arrow is loaded by this process: for Spark, make a DataFrame of it, or leave spark out")
 
 
 @dataclass(slots=True)
@@ -144,7 +177,7 @@ class _Work:
 
     metadata: TableMetadata
     task: LoadTask
-    rows: DataFrame
+    rows: LoadRows
     is_new: bool
     is_committing: bool = False  # from then on METADATA may come to name its files
 
@@ -175,7 +208,7 @@ class _Load:
     settings: Settings
 
     def run(
-        self, frame: DataFrame, key: list[str], splits: Sequence[Any] | None, partitions: int | None
+        self, rows: Any, key: list[str], splits: Sequence[Any] | None, partitions: int | None, spark: SparkChoice
     ) -> LoadSummary:
         known = self.place.metadata(self.table)
         if known is not None:
@@ -183,7 +216,10 @@ class _Load:
             if done is not None:
                 self.place.end(self.job)
                 return LoadSummary(self.job, self.table, done, repeated=True)
-        work = self._plan(frame, known, key, splits, partitions)
+        with contextlib.closing(self._rows(rows, known, spark)) as source:
+            return self._run(self._plan(source, known, key, splits, partitions))
+
+    def _run(self, work: _Work) -> LoadSummary:
         try:
             return self._carry_out(work)
         except OutcomeUnknown:
@@ -196,38 +232,69 @@ class _Load:
 
     # --- plan ---
 
+    def _rows(self, rows: Any, known: TableMetadata | None, spark: SparkChoice) -> LoadRows:
+        """Return the rows where they are loaded: on Spark, or in this process."""
+        if isinstance(rows, InputFiles):
+            engine = choose_engine(spark, rows.bytes(), "a load on Spark")
+            if isinstance(engine, InProcess):
+                from ebla.pipeline.load_local import FileRows
+
+                return FileRows(rows, engine, self.report)
+            from ebla.pipeline.files import read_files
+
+            rows = read_files(
+                session_for(spark, "a load on Spark"),
+                rows.paths,
+                rows.kind,
+                None if known is None else known.schema,
+                header=rows.header,
+                delimiter=rows.delimiter,
+                multiline=rows.multiline,
+            )
+        if hasattr(rows, "_jdf"):
+            from ebla.pipeline.load_spark import SparkRows
+
+            return SparkRows(rows, self.job, self.report)
+        from ebla.pipeline.load_local import ArrowRows
+
+        return ArrowRows(rows, choose_engine(False, None, "a load"), self.report)
+
     def _plan(
         self,
-        frame: DataFrame,
+        rows: LoadRows,
         known: TableMetadata | None,
         key: list[str],
         splits: Sequence[Any] | None,
         partitions: int | None,
     ) -> _Work:
-        given = without_corrupt(frame.schema)
-        schema = self._schema(given, known, key, splits)
-        columns = columns_of(given, schema)
-        prepared = prepare(frame, columns, schema, self.settings.key_bytes_max)
-        named = key_columns(columns, schema)
+        made: Schema | None = None
+        if known is None:
+            if not key:
+                raise UnknownTable(
+                    f"there is no table {self.table!r}: name its key columns and it is made, as in key=['user', 'day']"
+                )
+            made = rows.new_schema(key)
+            schema = made.number()
+        else:
+            check_key(self.table, known.schema, key)
+            if splits is not None:
+                raise RequestError(f"splits are for a new table, and {self.table!r} exists: leave them out")
+            schema = known.schema
+        names = rows.prepare(schema, self.settings)
         rejects = None if self.rejects is None else prepare_directory(self.rejects)
-        spark = frame.sparkSession
-        bytes_ = input_bytes(frame)
-        count = count_partitions(bytes_, spark.sparkContext.defaultParallelism, partitions)
-        sample: list[bytes] = []
-        if count > 1:
-            with self._on_spark(frame, "sampling"):
-                sample = sample_rows(prepared, schema.key, named, sample_fraction(bytes_, count))
+        shares = rows.survey(partitions)
         metadata = known
         if metadata is None:
-            at = tablet_keys(bytes_, schema.key, sample) if splits is None else splits
-            metadata = self.place.create_table(self.table, table_schema(given, key), at)
-        cuts = choose_cuts([tablet.first for tablet in metadata.tablets[1:]], sample, count)
+            assert made is not None
+            at = tablet_keys(shares.input_bytes, schema.key, shares.sample) if splits is None else splits
+            metadata = self.place.create_table(self.table, made, at)
+        cuts = choose_cuts([tablet.first for tablet in metadata.tablets[1:]], shares.sample, shares.partitions)
         task = LoadTask(
             root=self.place.root,
             table_id=metadata.table_id,
             schema=pack_schema(metadata.schema),
             job=self.job,
-            names=tuple(column.name for column in columns),
+            names=names,
             cuts=tuple(cuts),
             # Given out once, so that an attempt that is repeated writes the same.
             stamp_microseconds=time.time_ns() // 1_000,
@@ -236,31 +303,14 @@ class _Load:
             rejects=rejects,
             settings=self.settings,
         )
-        return _Work(metadata, task, _divided(prepared, metadata, named, cuts, len(columns)), known is None)
-
-    def _schema(
-        self, given: StructType, known: TableMetadata | None, key: list[str], splits: Sequence[Any] | None
-    ) -> TableSchema:
-        if known is None:
-            if not key:
-                raise UnknownTable(
-                    f"there is no table {self.table!r}: name its key columns and it is made, as in key=['user', 'day']"
-                )
-            return table_schema(given, key).number()
-        check_key(self.table, known.schema, key)
-        if splits is not None:
-            raise RequestError(f"splits are for a new table, and {self.table!r} exists: leave them out")
-        return known.schema
+        return _Work(metadata, task, rows, known is None)
 
     # --- carry out ---
 
     def _carry_out(self, work: _Work) -> LoadSummary:
         if self.place.begin(self.job, self.table) != work.metadata.table_id:
             raise UnknownTable(f"the table {self.table!r} was dropped and made anew at this moment: run the job again")
-        with self._on_spark(work.rows, "writing"):
-            # Only what reached the driver counts: one result per partition, whatever else attempts left behind.
-            found = work.rows.mapInArrow(work.task.attempt, RESULT_SCHEMA).collect()
-        results = [decode_result(bytes(row["result"])) for row in found]
+        results = work.rows.write(work.task)
         self._check(results, work)
         rejects_files: list[str] = []
         if work.task.rejects is not None:
@@ -302,7 +352,7 @@ class _Load:
         wanted = list(range(work.task.partitions + 1))
         # Of an input that is known to be empty, Spark runs no tasks at all.
         if results and sorted(result.partition for result in results) != wanted:
-            raise StoreError("Spark did not report every partition once: nothing was loaded, run the job again")
+            raise StoreError("the tasks did not report every partition once: nothing was loaded, run the job again")
         rejected = sum(result.rejected for result in results)
         rows = sum(result.rows for result in results)
         if rejected and self.rejects is None:
@@ -324,30 +374,3 @@ class _Load:
                 withdraw(work.task.rejects, self.job)
         if work.is_new:
             self.place.drop_if_untouched(self.table, work.metadata)
-
-    @contextlib.contextmanager
-    def _on_spark(self, frame: DataFrame, phase: str) -> Iterator[None]:
-        """Run Spark jobs: watched, and with errors that say what happened."""
-        try:
-            with unwrapping(), watched(frame.sparkSession, self.job, phase, self.report):
-                yield
-        except SPARK_ERRORS as error:
-            raise RequestError(f"Spark could not compute the rows: {said_by_spark(error)}") from error
-
-
-def _divided(
-    prepared: DataFrame, metadata: TableMetadata, key: Sequence[str], cuts: Sequence[bytes], columns: int
-) -> DataFrame:
-    """Return the rows divided by the cuts and sorted; rejects are in one partition behind all others."""
-    schema, given = metadata.schema, [F.col(name) for name in key]
-    place = partition_by_comparing(schema.key, given, cuts)
-    if place is None:
-        place = partition_by_encoding(schema.key, given, cuts)
-    # Never null: Spark would send such a row to the first partition.
-    number = F.when(F.col(REASON).isNull(), F.coalesce(place, F.lit(0))).otherwise(F.lit(len(cuts) + 1))
-    return (
-        prepared.withColumn(_PARTITION, number.cast("int"))
-        .repartitionById(len(cuts) + 2, F.col(_PARTITION))
-        .sortWithinPartitions(*key, SEQUENCE)
-        .select(*[f"c{at}" for at in range(columns)], REASON, REJECTED)
-    )

@@ -23,22 +23,27 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import BinaryType, DataType, DoubleType, NullType, StringType, StructType, TimestampNTZType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DoubleType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+)
 
-from ebla.casts import castable, is_text
-from ebla.client.row_columns import plans_of
-from ebla.client.row_parts import check_name, check_unique, typed_columns
+from ebla.casts import is_text
 from ebla.errors import RequestError
-from ebla.pipeline.types import arrow_for_spark, check_key, spark_type
+from ebla.pipeline.input_files import CORRUPT
+from ebla.pipeline.load_match import Given, match
+from ebla.pipeline.load_task import REASON, REJECTED
+from ebla.pipeline.types import spark_type
 from ebla.schema import TableSchema
 
 __all__ = ["CORRUPT", "InputColumn", "columns_of", "prepare", "without_corrupt"]
 
-# What Spark's readers call the column with lines that they could not read.
-CORRUPT = "_corrupt_record"
-
-REASON = "_reason"
-REJECTED = "_rejected"
 SEQUENCE = "_seq"
 
 _SHOWN_LENGTH = 60
@@ -73,42 +78,19 @@ def without_corrupt(given: StructType) -> StructType:
 
 def columns_of(given: StructType, schema: TableSchema) -> list[InputColumn]:
     """Return what the columns mean; raise if the table cannot take them."""
-    check_unique(given.names)
-    for name in given.names:
-        check_name(name)
-    check_key(given, schema.key_names)
-    typed = {column.name: column.type for column in schema.key}
-    typed |= {name: column.type for name, column in typed_columns(schema).items()}
-    columns = [
-        InputColumn(field.name, field.dataType, typed.get(field.name), field.name in schema.key_names)
-        for field in given.fields
+    found = match([Given(f.name, _arrow_type(f), f.dataType.simpleString()) for f in given.fields], schema)
+    return [
+        InputColumn(column.name, field.dataType, column.stored, column.is_key)
+        for column, field in zip(found, given.fields, strict=True)
     ]
-    for column in columns:
-        _check_type(column)
-    # Which cells the others are, and whether the table takes them, is known where rows are put.
-    plans_of(schema).plan(pa.schema([(c.name, c.stored or _arrow_type(c)) for c in columns]))
-    return columns
 
 
-def _check_type(column: InputColumn) -> None:
-    arrow = _arrow_type(column)
-    if column.stored is None or column.is_parsed:
-        if column.stored is not None and pa.types.is_nested(column.stored):
-            raise RequestError(f"column {column.name!r} is {column.stored} and does not take text: parse it first")
-        return
-    seen = arrow_for_spark(column.stored)
-    if not castable(arrow, column.stored) and not castable(arrow, seen):
-        raise RequestError(
-            f"column {column.name!r} is {column.stored} and does not take {column.given.simpleString()}: cast it first"
-        )
-
-
-def _arrow_type(column: InputColumn) -> pa.DataType:
+def _arrow_type(field: StructField) -> pa.DataType:
     try:
-        return to_arrow_type(column.given, timezone="UTC")
+        return to_arrow_type(field.dataType, timezone="UTC")
     except (PySparkException, AssertionError):
         raise RequestError(
-            f"column {column.name!r} is {column.given.simpleString()}, which a table cannot hold: cast or drop it"
+            f"column {field.name!r} is {field.dataType.simpleString()}, which a table cannot hold: cast or drop it"
         ) from None
 
 

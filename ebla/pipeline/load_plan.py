@@ -12,20 +12,25 @@ are sorted on disk where they do not fit into memory, and files are ended at a s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from ebla.errors import RequestError
 from ebla.keys import KeyCodec
 from ebla.pipeline.cuts import choose_cuts, key_of_cut
-from ebla.pipeline.load_columns import REASON, InputColumn
+from ebla.pipeline.load_task import REASON
 from ebla.pipeline.types import array_from_spark
 from ebla.schema import Column, TableSchema
 from ebla.settings import MIB
 
-__all__ = ["count_partitions", "input_bytes", "key_columns", "sample_fraction", "sample_rows", "tablet_keys"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from ebla.pipeline.load_columns import InputColumn
+
+__all__ = ["Shares", "count_partitions", "input_bytes", "key_columns", "sample_fraction", "sample_rows", "tablet_keys"]
 
 SMALL_INPUT_BYTES = 8 * MIB
 PARTITION_BYTES = 64 * MIB
@@ -37,6 +42,15 @@ SAMPLE_ROWS_PER_PARTITION = 2_000
 SAMPLE_FRACTION_UNKNOWN = 0.01
 # What Spark says of an input that it knows nothing about is close to the largest number it has.
 _UNKNOWN_BYTES = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How the rows of a load are to be shared out: about how many bytes there are, how many partitions, some keys."""
+
+    input_bytes: int | None
+    partitions: int
+    sample: list[bytes]
 
 
 def input_bytes(frame: DataFrame) -> int | None:
@@ -75,6 +89,8 @@ def key_columns(columns: Sequence[InputColumn], schema: TableSchema) -> list[str
 
 def sample_rows(prepared: DataFrame, key: Sequence[Column], columns: Sequence[str], fraction: float) -> list[bytes]:
     """Return the rows of a sample of the keys, sorted. The keys are those of rows that are not rejected."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
     chosen = prepared.where(F.col(REASON).isNull()).select(*columns)
     if fraction < 1.0:
         chosen = chosen.sample(fraction, 1)

@@ -18,14 +18,12 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 
 from ebla.client.bulk_writer import BulkWriter
 from ebla.client.rows import to_put_batch
 from ebla.errors import InvalidBatch, RequestError, StoreError
 from ebla.keys import KeyCodec
 from ebla.pipeline.failures import plain_errors
-from ebla.pipeline.load_columns import REASON, REJECTED
 from ebla.pipeline.rejects import EXAMPLES_MAX, RejectsWriter, row_as_json
 from ebla.pipeline.types import array_from_spark
 from ebla.schema import TableSchema, decode_hook, encode_hook
@@ -34,9 +32,12 @@ from ebla.storage.files import Files, LocalFiles
 from ebla.storage.records import ROW
 from ebla.tablet.bulk import BulkFragment
 
-__all__ = ["RESULT_SCHEMA", "LoadTask", "TaskResult", "decode_result", "pack_schema"]
+__all__ = ["REASON", "REJECTED", "RESULT_SCHEMA", "LoadTask", "TaskResult", "decode_result", "pack_schema"]
 
 RESULT_SCHEMA = "result binary"
+# Why a row is rejected (null: it fits so far), and the row as it came, as JSON.
+REASON = "_reason"
+REJECTED = "_rejected"
 
 
 class TaskResult(msgspec.Struct, frozen=True):
@@ -85,6 +86,8 @@ class LoadTask:
 
     def attempt(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run as one attempt of the task that Spark says it is."""
+        from pyspark import TaskContext
+
         context = TaskContext.get()
         partition = 0 if context is None else context.partitionId()
         with plain_errors():

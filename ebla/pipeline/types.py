@@ -42,8 +42,13 @@ __all__ = [
     "array_to_spark",
     "arrow_for_spark",
     "is_native",
+    "list_of",
+    "schema_of",
+    "spark_json",
+    "spark_name",
     "spark_schema",
     "spark_type",
+    "stored_from_arrow",
     "stored_type",
     "table_schema",
     "to_spark",
@@ -51,6 +56,20 @@ __all__ = [
 
 SPARK_DECIMAL_DIGITS_MAX = 38
 _NANOSECONDS_PER_MICROSECOND = 1_000
+_SPARK_NAMES = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.date32(): "date",
+    pa.duration("us"): "interval day to second",
+    pa.null(): "void",
+}
 
 
 # --- types ---------------------------------------------------------------------------------------
@@ -101,6 +120,37 @@ def spark_schema(stored: pa.Schema) -> StructType:
     from pyspark.sql.types import StructField, StructType
 
     return StructType([StructField(field.name, spark_type(field.type), True) for field in stored])
+
+
+def spark_name(given: pa.DataType) -> str:
+    """Return what Spark calls the type of a column that it takes as `given` (see `arrow_for_spark`)."""
+    types = pa.types
+    if types.is_decimal(given):
+        return f"decimal({given.precision},{given.scale})"
+    if types.is_timestamp(given):
+        return "timestamp_ntz" if given.tz is None else "timestamp"
+    if types.is_map(given):
+        return f"map<{spark_name(given.key_type)},{spark_name(given.item_type)}>"
+    if _is_list(given):
+        return f"array<{spark_name(given.value_type)}>"
+    if types.is_struct(given):
+        return f"struct<{','.join(f'{field.name}:{spark_name(field.type)}' for field in given)}>"
+    return _SPARK_NAMES[given]
+
+
+def spark_json(given: pa.Schema | pa.DataType) -> Any:
+    """Return the type of rows, or of a column, that Spark takes as `given`, as Spark notes it in files, before JSON."""
+    types = pa.types
+    if isinstance(given, pa.Schema) or types.is_struct(given):
+        fields = [{"name": f.name, "type": spark_json(f.type), "nullable": True, "metadata": {}} for f in given]
+        return {"type": "struct", "fields": fields}
+    if types.is_map(given):
+        key, value = spark_json(given.key_type), spark_json(given.item_type)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    if _is_list(given):
+        return {"type": "array", "elementType": spark_json(given.value_type), "containsNull": True}
+    json_names = {"bigint": "long", "int": "integer", "smallint": "short", "tinyint": "byte"}
+    return json_names.get(name := spark_name(given), name)
 
 
 def stored_type(given: DataType, name: str) -> pa.DataType:
@@ -165,35 +215,61 @@ def table_schema(given: StructType, key: Sequence[str]) -> Schema:
     A column ``family:qualifier``, or a map of strings to strings or bytes, makes a family of cells; all others are
     typed columns of one group.
     """
-    types = {field.name: field.dataType for field in given.fields}
-    if len(types) != len(given.fields):
-        twice = next(field.name for field in given.fields if given.names.count(field.name) > 1)
+    check_key(given.names, key)
+    is_cell = {f.name: f.name not in key and (":" in f.name or is_family(f.dataType)) for f in given.fields}
+    stored = [(f.name, None if is_cell[f.name] else stored_type(f.dataType, f.name)) for f in given.fields]
+    return schema_of(stored, key)
+
+
+def stored_from_arrow(given: pa.DataType, name: str, key: Sequence[str]) -> pa.DataType | None:
+    """Return the type in which a new table stores a column of Arrow's (None: cells), as if Spark had read it.
+
+    What Spark has no type for, times of day and nanoseconds, is stored as it is.
+    """
+    types = pa.types
+    if types.is_dictionary(given):
+        given = given.value_type
+    if name not in key:
+        is_text = types.is_map(given) and all(
+            types.is_string(one) or (types.is_binary(one) and one != given.key_type)
+            for one in (given.key_type, given.item_type)
+        )
+        if ":" in name or is_text:
+            return None
+    is_finer = types.is_time(given) or types.is_duration(given) or (types.is_timestamp(given) and given.unit == "ns")
+    try:
+        return parse_type(given if is_finer else arrow_for_spark(given))
+    except (pa.ArrowException, SchemaError):
+        raise SchemaError(
+            f"column {name!r} is {given}, which a table cannot hold: cast it to another type, or drop it"
+        ) from None
+
+
+def schema_of(given: Sequence[tuple[str, pa.DataType | None]], key: Sequence[str]) -> Schema:
+    """Return the schema of a new table for columns of these names and stored types (None: cells)."""
+    names = [name for name, _ in given]
+    check_key(names, key)
+    types = dict(given)
+    if len(types) != len(given):
+        twice = next(name for name in names if names.count(name) > 1)
         raise RequestError(f"two columns are called {twice!r}: rename one")
-    check_key(given, key)
-    columns = {}
-    families: list[str] = []
-    for name, type_ in types.items():
-        if name in key:
-            continue
-        if ":" in name or is_family(type_):
-            families.append(name.partition(":")[0])
-        else:
-            columns[name] = stored_type(type_, name)
+    columns = {name: type_ for name, type_ in given if name not in key and type_ is not None}
+    families = [name.partition(":")[0] for name, type_ in given if name not in key and type_ is None]
     groups = []
     if columns or not families:
         groups.append(Group("default", columns=columns))
     if families:
         groups.append(Group("cells", families=list(dict.fromkeys(families))))
-    return Schema(key={name: stored_type(types[name], name) for name in key}, groups=groups)
+    return Schema(key={name: types[name] for name in key}, groups=groups)
 
 
-def check_key(given: StructType, key: Sequence[str]) -> None:
+def check_key(names: Sequence[str], key: Sequence[str]) -> None:
     """Raise `RequestError` unless the rows have these key columns."""
     if not key:
         raise RequestError("a new table needs a key: name its columns, as in key=['user', 'day']")
-    missing = [name for name in key if name not in given.names]
+    missing = [name for name in key if name not in names]
     if missing:
-        raise RequestError(f"key column {missing[0]!r} is missing: the rows have {', '.join(given.names[:20])}")
+        raise RequestError(f"key column {missing[0]!r} is missing: the rows have {', '.join(names[:20])}")
     if len(set(key)) != len(key):
         raise RequestError(f"a key column is named twice: {', '.join(key)}")
 
@@ -241,7 +317,7 @@ def array_to_spark(array: pa.Array) -> pa.Array:
     if types.is_map(given):
         return pc.cast(array, into)
     if _is_list(given):
-        return _list_of(array, array_to_spark(array.flatten()), into)
+        return list_of(array, array_to_spark(array.flatten()), into)
     if types.is_struct(given):
         return pa.StructArray.from_arrays(
             [array_to_spark(field) for field in array.flatten()], fields=list(into), mask=array.is_null()
@@ -265,9 +341,9 @@ def array_from_spark(array: pa.Array, stored: pa.DataType, what: str) -> pa.Arra
             return pc.cast(array, stored)
         if types.is_fixed_size_list(stored) and _is_list(given):
             items = array_from_spark(array.flatten(), stored.value_type, what)
-            return pc.cast(_list_of(array, items, pa.list_(stored.value_type)), stored)
+            return pc.cast(list_of(array, items, pa.list_(stored.value_type)), stored)
         if _is_list(stored) and _is_list(given):
-            return _list_of(array, array_from_spark(array.flatten(), stored.value_type, what), stored)
+            return list_of(array, array_from_spark(array.flatten(), stored.value_type, what), stored)
         if types.is_struct(stored) and types.is_struct(given):
             fields = dict(zip((field.name for field in given), array.flatten(), strict=True))
             columns = [array_from_spark(fields[field.name], field.type, what) for field in stored]
@@ -285,7 +361,7 @@ def _whole_microseconds(array: pa.Array, into: pa.DataType) -> pa.Array:
     return pa.array(whole, pa.int64(), mask=missing).view(into)
 
 
-def _list_of(array: pa.Array, items: pa.Array, into: pa.DataType) -> pa.Array:
+def list_of(array: pa.Array, items: pa.Array, into: pa.DataType) -> pa.Array:
     """Return `array` of lists with other items. `items` are those that lists, and not nulls or slices, hold."""
     lengths: np.ndarray[Any, Any] = np.asarray(pc.fill_null(pc.list_value_length(array), 0))
     if pa.types.is_fixed_size_list(array.type) and array.null_count:

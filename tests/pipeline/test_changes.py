@@ -168,7 +168,7 @@ def test_what_cannot_be_is_refused(root: str, spark: SparkSession) -> None:
             changes(db, "t", until, since, spark=spark)
         for unknown in ("as_of", "where", "wehre"):
             with pytest.raises(TypeError, match=f"'{unknown}'"):
-                changes(db, "t", since, spark=spark, **{unknown: until})
+                changes(*(db, "t", since), **{"spark": spark, unknown: until})  # type: ignore[call-overload]
         table.flush()
         table.put({"k": "a", "n": 3})
         table.compact()

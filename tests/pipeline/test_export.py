@@ -16,6 +16,7 @@ import pytest
 
 import ebla
 from ebla.errors import Corruption, MissingFile, RequestError, StoreNotFound, UnknownColumn, UnknownTable
+from ebla.pipeline.engine import SparkChoice
 from ebla.pipeline.export import ExportSummary, export
 from ebla.pipeline.export_manifest import MANIFEST_NAME, check_export, read_manifest
 from ebla.pipeline.progress import JobProgress
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 
 DAY = date(2026, 1, 1)
 PLAIN = ebla.Schema(key={"n": "int64"}, columns={"v": "string"})
+
+
+@pytest.fixture(params=["in the process", "on Spark"])
+def spark(request: pytest.FixtureRequest, spark: SparkSession) -> SparkChoice:
+    """All of this holds for both engines."""
+    return spark if request.param == "on Spark" else False
 
 
 @pytest.fixture
@@ -51,7 +58,7 @@ def others_in(path: Path) -> set[str]:
 
 
 def test_parquet_has_the_rows_of_a_scan_in_types_that_others_read(
-    spark: SparkSession, db: ebla.Database, users: ebla.Table, tmp_path: Path
+    spark: SparkChoice, db: ebla.Database, users: ebla.Table, tmp_path: Path
 ) -> None:
     path = tmp_path / "out" / "users"
     done = export(db, "users", path, spark=spark)
@@ -65,12 +72,11 @@ def test_parquet_has_the_rows_of_a_scan_in_types_that_others_read(
     assert (done.rows, done.files, done.txn) == (len(rows), len(data_files(path)), users.scan().txn)
     assert others_in(path) == {MANIFEST_NAME}
     assert list(path.parent.iterdir()) == [path]
-    assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "INT96"  # as it was
+    if spark:
+        assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "INT96"  # as it was
 
 
-def test_the_manifest_says_what_the_files_are(
-    spark: SparkSession, root: str, users: ebla.Table, tmp_path: Path
-) -> None:
+def test_the_manifest_says_what_the_files_are(spark: SparkChoice, root: str, users: ebla.Table, tmp_path: Path) -> None:
     path = tmp_path / "users"
     done = export(root, "users", path, columns=["age"], start="u010", stop=("u020", DAY), spark=spark)
     manifest = read_manifest(path)
@@ -89,7 +95,7 @@ def test_the_manifest_says_what_the_files_are(
 
 
 def test_an_export_has_the_rows_that_the_filter_lets_through(
-    spark: SparkSession, db: ebla.Database, plain: ebla.Table, tmp_path: Path
+    spark: SparkChoice, db: ebla.Database, plain: ebla.Table, tmp_path: Path
 ) -> None:
     done = export(db, "plain", tmp_path / "some", columns=[], where=pc.field("v") > "v6", spark=spark)
     found = pq.ParquetDataset(data_files(tmp_path / "some")).read()
@@ -99,7 +105,7 @@ def test_an_export_has_the_rows_that_the_filter_lets_through(
 
 
 def test_keywords_that_an_export_does_not_have_are_refused_by_name(
-    spark: SparkSession, db: ebla.Database, plain: ebla.Table, tmp_path: Path
+    spark: SparkChoice, db: ebla.Database, plain: ebla.Table, tmp_path: Path
 ) -> None:
     for unknown in ("limit", "wehre", "colums"):
         with pytest.raises(TypeError, match=f"'{unknown}'"):
@@ -107,9 +113,7 @@ def test_keywords_that_an_export_does_not_have_are_refused_by_name(
     assert not (tmp_path / "some").exists()
 
 
-def test_csv_has_words_for_everything(
-    spark: SparkSession, db: ebla.Database, users: ebla.Table, tmp_path: Path
-) -> None:
+def test_csv_has_words_for_everything(spark: SparkChoice, db: ebla.Database, users: ebla.Table, tmp_path: Path) -> None:
     users.put({"user": "quoted", "day": DAY, "name": ' "a",\n b '})
     export(db, "users", tmp_path / "csv", format="csv", spark=spark)
     texts = [file.read_bytes().decode() for file in data_files(tmp_path / "csv")]
@@ -144,7 +148,7 @@ def test_csv_has_words_for_everything(
 
 
 def test_json_has_words_for_everything(
-    spark: SparkSession, db: ebla.Database, users: ebla.Table, tmp_path: Path
+    spark: SparkChoice, db: ebla.Database, users: ebla.Table, tmp_path: Path
 ) -> None:
     export(db, "users", tmp_path / "json", format="json", spark=spark)
     lines = [line for file in data_files(tmp_path / "json") for line in file.read_text().splitlines()]
@@ -160,7 +164,7 @@ def test_json_has_words_for_everything(
     assert rows["u001", "2026-01-02"]["score"] is None
 
 
-def test_an_export_is_one_snapshot(spark: SparkSession, root: str, plain: ebla.Table, tmp_path: Path) -> None:
+def test_an_export_is_one_snapshot(spark: SparkChoice, root: str, plain: ebla.Table, tmp_path: Path) -> None:
     before = plain.scan().txn
     plain.erase_range()
     assert export(root, "plain", tmp_path / "now", spark=spark).rows == 0
@@ -172,12 +176,12 @@ def test_an_export_is_one_snapshot(spark: SparkSession, root: str, plain: ebla.T
 # --- the directory -----------------------------------------------------------------------------------
 
 
-def quick(db: ebla.Database, path: Path, spark: SparkSession, **more: Any) -> ExportSummary:
+def quick(db: ebla.Database, path: Path, spark: SparkChoice, **more: Any) -> ExportSummary:
     return export(db, "plain", path, spark=spark, **more)
 
 
 def test_an_export_that_is_there_is_replaced_only_when_asked_and_at_the_end(
-    spark: SparkSession, db: ebla.Database, plain: ebla.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkChoice, db: ebla.Database, plain: ebla.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "out"
     path.mkdir()
@@ -199,7 +203,7 @@ def test_an_export_that_is_there_is_replaced_only_when_asked_and_at_the_end(
 
 
 def test_an_export_that_fails_leaves_nothing(
-    spark: SparkSession, root: str, db: ebla.Database, plain: ebla.Table, tmp_path: Path
+    spark: SparkChoice, root: str, db: ebla.Database, plain: ebla.Table, tmp_path: Path
 ) -> None:
     plain.flush()
     (Path(root) / plain.files()[0]).write_bytes(b"this is no Parquet file any more")
@@ -210,7 +214,7 @@ def test_an_export_that_fails_leaves_nothing(
 
 
 def test_what_is_no_export_is_never_overwritten(
-    spark: SparkSession, db: ebla.Database, plain: ebla.Table, tmp_path: Path
+    spark: SparkChoice, db: ebla.Database, plain: ebla.Table, tmp_path: Path
 ) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
@@ -221,7 +225,7 @@ def test_what_is_no_export_is_never_overwritten(
     assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
 
 
-def test_a_store_is_no_place_for_an_export(spark: SparkSession, db: ebla.Database, plain: ebla.Table) -> None:
+def test_a_store_is_no_place_for_an_export(spark: SparkChoice, db: ebla.Database, plain: ebla.Table) -> None:
     for path in (db.path / "out", db.path, db.path.parent):
         with pytest.raises(RequestError, match="export to another place"):
             quick(db, path, spark, overwrite=True)
@@ -230,7 +234,7 @@ def test_a_store_is_no_place_for_an_export(spark: SparkSession, db: ebla.Databas
 
 
 def test_what_is_wrong_is_said_before_anything_is_written(
-    spark: SparkSession, db: ebla.Database, plain: ebla.Table, tmp_path: Path
+    spark: SparkChoice, db: ebla.Database, plain: ebla.Table, tmp_path: Path
 ) -> None:
     with pytest.raises(RequestError, match="format is parquet, csv or json, not 'xml'"):
         export(db, "plain", tmp_path / "out", format="xml", spark=spark)  # type: ignore[arg-type]
@@ -247,7 +251,7 @@ def test_what_is_wrong_is_said_before_anything_is_written(
 
 
 def test_files_that_are_not_as_they_were_are_found(
-    spark: SparkSession, db: ebla.Database, plain: ebla.Table, tmp_path: Path
+    spark: SparkChoice, db: ebla.Database, plain: ebla.Table, tmp_path: Path
 ) -> None:
     path = tmp_path / "out"
     quick(db, path, spark, format="csv")

@@ -13,7 +13,9 @@ from pyspark.sql import SparkSession
 
 import ebla
 from ebla.pipeline import load
-from ebla.pipeline.files import check_files, format_of, read_files
+from ebla.pipeline.engine import SparkChoice
+from ebla.pipeline.files import read_files
+from ebla.pipeline.input_files import InputFiles, check_files, format_of
 from tests.pipeline.test_load import rows_of
 
 SCHEMA = ebla.Schema(
@@ -23,6 +25,12 @@ SCHEMA = ebla.Schema(
         ebla.Group("c", families=["click"]),
     ],
 )
+
+
+@pytest.fixture(params=["in the process", "on Spark"])
+def engine(request: pytest.FixtureRequest, spark: SparkSession) -> SparkChoice:
+    """Where the files are read."""
+    return spark if request.param == "on Spark" else False
 
 
 def test_the_name_tells_the_format(tmp_path: Path) -> None:
@@ -48,19 +56,20 @@ def test_missing_files_are_told_before_spark_starts(tmp_path: Path) -> None:
 def test_a_pattern_that_matches_nothing_is_an_error_of_ours(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ebla.RequestError, match=r"cannot be read as csv.*does not exist"):
         read_files(spark, [f"{tmp_path}/*.csv"], "csv")
+    with pytest.raises(ebla.RequestError, match="there are no files in"):
+        InputFiles([f"{tmp_path}/*.csv"]).files()
 
 
 def test_csv_for_a_table_is_text_until_the_column_says_what_it_is(
-    spark: SparkSession, db: ebla.Database, tmp_path: Path
+    engine: SparkChoice, db: ebla.Database, tmp_path: Path
 ) -> None:
-    table = db.create_table("t", SCHEMA)
+    db.create_table("t", SCHEMA)
     with gzip.open(tmp_path / "rows.csv.gz", "wt", encoding="utf-8") as file:
         file.write(
             'user,day,zip,price,click:home,click\nada,2026-01-31,007,1.5,,\n"b,ö",2026-02-01,"","",1,"{""x"": ""y""}"\n'
         )
         file.write("short,2026-01-31\nzoe,2026-01-31,1,1,,oops\nzoe,2026-01-31,1,1.234,,\n")
-    frame = read_files(spark, [str(tmp_path / "rows.csv.gz")], "csv", table.schema)
-    done = load(db, "t", frame, rejects=tmp_path / "r")
+    done = load(db, "t", InputFiles([str(tmp_path / "rows.csv.gz")]), rejects=tmp_path / "r", spark=engine)
     assert (done.rows, done.rejected) == (2, 3)
     assert rows_of(db, "t") == [
         {"user": "ada", "day": date(2026, 1, 31), "zip": "007", "price": Decimal("1.50"), "tags": None},
@@ -80,10 +89,10 @@ def test_csv_for_a_table_is_text_until_the_column_says_what_it_is(
     assert (unfit["row"]["user"], unfit["row"]["price"]) == ("zoe", "1.234")
 
 
-def test_csv_for_a_new_table_gets_types_from_its_values(spark: SparkSession, db: ebla.Database, tmp_path: Path) -> None:
+def test_csv_for_a_new_table_gets_types_from_its_values(engine: SparkChoice, db: ebla.Database, tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("k\tday\tn\nx\t2026-01-31\t1\n")
     (tmp_path / "b.tsv").write_text("k\tday\tn\ny\t2026-02-01\t2\n")
-    load(db, "t", read_files(spark, [str(tmp_path / "a.tsv"), str(tmp_path / "b.tsv")], "csv"), key="k")
+    load(db, "t", InputFiles([str(tmp_path / "a.tsv"), str(tmp_path / "b.tsv")]), key="k", spark=engine)
     assert rows_of(db, "t") == [
         {"k": "x", "day": date(2026, 1, 31), "n": 1},
         {"k": "y", "day": date(2026, 2, 1), "n": 2},
@@ -91,32 +100,32 @@ def test_csv_for_a_new_table_gets_types_from_its_values(spark: SparkSession, db:
     assert db.table("t").scan().schema.field("n").type == "int64", "larger numbers may come"
 
 
-def test_values_of_several_lines_are_read_if_asked_for(spark: SparkSession, db: ebla.Database, tmp_path: Path) -> None:
+def test_values_of_several_lines_are_read_if_asked_for(engine: SparkChoice, db: ebla.Database, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('k,s\n1,"two\nlines"\n')
-    load(db, "t", read_files(spark, [str(tmp_path / "a.csv")], "csv", multiline=True), key="k")
+    load(db, "t", InputFiles([str(tmp_path / "a.csv")], multiline=True), key="k", spark=engine)
     assert rows_of(db, "t") == [{"k": 1, "s": "two\nlines"}]
 
 
 def test_csv_without_a_header_has_the_columns_of_the_table(
-    spark: SparkSession, db: ebla.Database, tmp_path: Path
+    engine: SparkChoice, db: ebla.Database, tmp_path: Path
 ) -> None:
-    table = db.create_table("t", SCHEMA)
+    db.create_table("t", SCHEMA)
     (tmp_path / "a.csv").write_text("ada,2026-01-31,12\n")
-    load(db, "t", read_files(spark, [str(tmp_path / "a.csv")], "csv", table.schema, header=False))
+    files = InputFiles([str(tmp_path / "a.csv")], header=False)
+    load(db, "t", files, spark=engine)
     assert [(row["user"], row["zip"]) for row in rows_of(db, "t")] == [("ada", "12")]
     with pytest.raises(ebla.RequestError, match="a new table needs names"):
-        read_files(spark, [str(tmp_path / "a.csv")], "csv", header=False)
+        load(db, "new", files, key="user", spark=engine)
 
 
-def test_json_lines_keep_lists_cells_and_broken_lines(spark: SparkSession, db: ebla.Database, tmp_path: Path) -> None:
-    table = db.create_table("t", SCHEMA)
+def test_json_lines_keep_lists_cells_and_broken_lines(engine: SparkChoice, db: ebla.Database, tmp_path: Path) -> None:
+    db.create_table("t", SCHEMA)
     (tmp_path / "rows.jsonl").write_text(
         '{"user": "ada", "day": "2026-01-31", "price": 1.5, "zip": 7, "tags": ["ä", null], "click": {"a": "1"}}\n'
         '{"user": "bob", "day": "2026-01-31", "click:b": "2"}\n'
         '{"user": "bob", "day": \n'
     )
-    frame = read_files(spark, [str(tmp_path / "rows.jsonl")], "json", table.schema)
-    done = load(db, "t", frame, rejects=tmp_path / "r")
+    done = load(db, "t", InputFiles([str(tmp_path / "rows.jsonl")]), rejects=tmp_path / "r", spark=engine)
     assert (done.rows, done.rejected) == (2, 1)
     day = date(2026, 1, 31)
     assert rows_of(db, "t") == [
@@ -126,16 +135,21 @@ def test_json_lines_keep_lists_cells_and_broken_lines(spark: SparkSession, db: e
 
 
 @pytest.mark.parametrize("format_", ["parquet", "orc"])
-def test_parquet_and_orc_keep_their_types(spark: SparkSession, db: ebla.Database, tmp_path: Path, format_: str) -> None:
+def test_parquet_and_orc_keep_their_types(
+    spark: SparkSession, engine: SparkChoice, db: ebla.Database, tmp_path: Path, format_: str
+) -> None:
     query = "SELECT 'a' AS k, 1.25BD AS d, array(1, 2) AS l, TIMESTAMP'2026-01-31 00:00:00Z' AS t"
     spark.sql(query).write.format(format_).save(str(tmp_path / "in"))
-    load(db, "t", read_files(spark, [str(tmp_path / "in")], format_of([str(tmp_path / "in")])), key="k")
+    load(db, "t", InputFiles([str(tmp_path / "in")]), key="k", spark=engine)
     (row,) = rows_of(db, "t")
     assert (row["d"], row["l"]) == (Decimal("1.25"), [1, 2])
 
 
-def test_a_file_that_is_not_what_its_name_says_is_an_error_of_ours(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_that_is_not_what_its_name_says_is_an_error_of_ours(
+    engine: SparkChoice, db: ebla.Database, tmp_path: Path
+) -> None:
     (tmp_path / "x.parquet").write_bytes(b"these are no columns at all")
     with pytest.raises(ebla.RequestError, match="cannot be read as parquet") as failed:
-        read_files(spark, [str(tmp_path / "x.parquet")], "parquet")
+        load(db, "t", InputFiles([str(tmp_path / "x.parquet")]), key="k", spark=engine)
     assert "\n" not in str(failed.value)
+    assert db.tables() == []

@@ -88,11 +88,17 @@ def test_a_store_that_is_not_there_is_not_made(spark: SparkSession, tmp_path: Pa
         load(3, "t", spark.range(1), key="id")  # type: ignore[arg-type]
 
 
-def test_what_is_no_dataframe_is_refused(spark: SparkSession, db: ebla.Database) -> None:
+def test_what_gives_no_rows_is_refused_and_frames_are_loaded_without_spark(
+    spark: SparkSession, db: ebla.Database
+) -> None:
     with pytest.raises(ebla.RequestError, match=r"a load takes a DataFrame of a Spark session.*not list"):
-        load(db, "t", [{"k": 1}], key="k")  # type: ignore[arg-type]
-    with pytest.raises(ebla.RequestError, match=r"not pandas\.DataFrame: put other rows with table\.put"):
-        load(db, "t", pd.DataFrame({"k": [1]}), key="k")  # type: ignore[arg-type]
+        load(db, "t", [{"k": 1}], key="k")
+    with pytest.raises(ebla.RequestError, match=r"not pandas\.Index: put other rows with table\.put"):
+        load(db, "t", pd.Index([1]), key="k")
+    with pytest.raises(ebla.RequestError, match="is loaded by Spark"):
+        load(db, "t", spark.range(1), key="id", spark=False)
+    assert load(db, "t", pd.DataFrame({"k": [1], "s": ["x"]}), key="k").rows == 1
+    assert db.table("t").get(1) == {"k": 1, "s": "x"}
 
 
 def test_a_closed_database_says_so(spark: SparkSession, root: str) -> None:

@@ -10,8 +10,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import ebla
 from ebla.keys import KeyCodec
-from ebla.pipeline.load_columns import REASON
 from ebla.pipeline.load_plan import count_partitions, input_bytes, sample_fraction, sample_rows, tablet_keys
+from ebla.pipeline.load_task import REASON
 from ebla.settings import MIB
 
 
