@@ -15,6 +15,7 @@ import typer
 import ebla
 import ebla.pipeline
 from ebla.cli import app
+from ebla.pipeline import datasource_options, stream_options
 from tests.docs.pages import ROOT, Page, pages
 
 PAGES = pages()
@@ -196,3 +197,18 @@ def test_a_wrong_name_is_found() -> None:
     assert {"put", "scan", "time_of", "mirror"} <= FUNCTIONS
     assert "--where" in COMMANDS["scan"]
     assert "--where" not in COMMANDS["get"]
+
+
+def test_every_option_of_the_data_source_that_a_page_names_is_one() -> None:
+    known = set(datasource_options._READING | datasource_options._WRITING)
+    known |= stream_options._READING | stream_options._WRITING | {"checkpointLocation"}  # the last is Spark's own
+    texts = {page.name: "\n".join((*page.spans, *page.python, *page.shell)) for page in PAGES}
+    named = {(page, name) for page, text in texts.items() for name in re.findall(r"option\(\"(\w+)\"", text)}
+    named |= {
+        (page, name)
+        for page, text in texts.items()
+        for inside in re.findall(r"OPTIONS \(([^)]*)\)", text)
+        for name in re.findall(r"(\w+) '", inside)
+    }
+    assert len(named) >= 5
+    assert not [(page, name) for page, name in sorted(named) if name not in known]
