@@ -7,14 +7,26 @@ before anything was done.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ebla.errors import RequestError, shown
 
-__all__ = ["checked_callback", "checked_choice", "checked_flag", "checked_names", "plain_text", "plain_texts"]
+__all__ = [
+    "checked_callback",
+    "checked_choice",
+    "checked_flag",
+    "checked_names",
+    "checked_path",
+    "plain_text",
+    "plain_texts",
+]
+
+_FILE_NAME_BYTES_MAX = 255
 
 
 def plain_text(value: Any) -> Any:
@@ -62,3 +74,25 @@ def checked_names(name: str, value: Any, *, error: type[RequestError] = RequestE
         except TypeError:  # numpy has arrays that say they can be iterated, and cannot
             pass
     raise error(f"{name} is a list of names, such as [{shown(value)}]")
+
+
+def checked_path(what: str, value: object) -> Path:
+    """Return a path of this machine: a string or a Path that a file can be called by, and no address."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise RequestError(f"{what} is a string or a Path, not {shown(value)}")
+    text = plain_text(os.fspath(value))
+    if not isinstance(text, str) or "://" in text or not text or not _may_be_a_path(text):
+        raise RequestError(
+            f"{shown(text)} is not a path of this machine: {what} is one, such as 'data', and what lies elsewhere is "
+            "copied from or to it"
+        )
+    return Path(text)
+
+
+def _may_be_a_path(text: str) -> bool:
+    try:
+        encoded = os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    # No file system of this machine has longer names.
+    return b"\0" not in encoded and all(len(name) <= _FILE_NAME_BYTES_MAX for name in encoded.split(os.sep.encode()))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 import ebla
-from ebla.arguments import checked_flag, checked_names, plain_text
+from ebla.arguments import checked_flag, checked_names, checked_path, plain_text
 from ebla.client.coordination_place import COORDINATION_FILE, chosen_address, open_elsewhere
 from ebla.client.declaring import declared_schema, difference
 from ebla.client.listening import Listening
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from ebla.client.opened import Shared
 
 TABLETS_MAX = 10_000
-NAME_BYTES_MAX = 255
 # The files of a bulk job are left alone for so long if its process dies.
 JOB_EXPIRES_SECONDS = 86_400.0
 
@@ -133,21 +132,7 @@ def open_alone(
 
 def checked_root(path: object) -> Path:
     """Return the directory that a path names; `RequestError` if it is no path of a local directory."""
-    if not isinstance(path, (str, os.PathLike)):
-        raise RequestError(f"the path of a store is a string or a Path, not {shown(path)}")
-    text = plain_text(os.fspath(path))
-    if not isinstance(text, str) or "://" in text or not text or not _may_be_a_path(text):
-        raise RequestError(f"a store is a local directory, and {shown(text)} is none: give a path, such as 'data'")
-    return Path(text)
-
-
-def _may_be_a_path(text: str) -> bool:
-    try:
-        encoded = os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
-    # What is longer, no file system of this machine can have.
-    return b"\0" not in encoded and all(len(name) <= NAME_BYTES_MAX for name in encoded.split(os.sep.encode()))
+    return checked_path("the directory of a store", path)
 
 
 def _checked_places(metadata: object) -> list[Path] | None:

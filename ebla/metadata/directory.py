@@ -25,7 +25,16 @@ from ebla.coordination.service import (
     Node,
     NodeExists,
 )
-from ebla.errors import Corruption, EblaError, OutcomeUnknown, SchemaError, TableExists, Unavailable, UnknownTable
+from ebla.errors import (
+    Corruption,
+    EblaError,
+    OutcomeUnknown,
+    SchemaError,
+    TableExists,
+    Unavailable,
+    UnknownTable,
+    shown,
+)
 from ebla.metadata.naming import TableNaming
 from ebla.metadata.table_config import (
     NAMES,
@@ -61,7 +70,7 @@ class TableDirectory:
         except (SchemaError, InvalidNode):
             node = None  # no table can be called that
         if node is None:
-            raise UnknownTable(f"there is no table {name!r}")
+            raise UnknownTable(f"there is no table {shown(name)}")
         return table_id_of(node)
 
     def list_tables(self) -> list[TableEntry]:

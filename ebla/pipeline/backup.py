@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import ebla
+from ebla.arguments import checked_callback, checked_flag, checked_path
 from ebla.client.database import Database
 from ebla.client.moments import time_of
 from ebla.errors import (
@@ -52,7 +53,7 @@ from ebla.pipeline.backup_manifest import (
 from ebla.pipeline.capture import Capture, captured, with_memory
 from ebla.pipeline.copying import Copy, copy_files, leftover_of
 from ebla.pipeline.engine import Engine, SparkChoice, choose_engine
-from ebla.pipeline.place import Place
+from ebla.pipeline.place import Place, named_tables
 from ebla.pipeline.progress import Report
 from ebla.pipeline.row_counting import Counter
 from ebla.storage.files import LocalFiles
@@ -97,7 +98,9 @@ def backup(
     such backup or it is of another store, and `UnknownTable` for a table that is not there.
     """
     began = time.monotonic()
-    names = [tables] if isinstance(tables, str) else tables
+    checked_callback("progress", progress)
+    checksum = checked_flag("checksum", checksum)
+    names = named_tables([tables] if isinstance(tables, str) else tables)
     if names is not None and (not names or len(set(names)) != len(names)):
         raise RequestError("no table is named, or one twice: name each once, or none to back up all")
     place = Place.of(source)
@@ -105,7 +108,8 @@ def backup(
     known = list_backups(target) if target.is_dir() else Backups([], [], {})
     base = None
     if since is not None:  # to build on an older one costs nothing but bytes
-        base = known.newest_readable(target) if since == "last" else known.find(since, target)
+        is_last = isinstance(since, str) and since == "last"
+        base = known.newest_readable(target) if is_last else known.find(since, target)
     # A read-only open may be older than the snapshot: others read by the root.
     reader = source if isinstance(source, Database) and not source.read_only else place.root
     now = datetime.now(UTC)
@@ -156,9 +160,7 @@ def backup(
 
 def check_backup_path(path: str | os.PathLike[str], root: Path) -> Path:
     """Return the directory in which backups lie; `RequestError` if they may not."""
-    if not isinstance(path, (str, os.PathLike)) or "://" in os.fspath(path):
-        raise RequestError(f"{path} is not a path of this machine: back up to a directory, and copy it from there")
-    target, store = Path(path).resolve(), root.resolve()
+    target, store = checked_path("the directory of backups", path).resolve(), root.resolve()
     if target.is_relative_to(store) or store.is_relative_to(target):
         raise RequestError(f"{path} and the store {root} are one in the other: back up to another place")
     if target.exists() and not target.is_dir():

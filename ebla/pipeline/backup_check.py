@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
+from ebla.arguments import checked_callback, checked_path
 from ebla.errors import Corruption
 from ebla.pipeline.backup import name_files
 from ebla.pipeline.backup_manifest import BackedUpTable, BackupManifest, check_chain, list_backups
@@ -49,7 +49,8 @@ def check_backup(
     Raises `MissingFile` or `Corruption`, with the file or backup, if it could not be restored as it was.
     """
     began = time.monotonic()
-    where = Path(path).resolve()
+    checked_callback("progress", progress)
+    where = checked_path("the directory of backups", path).resolve()
     manifest = list_backups(where).find(at, where)
     check_chain(where, manifest)
     engine = choose_engine(spark, sum(file.bytes for file in manifest.files), "check_backup")

@@ -24,7 +24,8 @@ from pathlib import Path
 
 import msgspec
 
-from ebla.errors import Corruption, FormatTooNew, MissingFile, RequestError, StoreError, StoreLocked
+from ebla.arguments import checked_names, checked_path
+from ebla.errors import Corruption, FormatTooNew, MissingFile, RequestError, StoreError, StoreLocked, shown
 from ebla.metadata.restoring import unpack_metadata
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.schema import GroupSchema
@@ -116,11 +117,11 @@ class BackupManifest(msgspec.Struct, frozen=True):
     def table(self, name: str) -> BackedUpTable:
         """Return the table of that name, and never another: a restore in place would replace one table by it."""
         for table in self.tables:
-            if table.name == name:
+            if isinstance(name, str) and table.name == name:
                 return table
         names = ", ".join(sorted(table.name for table in self.tables))
         raise RequestError(
-            f"backup {self.id} has no table {name!r}, it has {names or 'none'}: "
+            f"backup {self.id} has no table {shown(name)}, it has {names or 'none'}: "
             "say which of them with --of (of=...), or another backup with --at (at=...)"
         )
 
@@ -143,7 +144,7 @@ class Backups(msgspec.Struct, frozen=True):
 
         `Corruption` if the newest cannot be read: an older one is taken only by whoever names it.
         """
-        if at is None or at == "last":
+        if at is None or (isinstance(at, str) and at == "last"):
             newest = self.newest_readable(path)
             if later := max((name for name in self.damaged if name > newest.id), default=None):
                 raise Corruption(
@@ -151,8 +152,8 @@ class Backups(msgspec.Struct, frozen=True):
                     f"it is the newest backup here; the newest that can be read is {newest.id}, take it by that name",
                 )
             return newest
-        if isinstance(at, bool) or not isinstance(at, (str, int)):
-            raise RequestError(f"a backup is named by its id or its txn, not by {at!r}")
+        if isinstance(at, bool) or not isinstance(at, (str, int)) or (isinstance(at, int) and abs(at) >= 1 << 63):
+            raise RequestError(f"a backup is named by its id or its txn, not by {shown(at)}")
         text = str(at)
         of_txn = [one for one in self.complete if text == str(one.txn)]
         if of_txn:
@@ -283,8 +284,8 @@ def check_chain(path: Path, manifest: BackupManifest) -> None:
 
 def list_backups(path: str | os.PathLike[str]) -> Backups:
     """Look at a directory of backups; `MissingFile` if there is none."""
-    root = Path(path)
-    if "://" in os.fspath(path) or not root.is_dir():
+    root = checked_path("the directory of backups", path)
+    if not root.is_dir():
         raise MissingFile(f"{path} is not a directory of this machine: give the one that backups were made in")
     complete: list[BackupManifest] = []
     unfinished: list[str] = []
@@ -310,8 +311,9 @@ def remove_unfinished(path: str | os.PathLike[str], unfinished: Iterable[str]) -
     there = list_backups(path)
     needed = {name for one in there.complete for name in (*one.chain, *(file.backup for file in one.files))}
     removed = []
-    for name in unfinished:
-        if name in needed or any(name < later for later in there.damaged):
+    for name in checked_names("unfinished", unfinished):
+        # Nothing but what lies here: "" would be all backups, and ".." what is beside them.
+        if name not in there.unfinished or name in needed or any(name < later for later in there.damaged):
             continue
         directory = Path(path) / name
         files = LocalFiles(directory)

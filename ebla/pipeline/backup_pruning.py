@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from ebla.errors import Corruption, RequestError, StoreError, StoreLocked, Unavailable
+from ebla.errors import Corruption, RequestError, StoreError, StoreLocked, Unavailable, shown
 from ebla.pipeline.backup_manifest import LOCK_NAME, MANIFEST_NAME, BackupManifest, Backups, list_backups
 from ebla.schema import parse_age
 from ebla.storage.files import LocalFiles
@@ -147,12 +147,13 @@ def _oldest_time(older_than: str | timedelta | datetime | None) -> datetime | No
     if isinstance(older_than, datetime):
         return older_than if older_than.tzinfo is not None else older_than.replace(tzinfo=UTC)
     if not isinstance(older_than, (str, timedelta)):
-        raise RequestError(f"a backup is not older than {older_than!r}: give an age such as '30d', or a time")
+        raise RequestError(f"a backup is not older than {shown(older_than)}: give an age such as '30d', or a time")
     try:
         age = timedelta(microseconds=min(parse_age(older_than), timedelta.max // timedelta(microseconds=1)))
     except RequestError:
         raise RequestError(
-            f"a backup is not older than {older_than!r}: give an age such as 30d or 12h, or a time such as 2026-01-31"
+            f"a backup is not older than {shown(older_than)}: give an age such as 30d or 12h, or a time such as "
+            "2026-01-31"
         ) from None
     now = datetime.now(UTC)
     return now - min(age, now - datetime.min.replace(tzinfo=UTC))

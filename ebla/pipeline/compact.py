@@ -26,8 +26,9 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
+from ebla.arguments import checked_callback, checked_flag
 from ebla.client.database import Database
-from ebla.errors import Corruption, EblaError, MissingFile, OutcomeUnknown, StoreError, UnknownTable
+from ebla.errors import Corruption, EblaError, MissingFile, OutcomeUnknown, StoreError, UnknownTable, shown
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import FragmentRef, TableMetadata
 from ebla.pipeline.compact_plan import Marks, PlannedMerge, Section, Wanted, choose_merges, divide
@@ -119,10 +120,12 @@ def compact(
     all others are merged. A job that fails, or is killed, has changed nothing or whole tablets.
     """
     began = time.monotonic()
+    checked_callback("progress", progress)
+    only_due = checked_flag("only_due", only_due)
     place = Place.of(source)
     metadata = place.metadata(table)
     if metadata is None:
-        raise UnknownTable(f"there is no table {table!r}: check the name")
+        raise UnknownTable(f"there is no table {shown(table)}: check the name")
     rows = range_of(KeyCodec(metadata.schema.key), start, stop, prefix)
     if spark is None:
         spark = active_session() or session()

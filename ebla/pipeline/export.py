@@ -37,6 +37,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ebla.arguments import checked_callback, checked_choice, checked_flag, checked_path
 from ebla.client.database import Database
 from ebla.client.moments import AsOf, time_of
 from ebla.errors import RequestError, StoreError
@@ -104,9 +105,10 @@ def export(
     `progress` is called now and then with how far the job is.
     """
     began = time.monotonic()
-    if format not in FORMATS:
-        raise RequestError(f"format is {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, not {format!r}")
-    root = source.path if isinstance(source, Database) else Path(source)
+    checked_choice("format", format, FORMATS)
+    checked_callback("progress", progress)
+    overwrite = checked_flag("overwrite", overwrite)
+    root = source.path if isinstance(source, Database) else checked_path("the directory of a store", source)
     target = check_target(path, root, overwrite=overwrite)
     bytes_ = bytes_asked(Place.of(source), table, columns=columns, start=start, stop=stop, prefix=prefix)
     engine = choose_engine(spark, bytes_, "an export on Spark")
@@ -200,9 +202,7 @@ def _manifest(
 
 def check_target(path: str | os.PathLike[str], root: Path, *, overwrite: bool = False) -> Path:
     """Return the directory that an export makes; `RequestError` if it may not."""
-    if "://" in os.fspath(path):
-        raise RequestError(f"{path} is not a path of this machine: export to a directory, and copy it from there")
-    target, store = Path(path).resolve(), root.resolve()
+    target, store = checked_path("the directory of an export", path).resolve(), root.resolve()
     if target.is_relative_to(store) or store.is_relative_to(target):
         raise RequestError(f"{path} and the store {root} are one in the other: export to another place")
     if target.exists() and not target.is_dir():

@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
+from ebla.arguments import checked_callback, checked_flag
 from ebla.client.database import Database
 from ebla.clock import SystemClock
 from ebla.errors import StoreError, Unavailable, UnknownTable
@@ -63,9 +64,12 @@ def gc(
     found it unused. `source` is a database that this process has open, or the root of a store that anybody may have
     open, or nobody. If a directory or a table cannot be read, its error is raised, and nothing is removed.
     """
+    checked_callback("progress", progress)
+    dry_run = checked_flag("dry_run", dry_run)
+    place = Place.of(source)
     if spark is None:
         spark = active_session() or session()
-    work = _Round(Place.of(source), f"gc-{uuid.uuid4()}", spark, progress)
+    work = _Round(place, f"gc-{uuid.uuid4()}", spark, progress)
     return work.run(dry_run=dry_run)
 
 

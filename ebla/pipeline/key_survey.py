@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ebla.client.database import TABLETS_MAX, Database
 from ebla.clock import txn_at
-from ebla.errors import RequestError
+from ebla.errors import RequestError, shown
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import FragmentRef, TabletMetadata
 from ebla.pipeline.failures import unwrapping
@@ -59,7 +59,7 @@ def check_target(tablets: int | None, tablet_bytes: int | None) -> None:
 def check_number(name: str, value: object, low: int, high: int) -> None:
     """Raise `RequestError` unless it is a whole number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise RequestError(f"{name} is a whole number from {low} to {high}, not {value!r}")
+        raise RequestError(f"{name} is a whole number from {low} to {high}, not {shown(value)}")
 
 
 def survey_of(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
+from ebla.arguments import checked_callback, checked_flag
 from ebla.client.coordination_place import is_store
 from ebla.client.database import Database, open_alone
 from ebla.errors import RequestError, UnknownColumn, UnknownTable
@@ -68,6 +69,8 @@ def mirror(
     Raises `HistoryGone` if it was not called for so long that its history has expired, `SchemaChanged` if the source is
     altered meanwhile: alter the mirror as well, and call it again.
     """
+    checked_callback("progress", progress)
+    follow = checked_flag("follow", follow)
     if spark is None:
         spark = active_session() or session()
     register_data_source(spark)

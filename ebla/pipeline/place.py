@@ -14,12 +14,13 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ebla.arguments import checked_names, checked_path
 from ebla.client.bulk import begin_job_at, commit_bulk_at, end_job_at, order_at
 from ebla.client.coordination_place import connect_at, is_store, no_store
 from ebla.client.database import Database, new_id, open_alone
 from ebla.clock import SystemClock
 from ebla.coordination.service import CoordinationService
-from ebla.errors import Closed, RequestError, StoreLocked, Unavailable, UnknownTable
+from ebla.errors import Closed, RequestError, StoreLocked, Unavailable, UnknownTable, shown
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.schema import Schema
@@ -51,7 +52,7 @@ class Place:
             return cls(given.path, None if given.read_only else given)
         if not isinstance(given, (str, os.PathLike)):
             raise RequestError(f"give an open database or the directory of a store, not {type(given).__name__}")
-        root = Path(given)
+        root = checked_path("the directory of a store", given)
         if not is_store(root):
             raise no_store(root)
         return cls(root)
@@ -168,3 +169,11 @@ class Place:
         if self._database is not None and not self._database._closed:
             return self._database.end_job(job, keep)
         return end_job_at(self.root, job, keep)
+
+
+def named_tables(tables: Any) -> tuple[str, ...] | None:
+    """Return tables by their names, None for all of them; `RequestError` if it is no list of names."""
+    names = None if tables is None else checked_names("tables", tables)
+    if names is not None and not all(isinstance(name, str) for name in names):
+        raise RequestError(f"tables is a list of names, not {shown(tables)}")
+    return names

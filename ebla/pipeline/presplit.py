@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from ebla.arguments import checked_callback, checked_flag
 from ebla.client.database import Database, open_alone
 from ebla.errors import ReadOnly, RequestError
 from ebla.pipeline.holding import Holding
@@ -60,6 +61,8 @@ def presplit(
     began = time.monotonic()
     if tablets is None and tablet_bytes is None:
         raise RequestError("say into how many tablets to cut, or of how many bytes each")
+    checked_callback("progress", progress)
+    dry_run = checked_flag("dry_run", dry_run)
     check_target(tablets, tablet_bytes)
     Place.of(source)
     if frame is not None:

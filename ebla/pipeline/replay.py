@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from ebla.arguments import checked_callback, checked_path
 from ebla.client.coordination_place import is_store, no_store
 from ebla.client.database import Database
 from ebla.client.owning import owning
@@ -48,6 +49,8 @@ def replay(
     damaged and `MissingFile` if a segment is lost (nothing was changed), and `Conflict` if somebody else has flushed
     what was sorted: then run it again.
     """
+    checked_callback("progress", progress)
+    root = checked_path("the directory of a store", root)
     return replay_with(
         root, lambda: OnSpark(spark or active_session() or session(), progress), portions=portions, progress=progress
     )

@@ -20,6 +20,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ebla.arguments import checked_callback, checked_flag, checked_path
 from ebla.client.bulk import begin_restore_at, parts_of
 from ebla.client.database import Database, new_id
 from ebla.errors import Corruption, EblaError, OutcomeUnknown, StoreError, TableExists, UnknownTable
@@ -84,10 +85,12 @@ def restore(
     """
     began = time.monotonic()
     place = Place.of(source)
-    where = Path(path)
+    checked_callback("progress", progress)
+    in_place, check = checked_flag("in_place", in_place), checked_flag("check", check)
+    where = checked_path("the directory of backups", path)
     manifest = list_backups(where).find(at, where)
     saved = manifest.table(table if of is None else of)
-    check_table_name(table)
+    table = check_table_name(table)
     former = former_table(place, table, in_place)
     metadata = saved.table_metadata(str(where / manifest.id))
     check_chain(where, manifest)

@@ -16,8 +16,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from ebla.arguments import checked_callback
 from ebla.client.database import Database
-from ebla.errors import RequestError
+from ebla.errors import RequestError, shown
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import TabletMetadata
 from ebla.pipeline.histogram import Bucket, divide, hot_ranges
@@ -101,8 +102,10 @@ def stats(
     began = time.monotonic()
     check_target(tablets, tablet_bytes)
     check_number("buckets", buckets, 1, BUCKETS_MAX)
-    if isinstance(recent_seconds, bool) or not isinstance(recent_seconds, (int, float)) or not recent_seconds > 0:
-        raise RequestError(f"recent_seconds is a number of seconds greater than 0, not {recent_seconds!r}")
+    checked_callback("progress", progress)
+    is_number = isinstance(recent_seconds, (int, float)) and not isinstance(recent_seconds, bool)
+    if not is_number or not 0 < recent_seconds < 1e12:
+        raise RequestError(f"recent_seconds is a number of seconds greater than 0, not {shown(recent_seconds)}")
     Place.of(source)
     with Holding() as holding:
         found = survey_of(source, table, recent_seconds, holding)

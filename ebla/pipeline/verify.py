@@ -18,12 +18,13 @@ from pathlib import Path
 
 import msgspec
 
+from ebla.arguments import checked_callback
 from ebla.client.database import Database
 from ebla.errors import Corruption, EblaError, MissingFile, SchemaError, TooManyFiles, UnknownTable
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import FragmentRef, TableMetadata
 from ebla.pipeline.engine import SparkChoice, choose_engine
-from ebla.pipeline.place import Place
+from ebla.pipeline.place import Place, named_tables
 from ebla.pipeline.progress import Report
 from ebla.schema import TableSchema, decode_hook, encode_hook
 from ebla.storage.cache import BlockCache
@@ -95,7 +96,9 @@ def verify(
     there.
     """
     began = time.monotonic()
+    checked_callback("progress", progress)
     place = Place.of(source)
+    tables = named_tables(tables)
     names: list[str] = []
     suspects: list[_Suspect] = []
     findings: list[Finding] = []
