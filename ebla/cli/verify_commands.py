@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ebla.pipeline.verify import VerifyReport as FullReport
 
 VERIFY_EXAMPLES = examples("ebla verify", "ebla verify --full", "ebla verify --full users --json")
-REPAIR_EXAMPLES = examples("ebla repair", "ebla repair --apply")
+REPAIR_EXAMPLES = examples("ebla repair", "ebla repair --apply", "ebla repair --accept-lost-log")
 
 
 @guarded
@@ -44,7 +44,7 @@ def verify(
     json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
-    """Compare METADATA with itself and with every file that it names. Changes nothing.
+    """Compare METADATA with itself and with every file that it names, and the log with its record. Changes nothing.
 
     The store may be open elsewhere, or so damaged that it does not open. The exit code is 6 if something is wrong.
 
@@ -75,16 +75,23 @@ def verify(
 def repair(
     ctx: typer.Context,
     apply: Annotated[bool, typer.Option("--apply", help="Do it. Without it, only say what would be done.")] = False,
+    accept_lost_log: Annotated[
+        bool,
+        typer.Option(
+            "--accept-lost-log", help="Go on without what is missing from the log; tells what is lost by that."
+        ),
+    ] = False,
     json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
     """Mend METADATA as far as nothing is lost by it: holes and overlaps of half a split, wrong references and names.
 
     Shows the plan; --apply carries it out, in one transaction for each table. Close the store first. What is told
-    without a repair needs a backup; then the exit code is 6.
+    without a repair needs a backup; then the exit code is 6. A log of which files are missing or cut is better brought
+    back from a copy; if there is none, --accept-lost-log gives up what it lost, and that alone.
     """
     shared: Context = ctx.obj
-    report = ebla.repair(store or shared.store, dry_run=not apply)
+    report = ebla.repair(store or shared.store, dry_run=not apply, accept_lost_log=accept_lost_log)
     _tell(report, json)
     if not json:
         write_line("repaired" if report.repaired else "nothing was changed")

@@ -3,6 +3,9 @@
 ebla.verify("data")                   what is wrong; needs no lock, changes nothing
 ebla.repair("data")                   what would be done about it
 ebla.repair("data", dry_run=False)    does it; the store must be closed
+
+With `accept_lost_log`, a log of which files are gone is given up as far as that: the store opens again, and what was
+committed there and not flushed is lost. Nothing else of a repair loses anything.
 """
 
 from __future__ import annotations
@@ -25,23 +28,34 @@ __all__ = ["VerifyReport", "repair", "verify"]
 
 
 def verify(path: str | os.PathLike[str]) -> VerifyReport:
-    """Compare METADATA with itself and with every file that it names. Another process may have the store open."""
+    """Compare METADATA with itself and with every file that it names, and the log with what is on record of it.
+
+    Another process may have the store open.
+    """
+    return _verify(path, accept_lost_log=False)
+
+
+def _verify(path: str | os.PathLike[str], *, accept_lost_log: bool) -> VerifyReport:
     root = _root(path)
     clock = SystemClock()
     with connect_at(root, clock, read_only=True) as coordination:
-        return Verifier(coordination, LocalFiles(root), TableDirectory(coordination, clock)).verify()
+        verifier = Verifier(coordination, LocalFiles(root), TableDirectory(coordination, clock))
+        return verifier.verify(accept_lost_log=accept_lost_log)
 
 
-def repair(path: str | os.PathLike[str], *, dry_run: bool = True) -> VerifyReport:
+def repair(path: str | os.PathLike[str], *, dry_run: bool = True, accept_lost_log: bool = False) -> VerifyReport:
     """Mend the METADATA of every table as far as nothing is lost by it, in one transaction for each.
 
-    With `dry_run`, only say so: the findings of `verify` tell what would be done. `StoreLocked` if the store is open.
+    With `dry_run`, only say so: the findings of `verify` tell what would be done. With `accept_lost_log`, what is
+    missing from the log is given up as well, and the findings tell what is lost by that. `StoreLocked` if the store is
+    open.
     """
+    accept_lost_log = checked_flag("accept_lost_log", accept_lost_log)
     if checked_flag("dry_run", dry_run):
-        return verify(path)
+        return _verify(path, accept_lost_log=accept_lost_log)
     with owning(_root(path)) as owned:
         verifier = Verifier(owned.coordination, owned.files, TableDirectory(owned.coordination, owned.clock))
-        report = verifier.repair(new_id)
+        report = verifier.repair(new_id, accept_lost_log=accept_lost_log)
         if any(finding.kind == "copy" and finding.repair for finding in report.findings):
             open_metadata(owned.coordination, owned.files, owned.clock, new_id)  # its servers fetch what they lack
             report = dataclasses.replace(report, repaired=True)

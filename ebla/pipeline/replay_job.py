@@ -4,7 +4,8 @@
     2. plan      METADATA read; segments listed, divided into portions of neighbours; intents: files are about to come
     3. sort      each task replays its portion into fragments: what is flushed already, or of tables that are gone, is
                  dropped; a torn end is passed over; one line per portion comes back
-    4. check     portions follow one another without a gap; damage is refused, with file and offset
+    4. check     portions follow one another without a gap and reach as far as is on record; damage is refused, with
+                 file and offset
     5. commit    one METADATA transaction per table, refused if anybody has flushed any of it since step 2
     6. let go    what clients were told goes to a new segment; the old ones are removed, from the oldest on
 
@@ -37,8 +38,8 @@ from ebla.tablet.found_tables import read_tables
 from ebla.tablet.identity import read_identity
 from ebla.tablet.log_sort import SortedPortion, changes_for, check_portions, divide_segments
 from ebla.tablet.open_metadata import open_metadata
-from ebla.tablet.opening import ClockBound
 from ebla.tablet.replies import REPLIES_MAX
+from ebla.tablet.server_record import ServerRecord
 
 __all__ = ["LogReplay", "ReplaySummary", "Sorters"]
 
@@ -104,6 +105,7 @@ class LogReplay:
         self._report = report
         self._server = read_identity(owned.coordination).server
         self._directory = f"log/{self._server}"
+        self._record = ServerRecord(owned.coordination, self._server)
         self._metadata = open_metadata(owned.coordination, owned.files, owned.clock, new_id)
         # From then on METADATA may come to name files of the replay.
         self._is_committing = False
@@ -114,12 +116,12 @@ class LogReplay:
         """Replay all of the log; `start` is called when there is something to sort."""
         self._end([one.job for one in list_intents(self._owned.coordination) if _OWN_JOB.fullmatch(one.job)])
         files = self._owned.files
-        paths = list_segments(files, self._directory)
+        paths = list_segments(files, self._directory, self._record.extent)
         if not paths:
             return ReplaySummary()
         # A killed process may have left whole entries that are not durable. They must not go with a power cut once
         # some tables have them and others do not.
-        make_durable(files, self._directory)
+        make_durable(files, self._directory, self._record.extent)
         tables = self._tables()
         sorters = start()
         sizes = [files.size(path) for path in paths]
@@ -165,11 +167,9 @@ class LogReplay:
         results = sorted(sorters.sort(task), key=lambda result: result.number)
         if [result.number for result in results] != list(range(len(task.portions))):
             raise StoreError("not every portion was reported once: nothing was replayed, run it again")
-        segments = check_portions(results)
+        segments = check_portions(results, self._record.extent)
         txn_max = max(result.txn_max for result in results)
-        ClockBound(self._owned.coordination, self._server).check(
-            max([txn_max, *(one.base.newest_job_txn for one in tables)])
-        )
+        self._record.check(max([txn_max, *(one.base.newest_job_txn for one in tables)]))
         if self._report is not None:
             self._report(JobProgress("committing"))
         why = dict(pair for result in results for pair in result.refused)
@@ -232,7 +232,11 @@ class LogReplay:
             cut_after(files, segments[-1])
             # Even if nobody was told anything: no number of a segment is ever used twice.
             entry = LogEntry(newest, replies=tuple(kept))
-            start_over(files, self._directory, self._server, segments, Settings().log_segment_bytes, entry)
+            sequence = 1 + max(segments[-1].sequence, self._record.extent.last)
+            self._record.recovered(segments, sequence)
+            segment_bytes = Settings().log_segment_bytes
+            start_over(files, self._directory, self._server, sequence, segments, segment_bytes, entry, self._record)
+            self._record.save()
         except (OSError, LogFailed) as error:
             raise StoreError(
                 f"all is in fragments now, but the log cannot be let go of: {error}: free space or mend the cause; "

@@ -72,7 +72,7 @@ class FileInfo:
 
 
 class WritableFile(Protocol):
-    """A new file being written from its beginning. One thread at a time."""
+    """A new file being written from its beginning, or an old one from its end on. One thread at a time."""
 
     @property
     def closed(self) -> bool:
@@ -91,7 +91,7 @@ class WritableFile(Protocol):
         """Make everything written so far durable. If it fails, what is on disk is unknown: never retry it."""
 
     def tell(self) -> int:
-        """Return the number of bytes written."""
+        """Return the number of bytes written, now and before."""
 
     def close(self) -> None:
         """Close the file, without syncing it; what was not flushed may be lost. Closing twice is allowed."""
@@ -124,6 +124,9 @@ class Files(Protocol):
 
         Missing parent directories are made durably. The name itself is durable after `sync_directory`.
         """
+
+    def write_on(self, path: str) -> WritableFile:
+        """Open a file that is there for writing from its end on."""
 
     def read(self, path: str) -> bytes:
         """Return the whole content of a file."""
@@ -193,6 +196,11 @@ class LocalFiles:
         full = self._full(path)
         self.make_directory(parent_of(path))
         return LocalWritableFile(open_descriptor(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+
+    def write_on(self, path: str) -> WritableFile:
+        """Open with O_APPEND."""
+        descriptor = open_descriptor(self._full(path), os.O_WRONLY | os.O_APPEND)
+        return LocalWritableFile(descriptor, os.fstat(descriptor).st_size)
 
     def read(self, path: str) -> bytes:
         """Read the file in one go."""
@@ -365,9 +373,9 @@ def _locked_message(full: str, holder: str) -> str:
 class LocalWritableFile:
     """An unbuffered file descriptor that was opened for writing."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, position: int = 0) -> None:
         self._descriptor = descriptor
-        self._position = 0
+        self._position = position
 
     @property
     def closed(self) -> bool:
@@ -417,7 +425,7 @@ class LocalWritableFile:
         _sync_data(self._open_descriptor())
 
     def tell(self) -> int:
-        """Return the number of bytes written."""
+        """Return the number of bytes written, now and before."""
         return self._position
 
     def close(self) -> None:

@@ -8,24 +8,27 @@ What a bad spot means, and why:
 - **In the last segment, and a later entry header says that the spot was synced: damage.**
 - **In the header of the last segment: damage if anything follows it**, since the header is synced before the first
   entry is written. Otherwise the segment was being made when the crash came, and is empty.
+- **In the last segment, below what is on record as synced: damage** (log_extent.py), also if it merely ends there.
 - **Else: a torn write** that nobody was told of. Replay ends there; the one who opens the log for writing cuts it off
   with `truncate_torn_tail` before a new segment is begun. That also syncs what is kept: whole entries that a killed
   process left unsynced are replayed and built upon, so they must not go with a power cut any more.
-- **A number missing between two segments: a lost file.** Segments are deleted from the oldest on, so a missing
-  beginning is normal. Where a removal was cut short, a mark says where the log begins (log_removal.py); segments below
-  it are passed over, whichever of them are left.
+- **A number missing between two segments, or among those that are on record: a lost file.** Segments are deleted from
+  the oldest on, so a missing beginning is normal, up to where the record says that the log begins. Where a removal was
+  cut short, a mark says where that is (log_removal.py); segments below it are passed over, whichever of them are left.
 
-Damage to the very last entry of a log that was not closed looks like a torn write and cannot be told from one.
+What came after the last that is on record looks like a torn write if it is damaged, and cannot be told from one: of a
+log that was closed, that is nothing.
 
 Nothing here changes a file but `truncate_torn_tail`. A reader beside a living writer sees a prefix of what is being
 written. If the writer deletes a segment between the listing and the reading, `FileNotFoundError` comes through:
-its contents are in fragments by then, so the reader must start over from newer metadata.
+its contents are in fragments by then, so the reader must start over from newer metadata. What he takes for lost may
+have been removed since the record was read: it counts if the record is still the same afterwards.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import google_crc32c
@@ -34,6 +37,7 @@ import pyarrow as pa
 
 from ebla.errors import Corruption, FormatTooNew, MissingFile
 from ebla.storage.files import Files
+from ebla.storage.log_extent import NOTHING, LogExtent
 from ebla.storage.log_format import (
     ENTRY_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -53,11 +57,13 @@ from ebla.storage.log_format import (
 from ebla.storage.log_removal import LogNames, list_names
 
 __all__ = [
+    "RESTORE",
     "LogRecovery",
     "RecoveredEntry",
     "SegmentReading",
     "TornTail",
     "check_length",
+    "check_synced",
     "cut_after",
     "list_segments",
     "make_durable",
@@ -67,6 +73,8 @@ __all__ = [
 ]
 
 _LISTINGS_MAX = 10
+# What to do about a log that is not whole.
+RESTORE = "restore it from a copy, or give it up with `ebla repair --accept-lost-log`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,43 +99,48 @@ class LogRecovery(Iterator[RecoveredEntry]):
     """All entries of a log in order, one segment in memory at a time. The attributes are final when it is exhausted.
 
     `segments` are those read so far, with the size up to which each is good; `torn_tail` is what must be cut off before
-    the log is written again; `next_sequence` is the number of the next segment to be made; `exhausted` says that all
-    was read and found good.
+    the log is written again; `next_sequence` is the number of the next segment to be made; `unfinished` is the header
+    of the last segment if it can be written on, as nothing is to be cut off and no mark says that it has ended;
+    `exhausted` says that all was read and found good.
     """
 
-    def __init__(self, files: Files, directory: str) -> None:
-        paths = list_segments(files, directory)
+    def __init__(self, files: Files, directory: str, extent: LogExtent) -> None:
+        paths = list_segments(files, directory, extent)
         self.segments: list[SegmentInfo] = []
         self.torn_tail: TornTail | None = None
+        self.unfinished: SegmentHeader | None = None
         self.exhausted = False
-        self.next_sequence = 1 + (_sequence(paths[-1]) if paths else 0)
-        self._entries = self._read(files, directory, paths)
+        self.next_sequence = 1 + max(extent.last, _sequence(paths[-1]) if paths else 0)
+        self._entries = self._read(files, directory, paths, extent)
 
     def __next__(self) -> RecoveredEntry:
         return next(self._entries)
 
-    def _read(self, files: Files, directory: str, paths: list[str]) -> Iterator[RecoveredEntry]:
+    def _read(self, files: Files, directory: str, paths: list[str], extent: LogExtent) -> Iterator[RecoveredEntry]:
         server = directory.rpartition("/")[2]
         for path in paths:
             reading = SegmentReading(path, files.read(path), is_last=path == paths[-1])
             if reading.header is not None:
                 reading.check_identity(server)
                 if self.segments:
-                    check_length(self.segments[-1], reading.header.previous_bytes)
+                    check_length(self.segments[-1], reading.header.sequence, reading.header.previous_bytes)
             for offset, entry in reading.entries():
                 yield RecoveredEntry(path, offset, entry)
             self.segments.append(reading.info())
+            check_synced(self.segments[-1], extent)
             self.torn_tail = reading.torn_tail()
+            is_unfinished = self.torn_tail is None and not self.segments[-1].closed
+            self.unfinished = reading.header if is_unfinished and extent.last <= self.segments[-1].sequence else None
         self.exhausted = True
 
 
-def recover(files: Files, directory: str) -> LogRecovery:
+def recover(files: Files, directory: str, extent: LogExtent = NOTHING) -> LogRecovery:
     """Read the log in `directory` (named by its server's UUID), for its owner or for a reader beside it.
 
-    Iterating raises `Corruption` or `FormatTooNew` at the spot, after the entries before it, and `FileNotFoundError` if
-    a segment was deleted meanwhile. `MissingFile` is raised at once.
+    `extent` is what it must hold. Iterating raises `Corruption` or `FormatTooNew` at the spot, after the entries before
+    it, and `FileNotFoundError` if a segment was deleted meanwhile. `MissingFile` is raised at once.
     """
-    return LogRecovery(files, directory)
+    return LogRecovery(files, directory, extent)
 
 
 def read_segment(files: Files, path: str, *, is_last: bool = True) -> Iterator[tuple[int, LogEntry]]:
@@ -151,18 +164,18 @@ def cut_after(files: Files, last: SegmentInfo) -> None:
     files.truncate(last.path, last.bytes)
 
 
-def make_durable(files: Files, directory: str) -> None:
+def make_durable(files: Files, directory: str, extent: LogExtent = NOTHING) -> None:
     """Make all that the last segment holds durable, torn or not: what a killed process wrote may not be yet.
 
     For the one who holds the store's lock, before anything that the log holds is moved elsewhere in parts.
     """
-    paths = list_segments(files, directory)
+    paths = list_segments(files, directory, extent)
     if paths:
         files.truncate(paths[-1], files.size(paths[-1]))
 
 
-def list_segments(files: Files, directory: str) -> list[str]:
-    """Return the segments that count, in order, without a gap.
+def list_segments(files: Files, directory: str, extent: LogExtent = NOTHING) -> list[str]:
+    """Return the segments that count, in order: all that must be there by `extent`, and no gap between any two.
 
     A listing is not one moment: while a writer deletes the oldest segments, it may show one of them and not the one
     after it, or a mark and not the segment that it is for. So what is missing counts only if it still is when nothing
@@ -171,27 +184,31 @@ def list_segments(files: Files, directory: str) -> list[str]:
     before: LogNames | None = None
     for _ in range(_LISTINGS_MAX):
         names = list_names(files, directory)
+        numbers = [sequence for sequence, _ in names.segments if sequence >= names.begin]
         paths = [path for sequence, path in names.segments if sequence >= names.begin]
-        gap = _first_gap(paths)
-        begins_as_marked = not names.begin or (bool(paths) and _sequence(paths[0]) == names.begin)
-        if gap is None and begins_as_marked:
+        missing = extent.missing(numbers)
+        begins_as_marked = not names.begin or (bool(paths) and numbers[0] == names.begin)
+        if not missing and begins_as_marked:
             return paths
         if names == before:
-            if gap is None and paths:
+            if not missing and (paths or names.begin < extent.first):
                 return paths  # its beginning was removed since the mark was made, and a crash brought the mark back
-            missing = segment_path(directory, names.begin if gap is None else gap)
-            where = "with all that came after it" if gap is None else "between other segments"
-            raise MissingFile(f"{missing} is missing from the log, {where}: restore it from a copy")
+            raise MissingFile(f"{told_missing(directory, missing or [names.begin], numbers)}: {RESTORE}")
         before = names
     raise FileNotFoundError(f"the segments in {directory} change faster than they can be listed")
 
 
-def _first_gap(paths: list[str]) -> int | None:
-    numbers = [_sequence(path) for path in paths]
-    for expected, number in enumerate(numbers, start=numbers[0] if numbers else 0):
-        if number != expected:
-            return expected
-    return None
+def told_missing(directory: str, missing: Sequence[int], there: Sequence[int]) -> str:
+    """Return which segments are missing, and where, if `there` are the others."""
+    if not there:
+        where = "with all that came after it" if len(missing) == 1 else f"with all up to {missing[-1]:016d}.log"
+    elif missing[0] < there[0]:
+        where = f"which begins with {there[0]:016d}.log now"
+    elif missing[0] > there[-1]:
+        where = f"which ends with {there[-1]:016d}.log now"
+    else:
+        where = "between other segments"
+    return f"{segment_path(directory, missing[0])} is missing from the log, {where}"
 
 
 def _sequence(path: str) -> int:
@@ -200,14 +217,22 @@ def _sequence(path: str) -> int:
     return number
 
 
-def check_length(before: SegmentInfo, previous_bytes: int | None) -> None:
+def check_length(before: SegmentInfo, sequence: int, previous_bytes: int | None) -> None:
     """Raise `Corruption` unless a segment is as long as the header of the next one says that it was."""
-    if previous_bytes is not None and previous_bytes != before.bytes:
+    if sequence == before.sequence + 1 and previous_bytes not in (None, before.bytes):
         raise Corruption(
             before.path,
             f"it ends after {before.bytes} bytes but had {previous_bytes} when the next segment was begun",
-            min(before.bytes, previous_bytes),
+            min(before.bytes, previous_bytes or 0),
         )
+
+
+def check_synced(segment: SegmentInfo, extent: LogExtent) -> None:
+    """Raise `Corruption` if a segment is not as long any more as it is known to have been."""
+    synced = extent.synced_of(segment.sequence)
+    if segment.bytes < synced:
+        reason = f"what is good of it ends there, and {synced} bytes are on record as synced: {RESTORE}"
+        raise Corruption(segment.path, reason, segment.bytes)
 
 
 class SegmentReading:

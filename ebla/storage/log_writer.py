@@ -3,8 +3,8 @@
                  append(entry)            sync()
     log worker ----- one writev ----- one fdatasync ----> acknowledge
                         |
-                        | the segment is full: closed entry, sync; create the next, sync it and the directory
-                        v
+                        | the segment is full: closed entry, sync; create the next, sync it and the directory; tell
+                        v                      the witness (log_extent.py)
     segments:  0007 closed   0008 closed   0009 current
                   `- delete_segments(txn): oldest first, only finished ones, only below txn (log_removal.py)
 
@@ -13,6 +13,7 @@
 Invariants:
 - An entry is durable when the `sync` after its `append` returned. The writer never acknowledges anything itself.
 - When segment n + 1 exists, segment n is complete and synced, to its last byte.
+- Nothing in a segment is acknowledged before its witness was told of it, and none goes before he was told of that.
 - Segments vanish from the oldest on; no crash leaves a gap but below a mark. The newest one stays, whoever wrote it:
   numbers go on from it, and none is ever used twice.
 - The first error of a write or a sync ends the writer for good. What reached the disk is then unknown, and a second
@@ -23,7 +24,6 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import threading
 from collections.abc import Sequence
@@ -31,6 +31,7 @@ from itertools import takewhile
 
 from ebla.errors import LogFailed, TooManyFiles
 from ebla.storage.files import Files, WritableFile
+from ebla.storage.log_extent import LogWitness, Unwitnessed
 from ebla.storage.log_format import (
     SEGMENT_HEADER_BYTES,
     EntryKind,
@@ -48,16 +49,16 @@ __all__ = ["LogWriter", "start_over"]
 
 
 class _Segment:
-    """The segment being written."""
+    """The segment being written. All that `info` has of it is synced."""
 
-    def __init__(self, path: str, header: SegmentHeader, file: WritableFile) -> None:
-        self.path = path
+    def __init__(self, info: SegmentInfo, header: SegmentHeader, file: WritableFile) -> None:
+        self.path = info.path
         self.header = header
         self.file = file
-        self.bytes = SEGMENT_HEADER_BYTES
-        self.synced = SEGMENT_HEADER_BYTES
-        self.txn_min = 0
-        self.txn_max = 0
+        self.bytes = info.bytes
+        self.synced = info.bytes
+        self.txn_min = info.txn_min
+        self.txn_max = info.txn_max
 
     def info(self, closed: bool = False) -> SegmentInfo:
         return SegmentInfo(self.path, self.header.sequence, self.bytes, self.txn_min, self.txn_max, closed)
@@ -67,7 +68,8 @@ class LogWriter:
     """The log of one server, open for writing. The first segment is made by the first `append`.
 
     `next_sequence` and `older` come from the recovery of what is in the directory: the number of the first segment to
-    write, and the segments before it, which this writer may delete later.
+    make, and the segments before it, which this writer may delete later. With `unfinished`, the header of the last of
+    them, that one is written on, if it is not full; whoever wrote it before must be gone.
     """
 
     def __init__(
@@ -78,20 +80,24 @@ class LogWriter:
         next_sequence: int,
         segment_bytes: int,
         older: Sequence[SegmentInfo] = (),
+        *,
+        unfinished: SegmentHeader | None = None,
+        witness: LogWitness | None = None,
     ) -> None:
         # Set once.
+        self._witness = witness or Unwitnessed()
         self._files = files
         self._directory = directory
         self._server = server
         self._segment_bytes = segment_bytes
         # The length of the segment before the first one written here, or None if there is none.
         self._previous_bytes = _size_of_segment(files, segment_path(directory, next_sequence - 1))
-        if older and older[-1].bytes != self._previous_bytes:
+        if older and older[-1].sequence == next_sequence - 1 and older[-1].bytes != self._previous_bytes:
             raise ValueError(f"{older[-1].path} must be cut to {older[-1].bytes} bytes before the log is written again")
         # The writing thread's own.
         self._next_sequence = next_sequence
+        self._unfinished = unfinished
         self._closed = False
-        self._is_whole = True  # every byte of the segments is what was meant to be written
         # Set by the writing thread, read by all.
         self._current: _Segment | None = None
         self._failure: BaseException | None = None
@@ -114,7 +120,7 @@ class LogWriter:
         self._check_open()
         payload = encode_entry(entry)
         try:
-            segment = self._current
+            segment = self._current or self._write_on()
             if segment is None or segment.bytes >= self._segment_bytes:
                 segment = self._roll()
             length = self._write(segment, EntryKind.COMMIT, payload)
@@ -141,19 +147,16 @@ class LogWriter:
             raise
 
     def close(self) -> None:
-        """Sync, mark the end of the log as clean, and close it. After a failure only the file is closed."""
+        """Sync and close the log. After a failure only the file is closed.
+
+        No mark of its end is written: the record has the exact end of a log that was closed, and the next writer goes
+        on from there.
+        """
         if self._closed:
             return
         segment = self._current
         if segment is not None and not self.failed:
             self.sync()
-            # Everything is durable already. The mark only lets damage to the last entry be seen, so a disk that is
-            # too full for it does not make this a failed close; a torn mark is cut off by the next recovery.
-            self._is_whole = False
-            with contextlib.suppress(OSError):
-                self._write(segment, EntryKind.CLOSED, ())
-                self._sync(segment)
-                self._is_whole = True
         self._closed = True
         if segment is not None:
             segment.file.close()
@@ -164,14 +167,23 @@ class LogWriter:
         Nothing happens after a failure. `LogFailed` or `OSError` if it cannot be done wholly: what is left is as good.
         """
         assert self._closed
-        if self._is_whole and not self.failed:
-            start_over(self._files, self._directory, self._server, self.segments(), self._segment_bytes, entry)
+        if not self.failed:
+            start_over(
+                self._files,
+                self._directory,
+                self._server,
+                self._next_sequence,
+                self.segments(),
+                self._segment_bytes,
+                entry,
+                self._witness,
+            )
 
     def segments(self) -> list[SegmentInfo]:
         """Return what is known of every segment that is still there, oldest first, the current one last."""
         with self._lock:
             current = self._current
-            return [*self._finished, current.info(self._closed)] if current is not None else [*self._finished]
+            return [*self._finished, current.info()] if current is not None else [*self._finished]
 
     def total_bytes(self) -> int:
         """Return the size of all segments together."""
@@ -181,20 +193,38 @@ class LogWriter:
         """Delete, oldest first, the finished segments that hold nothing at or above `txn`, and return them.
 
         It stops at the first segment that is still needed, so that the rest has no gap, and never touches the current
-        one, or the newest if nothing was written yet. An `OSError` comes through; what is left can be deleted by a
-        later call.
+        one, or the newest if nothing was written yet. An `OSError`, or what the witness raises, comes through; what is
+        left can be deleted by a later call.
         """
         with self._delete_lock:
             with self._lock:
                 removable = self._finished if self._current is not None else self._finished[:-1]
                 doomed = [*takewhile(lambda segment: segment.txn_max < txn, removable)]
             if doomed:
+                self._witness.removing(doomed[-1].sequence + 1)
                 remove_before(self._files, self._directory, doomed[-1].sequence + 1)
                 with self._lock:
                     del self._finished[: len(doomed)]
             return doomed
 
     # --- the writing thread ----------------------------------------------------------------------
+
+    def _write_on(self) -> _Segment | None:
+        """Go on in the last segment that is there, if that may be."""
+        header, self._unfinished = self._unfinished, None
+        info = self._finished[-1] if self._finished else None
+        if header is None or info is None or info.sequence != header.sequence or info.bytes >= self._segment_bytes:
+            return None
+        assert info.sequence == self._next_sequence - 1, "it would come after others"
+        file = self._files.write_on(info.path)
+        if file.tell() != info.bytes:
+            file.close()
+            raise ValueError(f"{info.path} must be cut to {info.bytes} bytes before it is written on")
+        segment = _Segment(info, header, file)
+        with self._lock:
+            self._finished.pop()
+            self._current = segment
+        return segment
 
     def _roll(self) -> _Segment:
         """Finish the current segment, if any, and start the next."""
@@ -213,10 +243,11 @@ class LogWriter:
             file.write(data)
             file.sync()
             self._files.sync_directory(self._directory)
+            self._witness.begun(self._next_sequence)
         except BaseException:
             file.close()
             raise
-        started = _Segment(path, header, file)
+        started = _Segment(SegmentInfo(path, self._next_sequence, SEGMENT_HEADER_BYTES), header, file)
         with self._lock:
             if finished is not None:
                 self._finished.append(finished.info(closed=True))
@@ -233,6 +264,7 @@ class LogWriter:
         if segment.synced < segment.bytes:
             segment.file.sync()
             segment.synced = segment.bytes
+            self._witness.reached(segment.header.sequence, segment.synced)
 
     def _check_open(self) -> None:
         if self._failure is not None:
@@ -247,14 +279,21 @@ class LogWriter:
 
 
 def start_over(
-    files: Files, directory: str, server: str, segments: Sequence[SegmentInfo], segment_bytes: int, entry: LogEntry
+    files: Files,
+    directory: str,
+    server: str,
+    next_sequence: int,
+    segments: Sequence[SegmentInfo],
+    segment_bytes: int,
+    entry: LogEntry,
+    witness: LogWitness | None = None,
 ) -> None:
     """Begin a segment that has `entry` alone and remove all before it, which are whole, and of which nothing is needed.
 
     There must be an entry, whose txn is not below theirs: numbers of segments go on from the last one that is there,
     and none is ever used twice.
     """
-    writer = LogWriter(files, directory, server, segments[-1].sequence + 1, segment_bytes, segments)
+    writer = LogWriter(files, directory, server, next_sequence, segment_bytes, segments, witness=witness)
     try:
         writer.append(entry)
         writer.sync()

@@ -37,6 +37,8 @@ from ebla.timing import Timing, Warner, now_seconds
 
 # At close, a log of less than this share of a segment is left as it is: it is read in no time.
 REST_SHARE = 1024
+# At close, a log of more segments than this is flushed, however small they are: each is a file that an open reads.
+REST_SEGMENTS_MAX = 16
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ class Flusher:
         self._writer: LogWriter | None = None
         self._before_release: Callable[[int], None] = lambda txn: None
         self._on_flushed: Callable[[], None] = lambda: None
+        self._record_log: Callable[[], None] = lambda: None
         # Written by this object alone, read by others.
         self.failure: EblaError | None = None
         self.flushing = Timing(_log, "a flush")
@@ -79,15 +82,23 @@ class Flusher:
         self._released_at = 0
         self._opened_txn = 0
 
-    def start(self, writer: LogWriter, before_release: Callable[[int], None], on_flushed: Callable[[], None]) -> None:
+    def start(
+        self,
+        writer: LogWriter,
+        before_release: Callable[[int], None],
+        on_flushed: Callable[[], None],
+        record_log: Callable[[], None],
+    ) -> None:
         """Begin to work in the background.
 
-        `before_release(txn)` runs before log below `txn` is removed, `on_flushed()` after each flush.
+        `before_release(txn)` runs before log below `txn` is removed, `on_flushed()` after each flush, `record_log()`
+        when writing pauses.
         """
         self._writer = writer
         self._opened_txn = self._sequencer.allocated
         self._before_release = before_release
         self._on_flushed = on_flushed
+        self._record_log = record_log
         self._worker.start()
 
     def stop(self) -> None:
@@ -122,6 +133,9 @@ class Flusher:
             # Writing has paused: what flushes left free goes back to the system, which others may need now.
             self._released_at = self.flushes
             self._spare.give_back()
+        if is_idle:
+            with contextlib.suppress(EblaError):  # the next reservation of txns puts it on record, or the close
+                self._record_log()
         self._fold_wanted()
         self._spare.look()
         while not self._worker.is_stopping and self._flush_next():
@@ -153,6 +167,11 @@ class Flusher:
                 table = None if held is None or not held.memory_bytes else self._tables.find(held.table)
                 if held is None or table is None or not self.flush_group(table, held.group):
                     return
+
+    def flush_for_close(self) -> None:
+        """Flush what would make the next open slow."""
+        has_many = self.log_segments() > REST_SEGMENTS_MAX
+        self.flush_down_to(0 if has_many else self._settings.close_flush_bytes)
 
     def _flush_next(self) -> bool:
         candidate = choose(self._candidates(), self._settings, self._removable_log_bytes())
@@ -276,7 +295,7 @@ class Flusher:
     def start_log_over(self, replies: Sequence[Reply]) -> None:
         """After the log was closed: if nothing in it is needed but what clients were told, leave only that.
 
-        So the next open has next to nothing to read. A log that is small as it is stays.
+        So the next open has next to nothing to read. A log that is small as it is stays, unless it has many segments.
         """
         assert self._writer is not None
         with self._tables.lock:
@@ -284,7 +303,8 @@ class Flusher:
         segments = self._writer.segments()
         newest = max((segment.txn_max for segment in segments), default=0)
         size = sum(segment.bytes for segment in segments) - REPLY_BYTES * len(replies)
-        if is_needed or not newest or size * REST_SHARE < self._settings.log_segment_bytes:
+        is_small = size * REST_SHARE < self._settings.log_segment_bytes and len(segments) <= REST_SEGMENTS_MAX
+        if is_needed or not newest or is_small:
             return
         try:
             self._writer.start_over(LogEntry(newest, replies=tuple(replies)))

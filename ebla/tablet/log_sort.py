@@ -30,8 +30,9 @@ from ebla.settings import Settings
 from ebla.storage.cache import BlockCache
 from ebla.storage.files import Files
 from ebla.storage.fragment_reader import OpenFragments
+from ebla.storage.log_extent import NOTHING, LogExtent
 from ebla.storage.log_format import Reply, SegmentBytes, SegmentInfo
-from ebla.storage.log_reader import SegmentReading, check_length
+from ebla.storage.log_reader import SegmentReading, check_length, check_synced
 from ebla.tablet.recent_rows import RecentRows
 from ebla.tablet.recovery import Replayed, UnknownTablet, replay
 from ebla.tablet.row_cache import CachedRows
@@ -222,7 +223,7 @@ class LogSorter:
 # --- after: what they found together -------------------------------------------------------------
 
 
-def check_portions(portions: Sequence[SortedPortion]) -> list[SegmentInfo]:
+def check_portions(portions: Sequence[SortedPortion], extent: LogExtent = NOTHING) -> list[SegmentInfo]:
     """Return all segments, in order; raise `Corruption` for the first damage, or a segment that lost its end."""
     segments: list[SegmentInfo] = []
     for portion in portions:
@@ -230,7 +231,8 @@ def check_portions(portions: Sequence[SortedPortion]) -> list[SegmentInfo]:
             raise portion.damage.error()
         for segment in portion.segments:
             if segments:
-                check_length(segments[-1], segment.previous_bytes)
+                check_length(segments[-1], segment.info.sequence, segment.previous_bytes)
+            check_synced(segment.info, extent)
             segments.append(segment.info)
     return segments
 

@@ -1,7 +1,10 @@
 """Opening a store: who it is, what METADATA says, what the log still holds.
 
-    for writing   lock -> identity -> clock -> tables -> replay the log -> cut its torn tail -> new segment -> workers
+    for writing   lock -> identity -> record -> tables -> replay the log -> cut its torn tail -> writer -> workers
     read-only     METADATA for the newest bulk commit -> the log -> METADATA again, which is what is used
+
+A log that does not hold what is on record of it (server_record.py) is refused, before any of it is cut off or
+written.
 
 A read-only open takes no lock and changes nothing. It sees everything that was durable when it began, at one txn; what
 METADATA already says beyond that txn is left out by reading at it. METADATA is read after the log, so that what a flush
@@ -19,16 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebla.clock import Clock, TxnClock
-from ebla.coordination.service import CoordinationConflict, CoordinationService
-from ebla.errors import (
-    Corruption,
-    EblaError,
-    OutcomeUnknown,
-    StoreError,
-    TooManyFiles,
-    Unavailable,
-    UnknownTable,
-)
+from ebla.coordination.service import CoordinationService
+from ebla.errors import Corruption, EblaError, MissingFile, StoreError, TooManyFiles, Unavailable, UnknownTable
 from ebla.metadata.places import record_places
 from ebla.metadata.transaction import MetadataServer
 from ebla.settings import Settings
@@ -42,12 +37,12 @@ from ebla.tablet.found_tables import add_tables, read_tables
 from ebla.tablet.identity import Identity, own_identity
 from ebla.tablet.open_metadata import open_metadata
 from ebla.tablet.recovery import Replayed, UnknownTablet, replay
+from ebla.tablet.server_record import ServerRecord, read_extent
 from ebla.tablet.store import TabletStore
 from ebla.tablet.table_state import TableState
 from ebla.timing import now_seconds
 
 READ_ATTEMPTS_MAX = 100
-RESERVE_ATTEMPTS_MAX = 8
 
 _log = logging.getLogger(__name__)
 
@@ -120,9 +115,9 @@ def open_store(
 
 def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> TabletStore:
     files, metadata, settings, identity = parts.files, parts.metadata, parts.settings, parts.identity
-    bound = ClockBound(parts.coordination, identity.server)
+    record = ServerRecord(parts.coordination, identity.server)
     txn_clock = TxnClock(
-        parts.clock, bound.txn, bound.reserve, settings.clock_reserve_seconds, settings.clock_skew_seconds_max
+        parts.clock, record.txn, record.reserve, settings.clock_reserve_seconds, settings.clock_skew_seconds_max
     )
     store = parts.store(txn_clock)
     add_tables(store, read_tables(metadata))
@@ -130,7 +125,8 @@ def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> Tablet
     tables = {table.id: table for table in store.tables()}
     replayed = Replayed()
     began = now_seconds()
-    recovery = recover(files, directory)
+    extent = record.extent
+    recovery = recover(files, directory, extent)
 
     flushed: list[TableState] = []
 
@@ -148,7 +144,7 @@ def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> Tablet
             return
         if not flushed:
             # A flush moves one group after the other: should the power go in between, the log must have the rest.
-            make_durable(files, directory)
+            make_durable(files, directory, extent)
         flushed.append(table)
         store.flush_replayed(table)
 
@@ -157,15 +153,25 @@ def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> Tablet
         store.refused.note(found.entry)
     known = [table.view.metadata for table in tables.values()]
     newest = max([replayed.txn_max, *(max(one.newest_job_txn, one.created_txn) for one in known)])
-    bound.check(newest)
+    record.check(newest)
     truncate_torn_tail(files, recovery)
-    with contextlib.suppress(OSError):  # what is left does not count, and goes with the next that is removed
-        finish_removal(files, directory)
+    if recovery.segments:
+        with contextlib.suppress(OSError):  # what is left does not count, and goes with the next that is removed
+            finish_removal(files, directory)
+    record.recovered(recovery.segments, recovery.next_sequence)
     writer = LogWriter(
-        files, directory, identity.server, recovery.next_sequence, settings.log_segment_bytes, recovery.segments
+        files,
+        directory,
+        identity.server,
+        recovery.next_sequence,
+        settings.log_segment_bytes,
+        recovery.segments,
+        # Where hosts share the directory, one that lost it may still be about to write to its own last segment.
+        unfinished=recovery.unfinished if fence is None else None,
+        witness=record,
     )
     store.recovered(replayed.replies)
-    store.start(writer, fence)
+    store.start(writer, record.save, fence)
     _tell_recovery(recovery, replayed, len(flushed), now_seconds() - began)
     return store
 
@@ -173,7 +179,7 @@ def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> Tablet
 def _tell_recovery(recovery: LogRecovery, replayed: Replayed, flushes: int, seconds: float) -> None:
     if recovery.torn_tail is not None:
         torn = recovery.torn_tail
-        _log.info("cut off the last %d bytes of %s, which were being written", torn.size - torn.offset, torn.path)
+        _log.info("cut off the last %d bytes of %s, which were being written", torn.size, torn.path)
     if replayed.entries:
         _log.info(
             "recovered from %d log segments: %d entries, %d bytes, %d flushes on the way, in %.3f s",
@@ -186,11 +192,11 @@ def _tell_recovery(recovery: LogRecovery, replayed: Replayed, flushes: int, seco
 
 
 def _open_for_reading(parts: _Parts) -> TabletStore:
-    files, metadata, identity = parts.files, parts.metadata, parts.identity
+    metadata = parts.metadata
     for _ in range(READ_ATTEMPTS_MAX):
         try:
             before = read_tables(metadata)
-            entries = _read_log(files, identity.server)
+            entries = _read_log(parts)
             tables = read_tables(metadata)
         except UnknownTable:
             continue  # dropped since the list was read
@@ -235,56 +241,15 @@ def _replay_all(store: TabletStore, entries: Sequence[LogEntry]) -> Replayed:
     return replayed
 
 
-def _read_log(files: Files, server: str) -> list[LogEntry] | None:
-    """Return all entries of the log, or None if a segment vanished while it was read."""
+def _read_log(parts: _Parts) -> list[LogEntry] | None:
+    """Return all entries of the log; None if a segment vanished while it was read, or it was let go of."""
+    server = parts.identity.server
+    extent = read_extent(parts.coordination, server)
     try:
-        return [found.entry for found in recover(files, f"log/{server}")]
+        return [found.entry for found in recover(parts.files, f"log/{server}", extent)]
     except FileNotFoundError:
         return None
-
-
-class ClockBound:
-    """The persisted upper bound of the txns that this server has given out. Only the holder of the store writes it."""
-
-    def __init__(self, coordination: CoordinationService, server: str) -> None:
-        self._coordination = coordination
-        self._path = f"clocks/{server}"
-        self._is_unsure = False
-        self.txn = self._read()
-
-    def check(self, newest: int) -> None:
-        """Raise `Corruption` if the store has a txn beyond the bound: new commits would be hidden by what is there."""
-        if newest > self.txn:
-            reason = f"it allows txns up to {self.txn}, and the store has {newest}: restore the newer one"
-            raise Corruption(f"{self._path} in the coordination service", reason)
-
-    def _read(self) -> int:
-        node = self._coordination.read(self._path)
-        self._version = None if node is None else node.version
-        return 0 if node is None else int(node.value)
-
-    def reserve(self, bound: int) -> None:
-        """Persist a new bound."""
-        value = str(bound).encode()
-        for _ in range(RESERVE_ATTEMPTS_MAX):
-            try:
-                if self._version is None:
-                    self._version = self._coordination.create(self._path, value)
-                else:
-                    self._version = self._coordination.compare_and_set(self._path, value, self._version)
-                return
-            except OutcomeUnknown:
-                self._is_unsure = True
-            except KeyboardInterrupt:  # perhaps between the write and its reply
-                self._is_unsure = True
-                raise
-            except CoordinationConflict as error:
-                # Our own write, whose reply was lost, may have moved the version on; anybody else's must not have.
-                if not self._is_unsure:
-                    raise StoreError(
-                        f"another process writes this store as well: {error}; close one of them"
-                    ) from error
-                self._read()
-        raise Unavailable(
-            "no txns can be reserved, the coordination service does not answer: nothing was written, retry"
-        )
+    except (MissingFile, Corruption):
+        if read_extent(parts.coordination, server) != extent:
+            return None  # the writer has gone on, and may have removed what was looked for
+        raise

@@ -238,6 +238,7 @@ class TabletStore:
         # Called once a second or so: whoever wants others to know how the store is sets it.
         self.publish: Callable[[], None] = lambda: None
         self._is_recovered = False
+        self._record_log: Callable[[], None] = lambda: None  # set by `start`
         self._shaper = Shaper(self._tables, self._recutter, settings, clock, self._care)
         forking.watch(self)
 
@@ -336,10 +337,14 @@ class TabletStore:
         """Make room during a replay: everything in it was committed before."""
         self._flusher.flush_table(table)
 
-    def start(self, writer: LogWriter, fence: Callable[[], None] | None = None) -> None:
-        """Begin to accept writes, into `writer`; `fence` raises once nothing may be acknowledged any more."""
+    def start(self, writer: LogWriter, record_log: Callable[[], None], fence: Callable[[], None] | None = None) -> None:
+        """Begin to accept writes, into `writer`; `fence` raises once nothing may be acknowledged any more.
+
+        `record_log` puts on record how far the log reaches, if that has changed.
+        """
+        self._record_log = record_log
         self._writes.start(writer, fence)
-        self._flusher.start(writer, self._writes.keep_replies, self._compactor.wake)
+        self._flusher.start(writer, self._writes.keep_replies, self._compactor.wake, record_log)
         if self.settings.background_compaction:
             self._compactor.start()
             self._shaper.start()
@@ -402,10 +407,12 @@ class TabletStore:
         self._writes.log.close()
         if not failed:
             self._writes.finish_saves()
-            self._flusher.flush_down_to(self.settings.close_flush_bytes)
+            self._flusher.flush_for_close()
             self._writes.start_log_over()
             with contextlib.suppress(EblaError):  # a bound that stays too high only lets the next txns begin later
                 self.txn_clock.release()
+            with contextlib.suppress(EblaError):  # nearly always done by the clock; else it is as after a crash
+                self._record_log()
 
     def stop_writing(self, error: EblaError) -> None:
         """Accept no more writes; whoever waits, and who comes later, gets the error. Reads go on."""

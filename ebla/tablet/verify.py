@@ -2,7 +2,7 @@
 
     verify    every name -> the table that it means, and back (verify_names.py)           -> findings
               every table -> its METADATA, well-formed or not -> every file that it names -> findings
-              every tablet in the log -> METADATA at that epoch (verify_log.py)           -> findings
+              the log -> what is on record of it, METADATA at its epochs (verify_log.py)  -> findings
               every file that nobody names                                                -> findings (orphans)
     repair    the same, one change of the names, and one METADATA transaction for each table that can be mended
 
@@ -43,8 +43,11 @@ from ebla.storage.cache import BlockCache
 from ebla.storage.files import Files
 from ebla.storage.fragment_format import Tail
 from ebla.storage.fragment_reader import Fragment
+from ebla.storage.log_extent import LogExtent
 from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.identity import read_identity
+from ebla.tablet.log_loss import find_loss
+from ebla.tablet.server_record import ServerRecord, read_extent
 from ebla.tablet.verify_log import Positions, examine_log, read_positions
 from ebla.tablet.verify_names import NamesVerifier, SeenNames
 
@@ -76,20 +79,22 @@ class Verifier:
         try:
             identity = read_identity(coordination)
         except StoreNotFound:  # it was never opened
-            self._store, self._log_directory = MetadataStore(files), "log"
+            self._store, self._server = MetadataStore(files), ""
         else:
             self._store = stores_at(coordination, files, identity.cluster, identity.server)
-            self._log_directory = f"log/{identity.server}"
+            self._server = identity.server
         self._directory = directory
         self._names = NamesVerifier(coordination)
         self._facts: dict[str, FileFacts] = {}
         self._strays: list[str] = []
 
-    def verify(self) -> VerifyReport:
-        """Look at everything, and change nothing."""
+    def verify(self, *, accept_lost_log: bool = False) -> VerifyReport:
+        """Look at everything, and change nothing. With `accept_lost_log`, tell what giving up a lost log would cost."""
         # Files first: one that is made later is not taken for one that nobody names.
         listed = self._listed()
-        positions, damaged = read_positions(self._files, self._log_directory)
+        positions, damaged = self._read_positions()
+        if damaged and accept_lost_log:
+            damaged = self._lost_log()[1] or damaged
         seen, names = self._names.look()
         tables = _running(seen)
         named = self._named(tables)
@@ -109,6 +114,20 @@ class Verifier:
             findings += self._orphans(named)
         return VerifyReport(len(tables), len(named), tuple(findings))
 
+    def _read_positions(self) -> tuple[Positions, list[Finding]]:
+        if not self._server:
+            return {}, []
+        return read_positions(self._files, f"log/{self._server}", lambda: read_extent(self._coordination, self._server))
+
+    def _lost_log(self) -> tuple[LogExtent, list[Finding]]:
+        """Return what the log must hold without what it has lost, and what that is."""
+        extent = read_extent(self._coordination, self._server)
+        try:
+            loss = find_loss(self._files, f"log/{self._server}", extent)
+        except Corruption as error:
+            return extent, [Finding("log", "", str(error))]
+        return loss.extent, [Finding("log", "", told, repair="go on without it") for told in loss.told]
+
     def _named(self, tables: Iterable[tuple[str, TableConfig]]) -> set[str]:
         named: set[str] = set()
         for table_id, config in tables:
@@ -116,10 +135,16 @@ class Verifier:
                 named.update(self._store.load_anyway(table_id, config.metadata_txnid)[0].files())
         return named
 
-    def repair(self, new_id: Callable[[], str]) -> VerifyReport:
-        """Mend what can be, each table in one transaction. The caller owns the store, which may be open."""
-        report = self.verify()
+    def repair(self, new_id: Callable[[], str], *, accept_lost_log: bool = False) -> VerifyReport:
+        """Mend what can be, each table in one transaction. The caller owns the store, which may be open.
+
+        With `accept_lost_log`, which is for one that is not open, what the log has lost is given up.
+        """
+        report = self.verify(accept_lost_log=accept_lost_log)
         repaired = self._names.mend()
+        if any(finding.kind == "log" and finding.repair for finding in report.findings):
+            ServerRecord(self._coordination, self._server).accept(self._lost_log()[0])
+            repaired = True
         for table_id, config in _running(self._names.look()[0]):
             examination, metadata, version = self._examined(table_id, config)
             if examination.mended is None or metadata is None:
@@ -175,7 +200,7 @@ class Verifier:
         findings = list(examine_log(name, metadata, positions))
         if not findings:
             return findings
-        again, _ = read_positions(self._files, self._log_directory)
+        again, _ = self._read_positions()
         config, _ = self._directory.read(metadata.table_id)
         newest, _ = self._store.load_anyway(metadata.table_id, config.metadata_txnid)
         return list(examine_log(name, newest, again))

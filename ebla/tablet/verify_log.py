@@ -1,20 +1,22 @@
-"""Verifying the log of a store against METADATA: every tablet that it names must be known, at that epoch or later.
+"""Verifying the log of a store: it must hold what is on record of it (server_record.py), and not be ahead of METADATA.
 
-A log that is ahead of METADATA tells that METADATA has gone back: an older copy was restored, or a disk came back as it
-was. Whatever the log has beyond it could not be replayed rightly. The log is read before METADATA, so that a tablet
-that comes about meanwhile is not taken for an unknown one.
+Every tablet that it names must be known to METADATA, at that epoch or later. A log that is ahead of METADATA tells that
+METADATA has gone back: an older copy was restored, or a disk came back as it was. Whatever the log has beyond it could
+not be replayed rightly. The log is read before METADATA, so that a tablet that comes about meanwhile is not taken
+for an unknown one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from ebla.errors import Corruption, MissingFile
 from ebla.metadata.check import Finding
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.storage.files import Files
-from ebla.storage.log_reader import recover
+from ebla.storage.log_extent import NOTHING, LogExtent
+from ebla.storage.log_reader import RESTORE, recover
 
 __all__ = ["LogPosition", "Positions", "examine_log", "read_positions"]
 
@@ -31,13 +33,19 @@ class LogPosition(NamedTuple):
 Positions: TypeAlias = dict[tuple[str, str], LogPosition]
 
 
-def read_positions(files: Files, directory: str) -> tuple[Positions, list[Finding]]:
-    """Read a whole log; return the newest position of every tablet in it, by table and tablet, and what is damaged."""
+def read_positions(
+    files: Files, directory: str, read_extent: Callable[[], LogExtent] = lambda: NOTHING
+) -> tuple[Positions, list[Finding]]:
+    """Read a whole log; return the newest position of every tablet in it, by table and tablet, and what is damaged.
+
+    `read_extent` tells what it must hold; its owner may be at work.
+    """
     positions: Positions = {}
     for _ in range(ATTEMPTS_MAX):
         positions = {}
+        extent = read_extent()
         try:
-            for found in recover(files, directory):
+            for found in recover(files, directory, extent):
                 for block in found.entry.blocks:
                     for part in block.slices:
                         _note(positions, (block.table, part.tablet), part.epoch, block.txn)
@@ -47,7 +55,10 @@ def read_positions(files: Files, directory: str) -> tuple[Positions, list[Findin
         except FileNotFoundError:
             continue  # a segment went while it was read: all of it is in fragments
         except (Corruption, MissingFile) as error:
-            return positions, [Finding("log", "", f"{error}: restore the log from a backup")]
+            if read_extent() == extent:
+                told = str(error) if RESTORE in str(error) else f"{error}: restore the log from a backup"
+                return positions, [Finding("log", "", told)]
+            continue  # its owner has gone on, and may have removed what was looked for
         return positions, []
     return positions, []
 

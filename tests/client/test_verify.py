@@ -162,8 +162,9 @@ def test_a_log_that_is_ahead_of_metadata_is_told(root: Path) -> None:
     assert (finding.kind, finding.table, finding.repair) == ("epoch", "users", "")
     assert "which METADATA does not know" in finding.text
     plant(root, lambda metadata: replace(newer, tablets=tuple(replace(t, epoch=0) for t in newer.tablets)))
-    (finding,) = ebla.verify(root).findings
-    assert "at epoch 1, and METADATA is at 0" in finding.text
+    findings = [finding for finding in ebla.verify(root).findings if finding.kind != "orphan"]
+    assert findings
+    assert all("at epoch 1, and METADATA is at 0" in finding.text for finding in findings)
     with ebla.open(root) as database, pytest.raises(ebla.TableDamaged, match="led at epoch 1"):
         database.table("users")
     plant(root, lambda metadata: newer)

@@ -116,7 +116,7 @@ def test_a_lost_reply_of_the_clock_bound_does_not_stop_the_writers() -> None:
     for _ in range(3):
         machine.clock.advance(3_600)
         assert table.increment("ada", "age", 1) > 1
-    assert lost == ["CompareAndSet"]
+    assert lost == ["multi"]
     assert table.get("ada")["age"] == 4
     machine.db.close()
 

@@ -169,9 +169,7 @@ def test_a_log_that_is_flushed_already_is_only_let_go_of(tmp_path: Path) -> None
     with ebla.open(root, settings=UNFLUSHED) as db:
         log = copied(root, "two") / "log"
         db.table("t").flush()
-    for path in (root / "log").rglob("*.log"):
-        path.unlink()
-    for path in log.rglob("*.log"):
+    for path in log.rglob("*.log"):  # back before the one that is left, as if they had not been removed yet
         target = root / "log" / path.relative_to(log)
         target.write_bytes(path.read_bytes())
     done = replay_here(root, 2)

@@ -349,7 +349,7 @@ def test_a_close_that_leaves_nothing_to_replay_leaves_a_short_log_that_goes_on(t
         db.table("t").put([{"k": "b", "n": 1}])
         assert len(rows(db)) == 42
         db._crash()
-    assert segments(tmp_path)[-1].name > rest.name
+    assert segments(tmp_path) == [rest]
     with ebla.open(tmp_path, settings=ROLLING) as db:
         assert len(rows(db)) == 42
 
@@ -362,6 +362,6 @@ def test_a_close_that_leaves_something_to_replay_keeps_the_log(tmp_path: Path) -
         table.put([{"k": "b", "n": 2}])
         before = [(path.name, path.stat().st_size) for path in segments(tmp_path)]
     (kept,) = segments(tmp_path)
-    assert (kept.name, kept.stat().st_size > before[0][1]) == (before[0][0], True)
+    assert [(kept.name, kept.stat().st_size)] == before
     with ebla.open(tmp_path) as db:
         assert [row["k"] for row in rows(db)] == ["a", "b"]

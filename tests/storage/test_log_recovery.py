@@ -25,6 +25,7 @@ from tests.support.logs import (
     DIRECTORY,
     SERVER,
     exhaust,
+    finished_segment,
     flipped,
     make_entry,
     offsets_of,
@@ -135,9 +136,7 @@ class TestDamage:
                 assert (caught.value.file, caught.value.offset) == (segment_path(DIRECTORY, 1), damaged)
 
     def test_a_flipped_bit_before_the_closing_mark_is_found(self) -> None:
-        whole = SimulatedFiles()
-        write_log(whole, range(1, 4))
-        data = whole.read(segment_path(DIRECTORY, 1))
+        data = finished_segment(range(1, 4))
         for position in range(len(data)):
             files = with_segment(flipped(data, position))
             if position >= len(data) - ENTRY_HEADER_BYTES:  # the mark itself
@@ -215,12 +214,8 @@ class TestDamage:
             next(recovery)
 
     def test_bytes_after_the_closing_mark_are_damage(self) -> None:
-        files = SimulatedFiles()
-        write_log(files, range(1, 3))
-        path = segment_path(DIRECTORY, 1)
-        files.put(path, files.read(path) + b"x")
         with pytest.raises(Corruption, match="bytes follow"):
-            recovered(files)
+            recovered(with_segment(finished_segment(range(1, 3)) + b"x"))
 
     def test_random_bytes_in_place_of_a_segment(self) -> None:
         dice = random.Random(3)

@@ -105,7 +105,7 @@ class TestCrashes:
         seen = set()
 
         def starts_over(files: SimulatedFiles) -> None:
-            start_over(files, DIRECTORY, SERVER, segments, 1, make_entry(5, value="only"))
+            start_over(files, DIRECTORY, SERVER, 6, segments, 1, make_entry(5, value="only"))
 
         for _, image in crashed(whole, starts_over):
             entries = [found.entry for found in recover(image, DIRECTORY)]

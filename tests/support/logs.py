@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ebla.storage.log_extent import NOTHING, LogExtent
 from ebla.storage.log_format import (
     ENTRY_HEADER_BYTES,
     LogBlock,
@@ -59,9 +60,20 @@ def write_log(files: Any, txns: range, segment_bytes: int = MANY, close: bool = 
     return writer.segments()
 
 
-def recovered(files: Any) -> list[int]:
+def finished_segment(txns: range) -> bytes:
+    """Return a segment that has an entry for each txn, and the mark of its end."""
+    files = SimulatedFiles()
+    writer = open_writer(files)
+    for txn in txns:
+        writer.append(make_entry(txn))
+    writer._segment_bytes = 0
+    writer.append(make_entry(txns.stop))
+    return files.read(segment_path(DIRECTORY, 1))
+
+
+def recovered(files: Any, extent: LogExtent = NOTHING) -> list[int]:
     """Return the txns that a recovery finds."""
-    return [found.entry.txn_max for found in recover(files, DIRECTORY)]
+    return [found.entry.txn_max for found in recover(files, DIRECTORY, extent)]
 
 
 def exhaust(files: Any) -> LogRecovery:

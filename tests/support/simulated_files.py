@@ -166,6 +166,11 @@ class SimulatedFiles:
             self._operate("create", path, effect, check=lambda: self._free(path))
             return _SimulatedWritableFile(self, path, inode)
 
+    def write_on(self, path: str) -> WritableFile:
+        with self._lock:
+            self._check_running()
+            return _SimulatedWritableFile(self, path, self._inode(path))
+
     def read(self, path: str) -> bytes:
         with self._lock:
             return bytes(self._readable(path).data)
