@@ -367,6 +367,9 @@ def _columnar_batches(path: Path, kind: str, schema: pa.Schema) -> Iterator[pa.R
     for batch in found:
         held = batch.schema.names
         columns = [
-            batch.column(field.name) if field.name in held else pa.nulls(batch.num_rows, field.type) for field in schema
+            pc.cast(batch.column(field.name), field.type)
+            if field.name in held
+            else pa.nulls(batch.num_rows, field.type)
+            for field in schema
         ]
         yield pa.RecordBatch.from_arrays(columns, names=schema.names)

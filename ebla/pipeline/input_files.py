@@ -33,6 +33,10 @@ _COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".zlib", ".deflate", ".
 CORRUPT = "_corrupt_record"
 
 
+class OnlySpark(RequestError):
+    """Paths that Spark may be able to read, and this process is not."""
+
+
 @dataclass(frozen=True)
 class InputFiles:
     """Files to load. Without a `format`, their names tell it.
@@ -61,9 +65,12 @@ class InputFiles:
 
     def bytes(self) -> int | None:
         """Return how many bytes the files have; None if only Spark can tell."""
-        if any(is_elsewhere(path) for path in self.paths):
+        if any(is_elsewhere(path) or "{" in path for path in self.paths):
             return None
-        return sum(path.stat().st_size for path in self.files())
+        try:
+            return sum(path.stat().st_size for path in self.files())
+        except OnlySpark:
+            return None
 
     def files(self) -> list[Path]:
         """Return the files, in the order of the paths and of their names; `RequestError` if there are none."""
@@ -71,7 +78,7 @@ class InputFiles:
         found: list[Path] = []
         for given in self.paths:
             if is_elsewhere(given):
-                raise RequestError(f"{given} is not a path of this machine: load it with Spark, or fetch it first")
+                raise OnlySpark(f"{given} is not a path of this machine: load it with Spark, or fetch it first")
             path = Path(given)
             if path.is_dir():
                 found += [inside for inside in sorted(path.rglob("*")) if inside.is_file() and _is_data(inside, path)]
@@ -88,7 +95,7 @@ def _is_data(path: Path, directory: Path) -> bool:
     """Tell whether a file in a directory holds rows, and is no mark or draft of whoever wrote it."""
     parts = path.relative_to(directory).parts
     if any("=" in part for part in parts[:-1]):
-        raise RequestError(f"{path.parent} has a column in its name, which only Spark reads: load it with Spark")
+        raise OnlySpark(f"{path.parent} has a column in its name, which only Spark reads: load it with Spark")
     return not any(part.startswith(("_", ".")) for part in parts)
 
 

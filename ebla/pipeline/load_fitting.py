@@ -46,6 +46,7 @@ class Fitting:
 
     def split(self, batch: pa.RecordBatch) -> tuple[list[pa.RecordBatch], Rejects]:
         """Return the rows that fit so far, with their keys, and those that do not, with reasons."""
+        batch = self._plain(batch)
         given = batch.select([column.name for column in self._columns])
         values, reasons = self._looked_at(given, batch.column(CORRUPT) if CORRUPT in batch.schema.names else None)
         fits = reasons.is_null()
@@ -56,6 +57,16 @@ class Fitting:
         rows: list[pa.RecordBatch] = []
         self._keyed(values, given, rows, rejects)
         return rows, rejects
+
+    def _plain(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch in the types by which its columns were matched: dictionaries and long texts are plain."""
+        wanted = {column.name: column.given for column in self._columns}
+        names = batch.schema.names
+        arrays = [
+            pc.cast(array, wanted[name]) if array.type != wanted.get(name, array.type) else array
+            for name, array in zip(names, batch.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, names=names)
 
     def _looked_at(self, given: pa.RecordBatch, corrupt: pa.Array | None) -> tuple[pa.RecordBatch, pa.Array]:
         """Return the values, and for each row why it is rejected, or null."""
@@ -70,8 +81,6 @@ class Fitting:
             reject(corrupt.is_valid(), "the line cannot be read")
         values = []
         for column, array in zip(self._columns, given.columns, strict=True):
-            if array.type != column.given:
-                array = pc.cast(array, column.given)
             what = f"{'key column' if column.is_key else 'column'} {column.name!r}"
             if column.is_key:
                 reject(array.is_null(), f"{what} is null: a key has none")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -51,8 +53,12 @@ def test_a_table_that_is_not_there_is_told_before_spark_starts(cli: Cli, command
 @pytest.mark.usefixtures("unstarted")
 @pytest.mark.parametrize("command", ["presplit users --tablets 2", "replay"])
 def test_a_store_that_must_not_be_open_elsewhere_is_told_before_spark_starts(cli: Cli, command: str) -> None:
-    with ebla.open(cli.store) as db:
-        db.create_table("users", ebla.Schema(key={"user": "string"}, columns={"name": "string"}))
+    cli.fine("create", "users", "--key", "user:string", "--column", "name:string")
+    # By another process: what this one has open, it may go on with.
+    code = "import ebla, sys; db = ebla.open(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+    process = subprocess.Popen([sys.executable, "-c", code, cli.store], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with process as owner:
+        assert owner.stdout.readline() == b"open\n"
         assert "has the store open" in cli.fails(ExitCode.UNAVAILABLE, *command.split())
 
 

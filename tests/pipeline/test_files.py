@@ -8,6 +8,8 @@ from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -153,3 +155,44 @@ def test_a_file_that_is_not_what_its_name_says_is_an_error_of_ours(
         load(db, "t", InputFiles([str(tmp_path / "x.parquet")]), key="k", spark=engine)
     assert "\n" not in str(failed.value)
     assert db.tables() == []
+
+
+# --- in the process ------------------------------------------------------------------------------
+
+
+def test_what_only_spark_reads_is_refused_in_the_process_and_left_to_spark(db: ebla.Database, tmp_path: Path) -> None:
+    (tmp_path / "in" / "day=1").mkdir(parents=True)
+    (tmp_path / "in" / "day=1" / "a.csv").write_text("k\n1\n")
+    for paths, said in (([str(tmp_path / "in")], "has a column in its name"), (["s3://b/a.csv"], "not a path of this")):
+        assert InputFiles(paths).bytes() is None
+        with pytest.raises(ebla.RequestError, match=said):
+            load(db, "t", InputFiles(paths), key="k", spark=False)
+    assert db.tables() == []
+
+
+def test_files_that_differ_are_read_in_the_columns_of_the_first_or_refused(db: ebla.Database, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"k": pa.array([1], pa.int64()), "s": ["x"]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"k": pa.array([2], pa.int32())}), tmp_path / "2.parquet")
+    load(db, "t", InputFiles([f"{tmp_path}/*.parquet"]), key="k", spark=False)
+    assert rows_of(db, "t") == [{"k": 1, "s": "x"}, {"k": 2, "s": None}]
+    pq.write_table(pa.table({"k": ["three"]}), tmp_path / "3.parquet")
+    (tmp_path / "a.csv").write_text("k,s\n1,x\n")
+    (tmp_path / "b.csv").write_text("s,k\n1,x\n")
+    for pattern, said in (("*.parquet", "cannot be read as parquet"), ("*.csv", "load them one after the other")):
+        with pytest.raises(ebla.RequestError, match=said):
+            load(db, "t", InputFiles([f"{tmp_path}/{pattern}"]), spark=False)
+    assert db.table("t").scan().count() == 2
+
+
+def test_columns_of_dictionaries_and_long_texts_are_loaded_and_rejected_as_plain_ones(
+    db: ebla.Database, tmp_path: Path
+) -> None:
+    rows = pa.table(
+        {"k": pa.array(["1", "x", "3"]).dictionary_encode(), "s": pa.array(["a", "b", "c"], pa.large_string())}
+    )
+    db.create_table("t", ebla.Schema(key={"k": "int64"}, columns={"s": "string"}))
+    done = load(db, "t", rows, rejects=tmp_path / "r")
+    assert [(row["k"], row["s"]) for row in rows_of(db, "t")] == [(1, "a"), (3, "c")]
+    (line,) = Path(done.rejects_files[0]).read_text().splitlines()
+    said = "key column 'k' is int64 and does not take x"
+    assert json.loads(line) == {"reason": said, "row": {"k": "x", "s": "b"}}
