@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import pyarrow.compute as pc
+
 from ebla.errors import EblaError
 from ebla.metadata.table_metadata import FragmentRef, TabletMetadata
 from ebla.ranges import KeyRange
@@ -82,7 +84,7 @@ def _count_group(
         return _GroupCount(-(-records // per_row), not records)
     spans = [(block.first, block.last) for block, _ in blocks] + [(ref.first, ref.last) for ref, _ in files]
     is_exact = (
-        all(block.unique and not block.has_erasures for block, _ in blocks)
+        all(_is_unique(block) and not block.has_erasures for block, _ in blocks)
         and not any(not ref.unique or ref.has_erasures or ref.is_restricted for ref, _ in files)
         and not (records and (state.erasures or memory.erasures or group.max_age_microseconds is not None))
         and not lie_on_each_other(spans)
@@ -128,6 +130,11 @@ def _block_records(block: Block, rows: KeyRange) -> int:
         return 0
     end = len(block) if rows.last is None else block.lower_bound(rows.last)
     return end - block.lower_bound(rows.first)
+
+
+def _is_unique(block: Block) -> bool:
+    """Tell whether every row is there once; of a block that came from the log it is not noted."""
+    return block.unique or int(pc.count_distinct(block.rows).as_py()) == len(block)
 
 
 def _cells_per_row(reader: Reader, files: Sequence[FragmentRef], blocks: Sequence[Block]) -> int:

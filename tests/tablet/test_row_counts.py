@@ -52,6 +52,8 @@ def test_rows_of_one_group_that_lie_side_by_side_are_counted_exactly(db: ebla.Da
     table.flush()
     table.put(rows(300, 350))
     assert counts(table) == [(350, True)]
+    with ebla.open(db.path, read_only=True) as reader:
+        assert counts(reader.table("t")) == [(350, True)], "also of what is read from the log"
 
 
 def test_a_file_that_tablets_share_counts_in_each_by_its_rows_there(db: ebla.Database) -> None:
