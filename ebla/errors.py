@@ -73,7 +73,6 @@ __all__ = [
     "Unavailable",
     "UnknownColumn",
     "UnknownTable",
-    "shown",
 ]
 
 

@@ -150,7 +150,7 @@ def test_a_scan_of_one_group_opens_no_file_of_another(tmp_path: Path) -> None:
 
     def opened(columns: list[str]) -> set[str]:
         with ebla.open(tmp_path / "data", read_only=True) as db:
-            assert db.table("t").scan(columns=columns).count() == 1
+            assert db.table("t").scan(columns=columns).to_arrow().num_rows == 1
             return {file for file, _, _ in db._store.fragments._open}
 
     x, y, z = opened(["a", "c"]), opened(["d"]), opened(["f"])
