@@ -24,11 +24,12 @@ from pathlib import Path
 
 import msgspec
 
+from ebla.arguments import checked_flag
 from ebla.client.coordination_place import connect_at, is_store, no_store
 from ebla.client.database import checked_root, new_id
 from ebla.client.owning import owning
 from ebla.clock import SystemClock
-from ebla.errors import Corruption, EblaError, MissingFile, OutcomeUnknown, RequestError, SchemaError, StoreError
+from ebla.errors import Corruption, EblaError, MissingFile, OutcomeUnknown, RequestError, SchemaError, StoreError, shown
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import FragmentRef, TableMetadata
 from ebla.metadata.transaction import MetadataServer
@@ -79,7 +80,7 @@ def salvage(path: str | os.PathLike[str], file: str | os.PathLike[str], *, accep
     if not is_store(root):
         raise no_store(root)
     named = _named(file, root)
-    if not accept_loss:
+    if not checked_flag("accept_loss", accept_loss):
         clock = SystemClock()
         with connect_at(root, clock, read_only=True) as coordination:
             files = LocalFiles(root)
@@ -93,7 +94,7 @@ def salvage(path: str | os.PathLike[str], file: str | os.PathLike[str], *, accep
 def _named(file: str | os.PathLike[str], root: Path) -> str:
     """Return the path of a file below the root, however it was given."""
     if not isinstance(file, (str, os.PathLike)) or not os.fspath(file):
-        raise RequestError(f"a file is named as `ebla verify` does, fragments/<table>/<id>.parquet, not {file!r}")
+        raise RequestError(f"a file is named as `ebla verify` does, fragments/<table>/<id>.parquet, not {shown(file)}")
     given = Path(file)
     for candidate in (given, given.absolute(), given.resolve()):
         for base in (root, root.resolve()):

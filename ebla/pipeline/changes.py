@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Literal, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ebla.arguments import checked_flag
 from ebla.client.database import Database
 from ebla.client.moments import AsOf, txn_in, txn_of
 from ebla.clock import SystemClock, txn_at
@@ -136,6 +137,7 @@ def changes(
     It is a DataFrame, of the SparkSession given, of the running one or of a new one. With ``spark=False`` no Spark is
     needed: it is a stream of Arrow batches in the order of the key, in the same types, that can be read once.
     """
+    before = checked_flag("before", before)
     session = None if spark is False else session_for(spark, "ebla.pipeline.changes, unless it is told spark=False,")
     cores = 1 if session is None else session.sparkContext.defaultParallelism
     holding = Holding()

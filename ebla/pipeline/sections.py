@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ebla.arguments import checked_names
 from ebla.client.database import Database
 from ebla.client.keeping import Held, kept
 from ebla.client.moments import AsOf, txn_in
@@ -203,7 +204,7 @@ def target_of(
         table=table,
         table_id=state.id,
         schema_version=state.view.schema.version,
-        columns=None if columns is None else tuple(columns),
+        columns=None if columns is None else checked_names("columns", columns),
         as_of=txn,
         at_least_txn=seen,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ebla.errors import UnknownTable
+from ebla.errors import UnknownTable, shown
 from ebla.keys import KeyCodec
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.pipeline.place import Place
@@ -33,7 +33,7 @@ def bytes_asked(
     """Return how many bytes the files have in which a scan with these arguments looks; `since`, of later txns alone."""
     metadata = place.metadata(table)
     if metadata is None:
-        raise UnknownTable(f"there is no table {table!r}: check the name")
+        raise UnknownTable(f"there is no table {shown(table)}: check the name")
     groups = {group.id for group in Projection.of(metadata.schema, columns).groups}
     return bytes_of(metadata, range_of(KeyCodec(metadata.schema.key), start, stop, prefix), groups, since)
 

@@ -164,6 +164,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "Table.get": {"key": KEY},
     "Table.get_many": {"keys": [KEY]},
     "Snapshot.table": {"name": "users"},
+    "salvage": {"file": "fragments/a/b.parquet"},
     "time_of": {"txn": 1 << 60},
     "Position": {"txn": 1 << 60, "key": None},
     "Group": {"name": "g", "columns": {"x": "int8"}},

@@ -236,7 +236,7 @@ def test_a_store_is_no_place_for_an_export(spark: SparkChoice, db: ebla.Database
 def test_what_is_wrong_is_said_before_anything_is_written(
     spark: SparkChoice, db: ebla.Database, plain: ebla.Table, tmp_path: Path
 ) -> None:
-    with pytest.raises(RequestError, match="format is parquet, csv or json, not 'xml'"):
+    with pytest.raises(RequestError, match="format is 'parquet', 'csv' or 'json', not 'xml'"):
         export(db, "plain", tmp_path / "out", format="xml", spark=spark)  # type: ignore[arg-type]
     with pytest.raises(UnknownTable, match="palin"):
         export(db, "palin", tmp_path / "out", spark=spark)
