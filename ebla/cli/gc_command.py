@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from ebla.tablet.garbage import GarbageReport
 
+_LISTS = ("doomed", "removed", "unknown_tables", "lost_tables")
 GC_EXAMPLES = examples("ebla gc", "ebla gc --delete", "ebla gc --json", "ebla gc --spark --delete")
 
 
@@ -58,7 +59,7 @@ def gc(
     if json:
         write_json(facts)
         return
-    shown = {name: value for name, value in facts.items() if name not in ("doomed", "removed", "unknown_tables")}
+    shown = {name: value for name, value in facts.items() if name not in _LISTS}
     shown |= {"may go now": len(report.doomed), "removed": len(report.removed)}
     from ebla.cli.drawing import print_facts
 
@@ -68,6 +69,10 @@ def gc(
         write_line(f"a candidate goes when two rounds of `ebla gc --delete`, {wait} apart, have found it unused")
     if report.unknown_tables:
         write_line(f"METADATA of unknown tables, left alone: {', '.join(report.unknown_tables)}")
+    if report.lost_tables:
+        from ebla.tablet.lost_tables import lost
+
+        write_line(f"nothing can be removed: {lost(report.lost_tables)}")
 
 
 def _on_spark(root: Path, *, delete: bool, master: str, progress: bool) -> GarbageReport:

@@ -20,6 +20,7 @@ from ebla.batch import PutBatch
 from ebla.client.table import Table
 from ebla.errors import ReadOnly
 from ebla.metadata.meta_view import META, META_SCHEMA, meta_batch
+from ebla.metadata.serving import UNLOADED
 from ebla.metadata.table_metadata import FragmentRef, GroupState, TableMetadata, initial_metadata
 from ebla.schema import Schema
 from ebla.storage.memory import Memory
@@ -69,8 +70,14 @@ def system_table(store: TabletStore, name: str) -> SystemTable:
 
 
 def _located(metadata: TableMetadata, server: str) -> TableMetadata:
-    """Name the server that has the store open as the leader of tablets that METADATA gives to nobody."""
-    located = (t if t.leader is not None else msgspec.structs.replace(t, leader=server) for t in metadata.tablets)
+    """Name the server that has the store open as the leader of tablets that METADATA gives to nobody.
+
+    One that is unloaded has none, whoever had it before.
+    """
+    located = (
+        msgspec.structs.replace(tablet, leader=None if tablet.state == UNLOADED else tablet.leader or server)
+        for tablet in metadata.tablets
+    )
     return msgspec.structs.replace(metadata, tablets=tuple(located))
 
 

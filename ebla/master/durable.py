@@ -56,7 +56,7 @@ class MetadataDurable:
             case CreateTable():
                 metadata = self._server.create_table(write.name, write.table_id, write.metadata)
                 config = self._server.directory.config(write.table_id)
-                assert config is not None  # a node of a table stays for ever
+                assert config is not None  # it was made just now
                 return StoredTable(write.table_id, config, metadata)
             case ChangeTables():
                 return [self._change(change) for change in write.tables]

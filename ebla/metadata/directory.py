@@ -35,6 +35,7 @@ from ebla.errors import (
     UnknownTable,
     shown,
 )
+from ebla.metadata.dropped import DroppedTables
 from ebla.metadata.naming import TableNaming
 from ebla.metadata.table_config import (
     NAMES,
@@ -135,6 +136,11 @@ class TableDirectory:
             raise SchemaError(f"a table cannot be called {name!r}: choose another name") from error
         if taken:
             raise TableExists(f"there is a table {name!r} already: choose another name, or drop it first")
+
+    def check_unused(self, table_id: str) -> None:
+        """Raise `TableExists` if a table of that id is gone for good, even if nothing else is left of it."""
+        if table_id in DroppedTables(self._coordination).ids():
+            raise TableExists(f"the table of id {table_id} was dropped: an id is used once, make another table")
 
     def create(self, table_id: str, config: TableConfig) -> int | None:
         """Let the table appear; return the version of its node, or None if it was found created by this very call.

@@ -7,7 +7,8 @@
 
 A table's own row sorts before those of its tablets, these by their last rows, and the unbounded one comes at the end;
 the characters that names may have keep one table's rows together. So the tablet of a row is found with one seek: it is
-the first row of META after `users <row>`. There is one truth, METADATA, and META is computed from it.
+the first row of META after `users <row>`. One that is unloaded has no location. There is one truth, METADATA, and META
+is computed from it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from ebla.metadata.serving import UNLOADED
 from ebla.metadata.table_metadata import FragmentRef, TableMetadata, TabletMetadata
 from ebla.schema import Group, GroupSchema, Schema
 
@@ -76,7 +78,7 @@ def meta_batch(tables: Iterable[tuple[str, TableMetadata]]) -> pa.RecordBatch:
 
 def _tablet_cells(tablet: TabletMetadata, metadata: TableMetadata) -> Iterator[tuple[str, str, bytes]]:
     yield "first", "", tablet.first
-    if tablet.leader is not None:
+    if tablet.leader is not None and tablet.state != UNLOADED:  # else nobody has it, whoever had it before
         yield "location", "", tablet.leader.encode()
     if tablet.log is not None:
         yield "log", "", f"log/{tablet.log}".encode()

@@ -3,7 +3,7 @@
     rename      tables/<id> {name: new}             - names/<old>   + names/<new>
     delete      tables/<id> {deleted, when}         - names/<name>
     undelete    tables/<id> {running}               + names/<name>
-    purge       tables/<id> {deleted, no METADATA}                    the id stays for ever: nobody gets it again
+    purge       tables/<id> {deleted, no METADATA}                    the id is used up: nobody gets it again
 
 Each of them names the version of the table's node that it was decided on. So after an unknown outcome the node tells
 whether it happened, and raising the version once more makes sure that a request that is still on its way cannot land

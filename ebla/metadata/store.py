@@ -10,6 +10,9 @@ to. Every file has the checksum of the metadata that it leads to, and `load` com
 `prune` removes what nobody can need: transactions older than the last two snapshots, and aborted ones. It goes by the
 sequence number. A transaction that is not an ancestor of the current one, and does not come after it, was built on a
 base that is current no more; its compare-and-set cannot succeed any more.
+
+A table that is being made has a file ``creating`` beside its first transaction, until the catalog has it. So METADATA
+that a killed creation left is told from that of a table that the catalog has lost.
 """
 
 from __future__ import annotations
@@ -28,9 +31,10 @@ from ebla.metadata.table_metadata import InvalidMetadata, TableMetadata
 from ebla.metadata.transaction_file import ChangeRecord, Record, SnapshotRecord, check_bytes, decode, encode, leads_to
 from ebla.storage.files import Files, parent_of
 
-__all__ = ["DIRECTORY", "MetadataNotSaved", "MetadataStore"]
+__all__ = ["CREATING", "DIRECTORY", "MetadataNotSaved", "MetadataStore"]
 
 DIRECTORY = "metadata"
+CREATING = "creating"
 _SUFFIX = ".meta"
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
@@ -68,6 +72,26 @@ class MetadataStore:
     def is_snapshot(self, metadata: TableMetadata) -> bool:
         """Whether a transaction with this outcome is saved as a snapshot."""
         return (metadata.sequence - 1) % self.snapshot_every == 0
+
+    def announce(self, table_id: str, *, has_files: bool) -> None:
+        """Mark a table as one that is being made, before its first transaction is saved.
+
+        The mark is durable with the first transaction; before it if that names files, which are more to lose.
+        """
+        path = f"{DIRECTORY}/{table_id}/{CREATING}"
+        try:
+            self._files.make_directory(parent_of(path))
+            with contextlib.suppress(FileExistsError):  # of an attempt before
+                self._files.create(path).close()
+            if has_files:
+                self._files.sync_directory(parent_of(path))
+        except OSError as error:
+            raise _not_saved(path, error) from error
+
+    def announced(self, table_id: str) -> None:
+        """Take the mark away again: the catalog has the table, or never will. Failing to do so does no harm."""
+        with contextlib.suppress(OSError):
+            self._files.delete(f"{DIRECTORY}/{table_id}/{CREATING}")
 
     def save(
         self, base: TableMetadata | None, metadata: TableMetadata, changes: Sequence[Change], *, whole: bool = False

@@ -3,7 +3,8 @@
     tables/<table id>    name, state, current METADATA transaction, servers that hold it         (JSON, for people too)
     names/<name>         the table id
 
-The node of a table stays when the table is dropped: its id is never used again, and its versions go on counting.
+The node of a table stays when the table is dropped, and its versions go on counting, until garbage collection has
+removed its METADATA. Its id is never used again (`dropped`).
 """
 
 from __future__ import annotations

@@ -360,11 +360,13 @@ class MetadataServer:
             raise InvalidMetadata(f"the metadata is that of table {initial.table_id}, not {table_id}")
         if replacing is None:
             self.directory.check_free(name)
+        self.directory.check_unused(table_id)
         metadata = initial.with_txnid(self._new_id(), 1)
         metadata.check()
-        self._store.save(None, metadata, ())
         config = TableConfig(name, "running", metadata.txnid, self._server_ids, named_txn=named_txn)
+        self._store.announce(table_id, has_files=next(iter(metadata.files()), None) is not None)
         try:
+            self._store.save(None, metadata, ())
             if replacing is None:
                 version = self.directory.create(table_id, config)
             else:
@@ -373,7 +375,9 @@ class MetadataServer:
             raise
         except EblaError:
             self._store.discard(table_id, metadata.txnid)
+            self._store.announced(table_id)
             raise
+        self._store.announced(table_id)
         if replacing is not None:
             self._let_go(replacing)
         if version is None:

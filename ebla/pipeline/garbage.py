@@ -7,7 +7,8 @@
     5. judge     listed and not named: a candidate, or if it has been one for long enough, doomed
     6. remove    by the owner, which looks once more, unless this is a dry run
 
-Whatever cannot be listed or read ends the run, and nothing is removed. Rounds share their memory with those that the
+Whatever cannot be listed or read ends the run, and nothing is removed; nor is it if the catalog has lost a table, which
+the owner looks for, too. Rounds share their memory with those that the
 store makes by itself (`tablet.candidates`), so that one takes up where the other ended.
 """
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,16 +30,18 @@ from ebla.client.database import Database
 from ebla.clock import SystemClock
 from ebla.errors import StoreError, Unavailable, UnknownTable
 from ebla.metadata.directory import TableDirectory
+from ebla.metadata.dropped import DroppedTables
 from ebla.metadata.table_config import TableConfig
 from ebla.pipeline.failures import plain_errors, unwrapping
 from ebla.pipeline.place import Place
 from ebla.pipeline.progress import JobProgress, Report, watched
 from ebla.pipeline.session import active_session, session
 from ebla.pipeline.worker import numbers_of
-from ebla.storage.files import LocalFiles
+from ebla.storage.files import FileInfo, LocalFiles
 from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.candidates import Candidates
-from ebla.tablet.garbage import METADATA, GarbageReport, Seen, sum_up
+from ebla.tablet.garbage import GarbageReport, Seen, sum_up
+from ebla.tablet.lost_tables import METADATA, Strangers, look_at_strangers, lost
 from ebla.tablet.nursery import FRAGMENTS
 from ebla.tablet.pins import Pins
 from ebla.tablet.sweep_job import SWEEP_MAX, PrepareSweep, Sweep, SweepResult, SweepTerms
@@ -95,6 +98,8 @@ class _Round:
         report, verdict = sum_up(seen, frozenset(terms.young), held, prefixes, before, now, terms.age_microseconds)
         if dry_run:
             return report
+        if report.lost_tables:
+            raise lost(report.lost_tables)
         if self.report is not None:
             self.report(JobProgress("removing"))
         removed: list[str] = []
@@ -114,17 +119,19 @@ class _Round:
         try:
             directories = files.list_directories(FRAGMENTS)
             saved = {path.rpartition("/")[2]: path for path in files.list_directories(METADATA)}
+            # Those of tables that are dropped by now; one that is dropped later has its turn another time.
+            known = self._tables()
+            dropped = [path for table_id, path in saved.items() if _state(known.get(table_id)) == "deleted"]
+            unknown = {table_id: files.list(path) for table_id, path in saved.items() if table_id not in known}
         except OSError as error:
             raise StoreError(f"files cannot be listed: {error}: nothing was removed, retry") from error
-        # Those of tables that are dropped by now; one that is dropped later has its turn another time.
-        known = self._tables()
-        dropped = [path for table_id, path in saved.items() if _state(known.get(table_id)) == "deleted"]
         listed = self._frame([*directories, *dropped], _lister(self.place.root), LISTED_SCHEMA).persist()
         try:
             self._do("listing", listed.count)
             named, tables = self._named()
             try:
-                return self._compared(listed, named, tuple(sorted(saved.keys() - tables.keys())))
+                seen = self._compared(listed, named)
+                return self._with_strangers(seen, files, {i: unknown[i] for i in unknown if i not in tables})
             finally:
                 named.unpersist()
         finally:
@@ -152,7 +159,19 @@ class _Round:
             named.unpersist()
         raise Unavailable("tables come faster than all of them could be read: nothing was removed, try again")
 
-    def _compared(self, listed: DataFrame, named: DataFrame, unknown: tuple[str, ...]) -> Seen:
+    def _with_strangers(self, seen: Seen, files: LocalFiles, unknown: Mapping[str, Sequence[FileInfo]]) -> Seen:
+        """Add what has METADATA and is not in the catalog; such are few, if there are any."""
+        with self.place.coordination() as coordination:
+            gone = DroppedTables(coordination).ids()
+        strangers = look_at_strangers(files, unknown, (), gone, seen.unnamed)
+        left = {
+            info.path: info.size
+            for table_id in (*strangers.dropped, *strangers.abandoned)
+            for info in unknown[table_id]
+        }
+        return replace(seen, dropped={**seen.dropped, **left}, strangers=strangers)
+
+    def _compared(self, listed: DataFrame, named: DataFrame) -> Seen:
         by_path = named.where("path IS NOT NULL").groupBy("path").agg(F.countDistinct("table_id").alias("tables"))
         both = listed.join(by_path, "path", "left").persist()
         is_fragment = F.col("path").startswith(f"{FRAGMENTS}/")
@@ -176,7 +195,7 @@ class _Round:
             shared_bytes=total["shared_bytes"] or 0,
             unnamed={path: size for path, size in sizes.items() if path.startswith(f"{FRAGMENTS}/")},
             dropped={path: size for path, size in sizes.items() if path.startswith(f"{METADATA}/")},
-            unknown_tables=unknown,
+            strangers=Strangers(),
         )
 
     def _tables(self) -> dict[str, TableConfig]:

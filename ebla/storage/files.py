@@ -140,6 +140,9 @@ class Files(Protocol):
     def delete(self, path: str) -> None:
         """Remove a file. Durable after `sync_directory`."""
 
+    def remove_directory(self, path: str) -> None:
+        """Remove a directory that is empty and in which nobody will make anything again; `OSError` if it is not."""
+
     def replace(self, source: str, target: str) -> None:
         """Rename a file over `target`, in one step. Durable after `sync_directory`."""
 
@@ -241,6 +244,11 @@ class LocalFiles:
         finally:
             if descriptor is not None:
                 close_later(descriptor)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove it, and forget that it was durable."""
+        os.rmdir(self._full(path))
+        self._durable_directories.discard(path)
 
     def replace(self, source: str, target: str) -> None:
         """Rename within the root."""

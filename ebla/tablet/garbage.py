@@ -11,9 +11,10 @@ The order matters: what is about to be named, or held, is asked first, files are
 then the tables are listed once more. If anything changed in between, or cannot be read, nothing is removed: an error
 means keep.
 
-METADATA goes when its table is known to have been dropped, and two rounds said so; that of a table that nobody knows
-stays. What a table names for the sake of a snapshot is no garbage: compaction has left it there. A clone names its
-files like any table.
+METADATA goes when its table is known to have been dropped, or its creation was given up, and two rounds said so. Then
+the node of the table goes, too, and its id is on record among others (`metadata.dropped`). METADATA of a table that the
+catalog lacks without a drop tells that the catalog is not whole: then nothing goes at all (`lost_tables`). What a table
+names for the sake of a snapshot is no garbage: compaction has left it there. A clone names its files like any table.
 """
 
 from __future__ import annotations
@@ -29,19 +30,21 @@ from dataclasses import asdict, dataclass, replace
 from ebla.clock import Clock
 from ebla.coordination.service import CoordinationService
 from ebla.errors import EblaError, StoreError, Unavailable, UnknownTable
-from ebla.metadata.table_config import TableConfig
+from ebla.metadata.dropped import DroppedTables
+from ebla.metadata.store import CREATING, MetadataStore
+from ebla.metadata.table_config import TABLES, TableConfig
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction import MetadataServer
-from ebla.storage.files import Files
+from ebla.storage.files import FileInfo, Files
 from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.candidates import CANDIDATES_MAX, Candidates
+from ebla.tablet.lost_tables import METADATA, Strangers, look_at_strangers, lost, saved_metadata, went_back
 from ebla.tablet.nursery import FRAGMENTS, Nursery
 from ebla.tablet.sweep_job import Sweep, SweepResult, SweepTerms
 from ebla.timing import now_seconds
 
-__all__ = ["METADATA", "Garbage", "GarbageReport", "Nursery", "Seen", "Verdict", "judge", "sum_up"]
+__all__ = ["Garbage", "GarbageReport", "Nursery", "Seen", "Verdict", "judge", "sum_up"]
 
-METADATA = "metadata"
 ATTEMPTS_MAX = 8
 
 _log = logging.getLogger(__name__)
@@ -84,8 +87,9 @@ class GarbageReport:
 
     Of all files, so many are `named`, and `shared` of those by several tables (clones); `by_writers` are about to be
     named by this process, `by_jobs` perhaps by bulk jobs under way, or read by other jobs; `candidates` were found
-    unused and wait for their age. `metadata_files` are those of dropped tables, `unknown_tables` have METADATA and
-    nobody knows them: both are no part of `files`.
+    unused and wait for their age. `metadata_files` are those of dropped tables and of creations that were given up,
+    `unknown_tables` have METADATA and nobody knows them: both are no part of `files`. `lost_tables` are those of the
+    latter that certainly were tables: as long as there are any, nothing goes.
     """
 
     files: int
@@ -99,6 +103,7 @@ class GarbageReport:
     candidate_bytes: int
     metadata_files: int
     unknown_tables: tuple[str, ...]
+    lost_tables: tuple[str, ...]
     doomed: tuple[str, ...]
     doomed_bytes: int
     removed: tuple[str, ...]
@@ -118,8 +123,8 @@ class Seen:
     shared: int
     shared_bytes: int
     unnamed: Mapping[str, int]
-    dropped: Mapping[str, int]  # METADATA of tables that were dropped
-    unknown_tables: tuple[str, ...]
+    dropped: Mapping[str, int]  # METADATA of tables that were dropped, or not made in the end
+    strangers: Strangers
 
 
 def sum_up(
@@ -132,7 +137,7 @@ def sum_up(
     age_microseconds: int,
 ) -> tuple[GarbageReport, Verdict]:
     """Judge what was found; nothing is removed yet. `held` are files that jobs read by their names."""
-    sizes = {**seen.unnamed, **seen.dropped}
+    sizes = {} if seen.strangers.lost else {**seen.unnamed, **seen.dropped}
     verdict = judge(sorted(sizes), held, young, prefixes, before, now_microseconds, age_microseconds)
     report = GarbageReport(
         files=seen.files,
@@ -145,7 +150,8 @@ def sum_up(
         candidates=len(verdict.candidates),
         candidate_bytes=sum(sizes[path] for path in verdict.candidates),
         metadata_files=len(seen.dropped),
-        unknown_tables=seen.unknown_tables,
+        unknown_tables=tuple(sorted((*seen.strangers.lost, *seen.strangers.others))),
+        lost_tables=seen.strangers.lost,
         doomed=verdict.doomed,
         doomed_bytes=sum(sizes[path] for path in verdict.doomed),
         removed=(),
@@ -174,6 +180,8 @@ class Garbage:
         self._nursery = nursery
         self._held = held
         self._candidates = Candidates(coordination, files)
+        self._dropped = DroppedTables(coordination)
+        self._saved = MetadataStore(files)
         self._age_microseconds = round(age_seconds * 1_000_000)
         # Held while files are judged for the last time: nobody may make METADATA name any, late as it may be.
         self.guard: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
@@ -226,10 +234,7 @@ class Garbage:
         prefixes = tuple(i.prefix for i in list_intents(self._coordination) if i.expires_microseconds > now)
         held = self._held()
         listed = {info.path: info.size for d in self._files.list_directories(FRAGMENTS) for info in self._files.list(d)}
-        saved = {
-            path.rpartition("/")[2]: {info.path: info.size for info in self._files.list(path)}
-            for path in self._files.list_directories(METADATA)
-        }
+        saved = saved_metadata(self._files)
         tables = self._metadata.directory.configs()
         named: Counter[str] = Counter()
         for table_id, config in tables.items():
@@ -240,15 +245,19 @@ class Garbage:
                     return None
                 if metadata.txnid != config.metadata_txnid:
                     return None
+                went_back(self._saved, table_id, saved.get(table_id, ()), (metadata.txnid, metadata.sequence))
                 named.update(set(metadata.files()))
         if self._metadata.directory.configs() != tables:
             return None
         before, version = self._candidates.read()
+        unnamed = {path: size for path, size in listed.items() if path not in named}
+        gone = self._dropped.ids()  # behind the tables: a node goes when its id comes
+        strangers = look_at_strangers(self._files, saved, tables, gone, unnamed)
+        ended = [table_id for table_id, config in tables.items() if config.state == "deleted"]
         dropped = {
-            path: size
-            for table_id, config in tables.items()
-            if config.state == "deleted"
-            for path, size in saved.get(table_id, {}).items()
+            info.path: info.size
+            for table_id in (*ended, *strangers.dropped, *strangers.abandoned)
+            for info in saved.get(table_id, ())
         }
         shared = [path for path in listed if named[path] > 1]
         seen = Seen(
@@ -256,18 +265,48 @@ class Garbage:
             bytes=sum(listed.values()),
             shared=len(shared),
             shared_bytes=sum(listed[path] for path in shared),
-            unnamed={path: size for path, size in listed.items() if path not in named},
+            unnamed=unnamed,
             dropped=dropped,
-            unknown_tables=tuple(sorted(saved.keys() - tables.keys())),
+            strangers=strangers,
         )
         report, verdict = sum_up(seen, young, held, prefixes, before, now, self._age_microseconds)
         if dry_run:
             return report
+        if strangers.lost:
+            raise lost(strangers.lost)
         removed = self._remove_unnamed(verdict.doomed)
-        self._candidates.remember(verdict.candidates, version)
+        waiting = self._bury([table_id for table_id in ended if not saved.get(table_id)], before, now)
+        self._candidates.remember({**verdict.candidates, **waiting}, version)
+        self._tidy(tables, saved, strangers)
         sizes = {**listed, **dropped}
         self._count(removed, sum(sizes[path] for path in removed), began)
         return replace(report, removed=tuple(removed))
+
+    def _bury(self, table_ids: Sequence[str], before: Mapping[str, int], now: int) -> dict[str, int]:
+        """Remove the nodes of dropped tables without METADATA, as old as files must be; return those that wait."""
+        since = {f"{TABLES}/{table_id}": before.get(f"{TABLES}/{table_id}") for table_id in table_ids}
+        self._dropped.bury(
+            [
+                path.removeprefix(f"{TABLES}/")
+                for path, first in since.items()
+                if first is not None and now - first >= self._age_microseconds
+            ]
+        )
+        return {path: now if first is None else first for path, first in since.items()}  # who went is not looked for
+
+    def _tidy(
+        self, tables: Mapping[str, TableConfig], saved: Mapping[str, Sequence[FileInfo]], strangers: Strangers
+    ) -> None:
+        """Remove marks of creations that were finished, and empty directories of tables that are gone for good."""
+        for table_id, infos in saved.items():
+            mark = f"{METADATA}/{table_id}/{CREATING}"
+            if table_id in tables and any(info.path == mark for info in infos):
+                with contextlib.suppress(OSError):
+                    self._files.delete(mark)
+        for table_id in strangers.dropped:
+            for directory in (f"{METADATA}/{table_id}", f"{FRAGMENTS}/{table_id}"):
+                with contextlib.suppress(OSError):  # it is not empty
+                    self._files.remove_directory(directory)
 
     # --- rounds that a job makes ---
 
@@ -290,7 +329,8 @@ class Garbage:
             sizes = self._sizes(old)
             removed = set(self._remove_unnamed(sorted(old)))
             if order.candidates is not None:
-                self._candidates.remember(order.candidates, order.version)
+                waiting = {path: since for path, since in before.items() if path.startswith(f"{TABLES}/")}
+                self._candidates.remember({**order.candidates, **waiting}, order.version)
             self._count(removed, sum(sizes.get(path, 0) for path in removed), began)
             return SweepResult(tuple(place for place, path in enumerate(order.doomed) if path not in removed))
 
@@ -321,15 +361,28 @@ class Garbage:
             return self._remove(path for path in doomed if path not in named)
 
     def _named_of(self, paths: Collection[str]) -> set[str]:
-        """Return those of the paths that may not go: fragments that a table names, METADATA of one that is there."""
+        """Return those of the paths that may not go: fragments that a table names, METADATA of one that is there.
+
+        Raises `Corruption` if the catalog is not whole.
+        """
+        listed = saved_metadata(self._files)
         tables = self._metadata.directory.configs()
-        named = {
-            path for path in paths if path.startswith(f"{METADATA}/") and not _is_dropped(tables, path.split("/")[1])
-        }
+        strangers = look_at_strangers(self._files, listed, tables, self._dropped.ids(), paths)
+        if strangers.lost:
+            raise lost(strangers.lost)
+        gone = {table_id for table_id, config in tables.items() if config.state == "deleted"} | set(strangers.dropped)
+        named = set()
+        for table_id, saved in _by_table(paths).items():
+            # Of a creation that is given up here, nothing can become a table any more, however late.
+            if table_id in strangers.abandoned and not self._metadata.settle("", table_id):
+                gone.add(table_id)
+            if table_id not in gone:
+                named.update(saved)
         for table_id, config in tables.items():
             if config.state == "running":
                 with contextlib.suppress(UnknownTable):  # dropped since
                     metadata = self._metadata.refresh(table_id)
+                    went_back(self._saved, table_id, listed.get(table_id, ()), (metadata.txnid, metadata.sequence))
                     self.take_over(metadata)
                     named.update(path for path in metadata.files() if path in paths)
         return named
@@ -346,6 +399,10 @@ class Garbage:
         return removed
 
 
-def _is_dropped(tables: Mapping[str, TableConfig], table_id: str) -> bool:
-    config = tables.get(table_id)
-    return config is not None and config.state == "deleted"
+def _by_table(paths: Iterable[str]) -> dict[str, list[str]]:
+    """Return those of the paths that are METADATA, by the ids of their tables."""
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        if path.startswith(f"{METADATA}/"):
+            found.setdefault(path.split("/")[1], []).append(path)
+    return found

@@ -34,19 +34,21 @@ from ebla.errors import (
 from ebla.metadata.check import Examination, FileFacts, Finding, examine
 from ebla.metadata.copies import MetadataCopies
 from ebla.metadata.directory import TableDirectory
+from ebla.metadata.dropped import DroppedTables
 from ebla.metadata.places import stores_at
 from ebla.metadata.store import MetadataStore
 from ebla.metadata.table_config import TableConfig, config_path, encode_config
 from ebla.metadata.table_metadata import FragmentRef, InvalidMetadata, TableMetadata
 from ebla.metadata.transaction_file import SnapshotRecord, encode
 from ebla.storage.cache import BlockCache
-from ebla.storage.files import Files
+from ebla.storage.files import FileInfo, Files
 from ebla.storage.fragment_format import Tail
 from ebla.storage.fragment_reader import Fragment
 from ebla.storage.log_extent import LogExtent
 from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.identity import read_identity
 from ebla.tablet.log_loss import find_loss
+from ebla.tablet.lost_tables import look_at_strangers, lost, saved_metadata
 from ebla.tablet.server_record import ServerRecord, read_extent
 from ebla.tablet.verify_log import Positions, examine_log, read_positions
 from ebla.tablet.verify_names import NamesVerifier, SeenNames
@@ -91,7 +93,7 @@ class Verifier:
     def verify(self, *, accept_lost_log: bool = False) -> VerifyReport:
         """Look at everything, and change nothing. With `accept_lost_log`, tell what giving up a lost log would cost."""
         # Files first: one that is made later is not taken for one that nobody names.
-        listed = self._listed()
+        listed, saved = self._listed()
         positions, damaged = self._read_positions()
         if damaged and accept_lost_log:
             damaged = self._lost_log()[1] or damaged
@@ -110,6 +112,12 @@ class Verifier:
                     findings += self._log_findings(config.name, metadata, positions)
                 named.update(() if metadata is None else metadata.files())
                 is_whole &= metadata is not None
+        if not seen.damaged:
+            unnamed = [path for path in listed if path not in named]
+            gone = DroppedTables(self._coordination).ids()
+            unknown = look_at_strangers(self._files, saved, seen.configs, gone, unnamed).lost
+            findings += [Finding("lost table", table_id, str(lost([table_id]))) for table_id in unknown]
+            is_whole &= not unknown
         if is_whole:  # else nobody knows whether a file belongs to what could not be read
             findings += self._orphans(named)
         return VerifyReport(len(tables), len(named), tuple(findings))
@@ -248,11 +256,11 @@ class Verifier:
             raise StoreError(f"{file} cannot be read: {error}: mend the cause, then verify again") from error
         return FileFacts(size, "", footer.table, footer.rows, footer.first, footer.last, footer.txn_min, footer.txn_max)
 
-    def _listed(self) -> list[str]:
+    def _listed(self) -> tuple[list[str], dict[str, list[FileInfo]]]:
+        """Return the fragments that are there, and the METADATA files by table id."""
         try:
-            return [info.path for d in self._files.list_directories(FRAGMENTS) for info in self._files.list(d)]
-        except FileNotFoundError:
-            return []
+            listed = [info.path for d in self._files.list_directories(FRAGMENTS) for info in self._files.list(d)]
+            return listed, saved_metadata(self._files)
         except TooManyFiles:
             raise
         except OSError as error:

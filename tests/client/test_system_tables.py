@@ -40,6 +40,23 @@ def test_meta_has_a_row_for_each_table_and_tablet(db: ebla.Database, users: ebla
     assert rows[b"users g"]["location:"] == db._store.server.encode()
 
 
+def test_a_table_that_is_unloaded_has_no_location_until_it_is_loaded(db: ebla.Database, users: ebla.Table) -> None:
+    def places() -> tuple[list[object], list[object], list[object]]:
+        return (
+            [row["location:"] for row in db.table("META").scan() if "location:" in row],
+            [row["leader"] for row in db.table("sys.tablets").scan()],
+            [row["tablets"] for row in db.table("sys.servers").scan()],
+        )
+
+    server = db._store.server
+    loaded = ([server.encode()] * 3, [server] * 3, [3])
+    assert places() == loaded
+    db.unload_table("users")
+    assert places() == ([], [None] * 3, [])
+    db.load_table("users")
+    assert places() == loaded
+
+
 def test_a_tablet_is_located_with_one_seek(db: ebla.Database, users: ebla.Table) -> None:
     meta = db.table("META")
     for user in ("", "ada", "f", "g", "gz", "p", "zoe"):

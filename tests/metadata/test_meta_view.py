@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebla.metadata.meta_view import meta_batch, meta_cells, meta_row, seek_row
+from ebla.metadata.serving import UNLOADED
 from ebla.metadata.table_metadata import FragmentRef, GroupState, TableMetadata, initial_metadata
 from ebla.schema import Group, Schema
 
@@ -79,6 +80,13 @@ def test_cells_say_what_the_table_and_its_tablets_are() -> None:
         (b"users!", "log:"): b"log/s",
     }
     assert {cell.timestamp for cell in meta_cells("users", metadata)} == {7}
+
+
+def test_a_tablet_that_is_unloaded_has_no_location() -> None:
+    metadata = table([b"m"])
+    first = msgspec.structs.replace(metadata.tablets[0], state=UNLOADED)
+    cells = meta_cells("users", metadata.with_tablets([first]))
+    assert [cell.row for cell in cells if cell.family == "location"] == [b"users!"]
 
 
 def test_a_store_without_tables_has_an_empty_meta() -> None:

@@ -187,3 +187,25 @@ def test_many_candidates_are_remembered_in_a_file(root: str, monkeypatch: pytest
         memory.remember({"one": 1}, version)
         assert memory.read()[0] == {"one": 1}
         assert list(Path(root, "garbage").iterdir()) == []
+
+
+def test_a_catalog_that_lost_a_table_stops_the_job_and_the_owner(root: str, spark: SparkSession) -> None:
+    with ebla.open(root, settings=AT_ONCE) as db:
+        lost = flushed_thrice(db, "lost")._state.id
+        flushed_thrice(db, "kept").compact()
+        assert gc(db, spark=spark, dry_run=False).candidates > 0
+        for path in (f"tables/{lost}", "names/lost"):
+            node = db._coordination.read(path)
+            assert node is not None
+            db._coordination.delete(path, node.version)
+        before = files(root)
+        looked = gc(db, spark=spark)
+        assert looked == db.gc()
+        assert (looked.lost_tables, looked.doomed) == ((lost,), ())
+        with pytest.raises(Corruption, match="that nobody dropped"):
+            gc(db, spark=spark, dry_run=False)
+        # A job that looked before the table was lost has the owner look again.
+        doomed = tuple(Candidates(db._coordination, db._store.files).read()[0])
+        with pytest.raises(Corruption, match="that nobody dropped"):
+            db._store.garbage.sweep(Sweep("job", doomed))
+        assert files(root) == before

@@ -245,6 +245,15 @@ class SimulatedFiles:
             self.make_directory(parent_of(path))
             self._operate("make_directory", path, lambda _: self._directories.add(path), check=lambda: self._free(path))
 
+    def remove_directory(self, path: str) -> None:
+        with self._lock:
+
+            def check() -> None:
+                if any(other.startswith(f"{path}/") for other in (*self._names, *self._directories)):
+                    raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
+
+            self._operate("remove_directory", path, lambda _: self._directories.discard(path), check=check)
+
     def sync_directory(self, path: str) -> None:
         with self._lock:
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import ebla
-from ebla.errors import EblaError, Unavailable
+from ebla.errors import Corruption, EblaError, Unavailable
 from ebla.settings import Settings
 from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.garbage import judge
@@ -243,7 +243,9 @@ def test_metadata_of_a_table_that_nobody_knows_stays_and_is_shown(tmp_path: Path
         (tmp_path / "metadata" / "stranger").mkdir()
         (tmp_path / "metadata" / "stranger" / "x.meta").write_bytes(b"?")
         for _ in range(3):
-            assert db.gc(dry_run=False).unknown_tables == ("stranger",)
+            assert db.gc().unknown_tables == ("stranger",)
+            with pytest.raises(Corruption, match="metadata/stranger"):
+                db.gc(dry_run=False)
         assert (tmp_path / "metadata" / "stranger" / "x.meta").exists()
 
 
