@@ -37,6 +37,7 @@ from ebla.tablet.bulk_jobs import begin_job, end_jobs, list_intents
 from ebla.tablet.found_tables import read_tables
 from ebla.tablet.identity import read_identity
 from ebla.tablet.log_sort import SortedPortion, changes_for, check_portions, divide_segments
+from ebla.tablet.lost_tables import lost, lost_tables
 from ebla.tablet.open_metadata import open_metadata
 from ebla.tablet.replies import REPLIES_MAX
 from ebla.tablet.server_record import ServerRecord
@@ -152,6 +153,8 @@ class LogReplay:
     def _tables(self) -> list[_Table]:
         """Return the tables that are whole; the others are refused, as opening does, and the log is kept for them."""
         found = []
+        for table_id in lost_tables(self._owned.files, self._owned.coordination):
+            self._refused[table_id] = str(lost([table_id]))
         for one in read_tables(self._metadata):
             try:
                 if one.metadata is None or one.damage:

@@ -8,22 +8,28 @@
 
 A catalog can lose tables by damage, by being put back to an earlier state, or by being another store's. Then nothing is
 garbage: files of a lost table look like files of nobody. The same goes for a table of which METADATA is on disk that
-comes after the current one by more than a transaction: what is current there is an earlier state.
+comes after the current one by more than a transaction: what is current there is an earlier state. When a store is
+opened, the log of a lost table is kept, as that of a damaged one.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from ebla.coordination.service import CoordinationService
 from ebla.errors import Corruption, EblaError
+from ebla.metadata.dropped import DroppedTables
 from ebla.metadata.store import CREATING, MetadataStore
+from ebla.metadata.table_config import TABLES
 from ebla.metadata.transaction_file import SnapshotRecord
 from ebla.storage.files import FileInfo, Files
 
-__all__ = ["METADATA", "Strangers", "look_at_strangers", "lost", "saved_metadata", "went_back"]
+__all__ = ["METADATA", "Strangers", "look_at_strangers", "lost", "lost_tables", "saved_metadata", "went_back"]
 
 METADATA = "metadata"
+_log = logging.getLogger(__name__)
 _SHOWN_MAX = 3
 
 
@@ -72,6 +78,18 @@ def _kind(store: MetadataStore, table_id: str, infos: Collection[FileInfo], unna
     snapshots = [record.metadata for record in records if isinstance(record, SnapshotRecord)]
     is_owner = any(path in unnamed for metadata in snapshots for path in metadata.files())
     return "lost" if damaged or is_owner else "others"
+
+
+def lost_tables(files: Files, coordination: CoordinationService) -> tuple[str, ...]:
+    """Return the tables that the catalog of a store has certainly lost, and tell of them; for who opens the store."""
+    known = {path.rpartition("/")[2] for path in coordination.list(TABLES)}
+    saved = saved_metadata(files, without=known)
+    if not saved:
+        return ()
+    found = look_at_strangers(files, saved, known, DroppedTables(coordination).ids(), ()).lost
+    if found:
+        _log.error("%s", lost(found))
+    return found
 
 
 def lost(table_ids: Collection[str]) -> Corruption:

@@ -35,6 +35,7 @@ from ebla.storage.log_removal import finish_removal
 from ebla.storage.log_writer import LogWriter
 from ebla.tablet.found_tables import add_tables, read_tables
 from ebla.tablet.identity import Identity, own_identity
+from ebla.tablet.lost_tables import lost_tables
 from ebla.tablet.open_metadata import open_metadata
 from ebla.tablet.recovery import Replayed, UnknownTablet, replay
 from ebla.tablet.server_record import ServerRecord, read_extent
@@ -121,6 +122,7 @@ def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> Tablet
     )
     store = parts.store(txn_clock)
     add_tables(store, read_tables(metadata))
+    store.refused.keep_log_of(lost_tables(files, parts.coordination))
     directory = f"log/{identity.server}"
     tables = {table.id: table for table in store.tables()}
     replayed = Replayed()

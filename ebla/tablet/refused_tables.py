@@ -4,6 +4,8 @@
     use     every request for it is told what is wrong; the other tables are served
     log     from the first entry that names a refused table on, no segment is removed: it was not replayed
 
+Tables that the catalog has lost have no name; of the log they need what refused ones need (`lost_tables`).
+
 So nothing is lost by opening a store of which one table is damaged: repair it, open again, and it is all there.
 """
 
@@ -36,6 +38,10 @@ class RefusedTables:
         """Refuse a table; its id is empty if the name is all that there is of it."""
         self._errors[name] = error
         self._ids.add(table_id)
+
+    def keep_log_of(self, table_ids: Iterable[str]) -> None:
+        """Keep the log of tables of which the name is not known."""
+        self._ids.update(table_ids)
 
     def forget(self, name: str) -> None:
         """Forget a table that was dropped. The log stays as it is until the store is opened again."""

@@ -12,6 +12,8 @@ import pytest
 
 import ebla
 from ebla.client.bulk import begin_job_at
+from ebla.client.coordination_place import connect_at
+from ebla.clock import SystemClock
 from ebla.errors import Conflict, Corruption, MissingFile, RequestError, StoreError, StoreLocked, StoreNotFound
 from ebla.pipeline import replay, replay_job
 from ebla.pipeline.progress import JobProgress
@@ -267,6 +269,31 @@ def test_a_damaged_table_is_left_alone_and_the_log_is_kept_for_it(tmp_path: Path
     done = replay_here(root, 2)
     assert (done.tables, done.refused) == (("hurt",), {})
     assert len(log_of(root)) == 1
+    assert opened(root) == expected
+
+
+def test_the_log_is_kept_for_a_table_that_the_catalog_has_lost(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    db = ebla.open(root, settings=UNFLUSHED)
+    tables = [db.create_table(name, PLAIN) for name in ("lost", "whole")]
+    for n in range(20):
+        for table in tables:
+            table.put({"k": str(n), "n": n, "text": "x" * 500})
+    lost = tables[0]._state.id
+    db._crash()
+    expected = opened(copied(root))
+    paths = (f"tables/{lost}", "names/lost")
+    with connect_at(root, SystemClock(), read_only=False) as coordination:
+        nodes = {path: coordination.read(path) for path in paths}
+        for path, node in nodes.items():
+            coordination.delete(path, node.version)
+    log = log_of(root)
+    done = replay_here(root, 2)
+    assert (done.tables, list(done.refused)) == (("whole",), [lost])
+    assert log_of(root) == log
+    with connect_at(root, SystemClock(), read_only=False) as coordination:
+        for path, node in nodes.items():
+            coordination.create(path, node.value)
     assert opened(root) == expected
 
 

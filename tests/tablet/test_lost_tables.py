@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import ebla
+from ebla.clock import SystemClock
 from ebla.coordination.service import CoordinationService, Create
+from ebla.coordination.sqlite import FILE_NAME, SqliteCoordination
 from ebla.errors import Corruption, EblaError, TableExists
 from ebla.metadata.dropped import DroppedTables
 from ebla.metadata.table_config import config_path, name_path
@@ -87,6 +89,26 @@ def test_the_first_transaction_alone_stops_it_if_it_names_files_that_nobody_else
             with pytest.raises(Corruption, match=clone):
                 db.gc(dry_run=False)
         assert before == {path for path in everything(tmp_path) if path.startswith("fragments/")}
+
+
+def test_the_log_of_a_table_that_the_catalog_lost_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with ebla.open(tmp_path, settings=AT_ONCE) as db:
+        lost = db.create_table("lost", COUNTS)._state.id
+        filled(db, "other")
+        db.table("lost").put({"word": "only in the log", "n": 1})
+    with SqliteCoordination(tmp_path / FILE_NAME, SystemClock()) as coordination:
+        values = {path: coordination.read(path).value for path in (config_path(lost), name_path("lost"))}
+        forget(coordination, *values)
+    for _ in range(2):
+        with ebla.open(tmp_path, settings=AT_ONCE) as db:
+            assert db.tables() == ["other"]
+            db.table("other").put({"word": "a", "n": 1})
+            db.table("other").flush()
+    with SqliteCoordination(tmp_path / FILE_NAME, SystemClock()) as coordination:
+        coordination.multi([Create(path, value) for path, value in values.items()])
+    with ebla.open(tmp_path, settings=AT_ONCE) as db:
+        assert db.table("lost").get("only in the log")["n"] == 1
+    assert f"metadata/{lost} belong to tables that it does not have" in caplog.text
 
 
 def test_an_empty_catalog_removes_nothing(tmp_path: Path) -> None:
