@@ -40,7 +40,7 @@ from ebla.pipeline.worker import numbers_of
 from ebla.storage.files import FileInfo, LocalFiles
 from ebla.tablet.bulk_jobs import list_intents
 from ebla.tablet.candidates import Candidates
-from ebla.tablet.garbage import GarbageReport, Seen, sum_up
+from ebla.tablet.garbage_report import GarbageReport, Seen, sum_up
 from ebla.tablet.lost_tables import METADATA, Strangers, look_at_strangers, lost
 from ebla.tablet.nursery import FRAGMENTS
 from ebla.tablet.pins import Pins

@@ -25,7 +25,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 from ebla.clock import Clock
 from ebla.coordination.service import CoordinationService
@@ -37,126 +37,18 @@ from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.storage.files import FileInfo, Files
 from ebla.tablet.bulk_jobs import list_intents
-from ebla.tablet.candidates import CANDIDATES_MAX, Candidates
+from ebla.tablet.candidates import Candidates
+from ebla.tablet.garbage_report import GarbageReport, Seen, sum_up
 from ebla.tablet.lost_tables import METADATA, Strangers, look_at_strangers, lost, saved_metadata, went_back
 from ebla.tablet.nursery import FRAGMENTS, Nursery
 from ebla.tablet.sweep_job import Sweep, SweepResult, SweepTerms
 from ebla.timing import now_seconds
 
-__all__ = ["Garbage", "GarbageReport", "Nursery", "Seen", "Verdict", "judge", "sum_up"]
+__all__ = ["Garbage", "GarbageReport", "Nursery"]
 
 ATTEMPTS_MAX = 8
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a sweep found: what goes now, and since when (microseconds) the others are known to be in nobody's way."""
-
-    doomed: tuple[str, ...]
-    candidates: Mapping[str, int]
-
-
-def judge(
-    listed: Iterable[str],
-    named: Collection[str],
-    young: Collection[str],
-    prefixes: tuple[str, ...],
-    before: Mapping[str, int],
-    now_microseconds: int,
-    age_microseconds: int,
-) -> Verdict:
-    """Decide which of the files listed may go; `before` are the candidates of the round before."""
-    doomed: list[str] = []
-    candidates: dict[str, int] = {}
-    for path in listed:
-        if path in named or path in young or path.startswith(prefixes):
-            continue
-        since = before.get(path)
-        if since is not None and now_microseconds - since >= age_microseconds:
-            doomed.append(path)
-        elif len(candidates) < CANDIDATES_MAX:
-            candidates[path] = now_microseconds if since is None else since
-    return Verdict(tuple(doomed), candidates)
-
-
-@dataclass(frozen=True, slots=True)
-class GarbageReport:
-    """What a round found. `removed` is empty in a dry run; `doomed` is what would go.
-
-    Of all files, so many are `named`, and `shared` of those by several tables (clones); `by_writers` are about to be
-    named by this process, `by_jobs` perhaps by bulk jobs under way, or read by other jobs; `candidates` were found
-    unused and wait for their age. `metadata_files` are those of dropped tables and of creations that were given up,
-    `unknown_tables` have METADATA and nobody knows them: both are no part of `files`. `lost_tables` are those of the
-    latter that certainly were tables: as long as there are any, nothing goes.
-    """
-
-    files: int
-    bytes: int
-    named: int
-    shared: int
-    shared_bytes: int
-    by_writers: int
-    by_jobs: int
-    candidates: int
-    candidate_bytes: int
-    metadata_files: int
-    unknown_tables: tuple[str, ...]
-    lost_tables: tuple[str, ...]
-    doomed: tuple[str, ...]
-    doomed_bytes: int
-    removed: tuple[str, ...]
-
-    @property
-    def about_to_be_named(self) -> int:
-        """How many files a writer or a job may be about to name."""
-        return self.by_writers + self.by_jobs
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What was found in a store: fragments, of which `unnamed` (with their sizes) are in no METADATA that was read."""
-
-    files: int
-    bytes: int
-    shared: int
-    shared_bytes: int
-    unnamed: Mapping[str, int]
-    dropped: Mapping[str, int]  # METADATA of tables that were dropped, or not made in the end
-    strangers: Strangers
-
-
-def sum_up(
-    seen: Seen,
-    young: Collection[str],
-    held: Collection[str],
-    prefixes: tuple[str, ...],
-    before: Mapping[str, int],
-    now_microseconds: int,
-    age_microseconds: int,
-) -> tuple[GarbageReport, Verdict]:
-    """Judge what was found; nothing is removed yet. `held` are files that jobs read by their names."""
-    sizes = {} if seen.strangers.lost else {**seen.unnamed, **seen.dropped}
-    verdict = judge(sorted(sizes), held, young, prefixes, before, now_microseconds, age_microseconds)
-    report = GarbageReport(
-        files=seen.files,
-        bytes=seen.bytes,
-        named=seen.files - len(seen.unnamed),
-        shared=seen.shared,
-        shared_bytes=seen.shared_bytes,
-        by_writers=sum(path in young for path in seen.unnamed),
-        by_jobs=sum(path not in young and (path in held or path.startswith(prefixes)) for path in seen.unnamed),
-        candidates=len(verdict.candidates),
-        candidate_bytes=sum(sizes[path] for path in verdict.candidates),
-        metadata_files=len(seen.dropped),
-        unknown_tables=tuple(sorted((*seen.strangers.lost, *seen.strangers.others))),
-        lost_tables=seen.strangers.lost,
-        doomed=verdict.doomed,
-        doomed_bytes=sum(sizes[path] for path in verdict.doomed),
-        removed=(),
-    )
-    return report, verdict
 
 
 class Garbage:

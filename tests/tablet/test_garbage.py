@@ -15,7 +15,7 @@ import ebla
 from ebla.errors import Corruption, EblaError, Unavailable
 from ebla.settings import Settings
 from ebla.tablet.bulk_jobs import list_intents
-from ebla.tablet.garbage import judge
+from ebla.tablet.garbage_report import judge
 from ebla.tablet.nursery import Nursery
 from ebla.tablet.sweep_job import Sweep
 from tests.client.bulk_world import NUMBERS, a_by_k, numbers, written
@@ -46,7 +46,7 @@ class TestJudge:
         assert verdict.candidates == {}
 
     def test_what_is_remembered_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ebla.tablet.garbage.CANDIDATES_MAX", 20)
+        monkeypatch.setattr("ebla.tablet.garbage_report.CANDIDATES_MAX", 20)
         verdict = judge([f"f{n:06}" for n in range(30)], [], [], (), {}, 100, 50)
         assert len(verdict.candidates) == 20
 
