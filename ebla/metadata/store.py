@@ -85,6 +85,8 @@ class MetadataStore:
                 self._files.create(path).close()
             if has_files:
                 self._files.sync_directory(parent_of(path))
+        except TooManyFiles:
+            raise
         except OSError as error:
             raise _not_saved(path, error) from error
 

@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ebla.coordination.service import CoordinationService
-from ebla.errors import Corruption, EblaError
+from ebla.errors import Corruption, MissingFile
 from ebla.metadata.dropped import DroppedTables
 from ebla.metadata.store import CREATING, MetadataStore
 from ebla.metadata.table_config import TABLES
@@ -120,7 +120,7 @@ def went_back(store: MetadataStore, table_id: str, infos: Collection[FileInfo], 
                 continue
             try:
                 number = store.record(table_id, other).sequence
-            except EblaError:
+            except (Corruption, MissingFile):
                 continue  # it was being written, or has gone since
             if number > sequence + 1:
                 raise Corruption(
