@@ -57,6 +57,7 @@ class Doubts:
         """Create a table that was not there before, and begin to serve it."""
         with self._tables.events.held(), self.passing() as pass_txn, self._naming:
             self.settle(name)
+            self._metadata.directory.check_free(name)  # what is refused lets no txn pass
             txn = pass_txn()
             return self._create(name, msgspec.structs.replace(initial, created_txn=txn), txn, None)
 
@@ -120,6 +121,8 @@ class Doubts:
             self.settle(name)
             self.settle(new_name)
             table = self._tables.named(name)
+            if new_name != name:
+                self._metadata.directory.check_free(new_name)
             txn = pass_txn()
             try:
                 self._metadata.rename_table(table.id, new_name, txn)
