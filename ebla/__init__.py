@@ -49,6 +49,7 @@ from ebla.settings import Settings
 
 if TYPE_CHECKING:
     from ebla.client.database import Database
+    from ebla.client.dropped import DroppedTable
     from ebla.client.moments import time_of
     from ebla.client.opened import open  # noqa: A004 - ebla.open reads best
     from ebla.client.row import Row
@@ -72,6 +73,7 @@ __all__ = [
     "Conflict",
     "Corruption",
     "Database",
+    "DroppedTable",
     "EblaError",
     "FormatTooNew",
     "FragmentsChanged",
@@ -129,6 +131,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 # such as `ebla --help`, need not wait for the engine and Arrow.
 _HOMES = {
     "Database": "ebla.client.database",
+    "DroppedTable": "ebla.client.dropped",
     "FragmentsChanged": "ebla.tablet.events",
     "Group": "ebla.schema",
     "Position": "ebla.client.scan",

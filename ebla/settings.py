@@ -77,6 +77,9 @@ class Settings:
     garbage_age_seconds: float = 900.0
     garbage_round_seconds: float = 60.0
 
+    # A table that is dropped can be brought back for so long, and takes its space; 0: it is gone at once.
+    drop_retention_seconds: float = 0.0
+
     # Time.
     history_seconds: float = 900.0
     clock_skew_seconds_max: float = 60.0

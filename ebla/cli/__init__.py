@@ -137,6 +137,7 @@ for _command, _epilog in (
     (verify_commands.repair, verify_commands.REPAIR_EXAMPLES),
     (salvage_command.salvage, salvage_command.SALVAGE_EXAMPLES),
     (table_commands.drop, table_commands.DROP_EXAMPLES),
+    (table_commands.undelete, table_commands.UNDELETE_EXAMPLES),
 ):
     app.command(epilog=_epilog)(_command)
 

@@ -53,10 +53,17 @@ def whole_tables(db: ebla.Database, *, as_json: bool = False) -> list[str]:
     return [name for name in db.tables() if name not in left_out]
 
 
-def open_store(ctx: typer.Context, store: Path | None, *, write: bool = False, create: bool = False) -> ebla.Database:
+def open_store(
+    ctx: typer.Context,
+    store: Path | None,
+    *,
+    write: bool = False,
+    create: bool = False,
+    settings: ebla.Settings | None = None,
+) -> ebla.Database:
     """Open the store that the options name."""
     shared: Context = ctx.obj
-    return ebla.open(str(store or shared.store), read_only=not write, create=create)
+    return ebla.open(str(store or shared.store), read_only=not write, create=create, settings=settings)
 
 
 def moment_of(db: ebla.Database, text: str, option: str) -> int | datetime:

@@ -1,8 +1,9 @@
-"""The commands about whole tables: create, tables, describe, flush, stats, drop."""
+"""The commands about whole tables: create, tables, describe, flush, stats, drop, undelete."""
 
 from __future__ import annotations
 
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -112,13 +113,23 @@ def _read(path: str) -> bytes:
         raise ebla.RequestError(f"cannot read {path}: {error.strerror}; check the path given to --schema") from None
 
 
-TABLES_EXAMPLES = examples("ebla tables", "ebla tables --json")
+TABLES_EXAMPLES = examples("ebla tables", "ebla tables --json", "ebla tables --dropped")
 
 
 @guarded
-def tables(ctx: typer.Context, json: JsonOption = False, store: StoreOption = None) -> None:
+def tables(
+    ctx: typer.Context,
+    dropped: Annotated[
+        bool, typer.Option("--dropped", help="Those that were dropped, and until when they can be brought back.")
+    ] = False,
+    json: JsonOption = False,
+    store: StoreOption = None,
+) -> None:
     """List the tables of the store."""
     with open_store(ctx, store) as db:
+        if dropped:
+            _list_dropped(db, json=json)
+            return
         names = db.tables()
         if json:
             write_json(names)
@@ -139,6 +150,21 @@ def tables(ctx: typer.Context, json: JsonOption = False, store: StoreOption = No
         print_rows(rows, f"{len(rows)} table(s)")
     else:
         write_line("no tables yet: make one with `ebla create`")
+
+
+def _list_dropped(db: ebla.Database, *, json: bool) -> None:
+    rows = [
+        {"table": one.name, "id": one.id, "dropped": _moment(one.dropped), "until": _moment(one.until)}
+        for one in db.dropped_tables()
+    ]
+    if json:
+        write_json(rows)
+    elif rows:
+        from ebla.cli.drawing import print_rows
+
+        print_rows(rows, f"{len(rows)} dropped table(s); `ebla undelete TABLE` brings one back")
+    else:
+        write_line("no dropped tables that could be brought back")
 
 
 DESCRIBE_EXAMPLES = examples(
@@ -262,7 +288,10 @@ def _summary(name: str, facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-DROP_EXAMPLES = examples("ebla drop people --yes")
+# Who drops a table by hand may have meant another one.
+DROP_RETENTION_SECONDS = 86_400.0
+
+DROP_EXAMPLES = examples("ebla drop people --yes", "ebla undelete people", "ebla drop people --purge --yes")
 
 
 @guarded
@@ -270,16 +299,56 @@ def drop(
     ctx: typer.Context,
     table: TableArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="For good, at once: it cannot be brought back.")] = False,
     store: StoreOption = None,
 ) -> None:
-    """Drop a table with all its rows."""
-    with open_store(ctx, store, write=True) as db:
+    """Drop a table with all its rows. The name is free at once; for a day, `ebla undelete` brings the table back."""
+    kept = ebla.Settings(drop_retention_seconds=DROP_RETENTION_SECONDS)
+    with open_store(ctx, store, write=True, settings=kept) as db:
         db.table(table)  # complain about an unknown table before asking
         if not yes:
             if not sys.stdin.isatty():
-                raise ebla.RequestError(f"dropping {table} cannot be undone: repeat with --yes if you mean it")
+                undone = "cannot be undone" if purge else "frees its name, and a day later its rows are gone"
+                raise ebla.RequestError(f"dropping {table} {undone}: repeat with --yes if you mean it")
             if not typer.confirm(f"Drop {table} with all its rows?", err=True):
                 write_line("nothing dropped")
                 return
-        db.drop_table(table)
-        write_line(f"dropped {table}")
+        before = {dropped.id for dropped in db.dropped_tables()}
+        db.drop_table(table, purge=purge)
+        told = "".join(
+            f"; until {_moment(dropped.until)}, `ebla undelete {table}` brings it back"
+            for dropped in db.dropped_tables()
+            if dropped.id not in before and dropped.name == table
+        )
+        write_line(f"dropped {table}{told}")
+
+
+def _moment(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds")
+
+
+UNDELETE_EXAMPLES = examples(
+    "ebla create spare --key k:string --column v:int64",
+    "ebla drop spare --yes",
+    "ebla tables --dropped",
+    "ebla undelete spare --as kept",
+)
+
+
+@guarded
+def undelete(
+    ctx: typer.Context,
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The name that it had.", show_default=False)],
+    id: Annotated[
+        str | None,
+        typer.Option("--id", metavar="ID", help="Which, if several had that name: see `ebla tables --dropped`."),
+    ] = None,
+    new_name: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="Call it so, if the old name is taken.")
+    ] = None,
+    store: StoreOption = None,
+) -> None:
+    """Bring a dropped table back, with all its rows, if it is not too long ago."""
+    with open_store(ctx, store, write=True) as db:
+        back = db.undelete_table(table, id=id, new_name=new_name)
+        write_line(f"{back.name} is back")

@@ -18,6 +18,7 @@ import ebla
 from ebla.arguments import checked_flag, checked_names, checked_path, plain_text
 from ebla.client.coordination_place import COORDINATION_FILE, chosen_address, open_elsewhere
 from ebla.client.declaring import declared_schema, difference
+from ebla.client.dropped import DroppedTable, chosen, dropped_tables
 from ebla.client.listening import Listening
 from ebla.client.metrics import metrics_text
 from ebla.client.moments import AsOf
@@ -43,6 +44,7 @@ from ebla.tablet.bulk import BulkCommit, BulkResult
 from ebla.tablet.bulk_jobs import JobIntent, begin_job, end_job
 from ebla.tablet.bulk_mail import Mailbox
 from ebla.tablet.events import TabletListener
+from ebla.tablet.found_tables import UNLINKED
 from ebla.tablet.garbage import GarbageReport
 from ebla.tablet.opening import open_store
 from ebla.tablet.orders import Answer, Order
@@ -350,12 +352,33 @@ class Database(StaysHere):
     def tables(self) -> list[str]:
         """Return the names of all tables, sorted; also of those that are damaged, as ``stats()["damaged"]`` tells."""
         self._check_open()
-        return sorted([*(table.name for table in self._store.tables()), *self._store.refused.errors])
+        refused = (name for name in self._store.refused.errors if UNLINKED not in name)
+        return sorted([*(table.name for table in self._store.tables()), *refused])
 
-    def drop_table(self, name: str) -> None:
-        """Drop a table. The name is free at once."""
+    def drop_table(self, name: str, *, purge: bool = False) -> None:
+        """Drop a table. The name is free at once.
+
+        If `drop_retention_seconds` of the settings is greater than 0, the table stays for so long: whoever has it reads
+        and writes on, and `undelete_table` brings it back. With `purge`, it is gone at once.
+        """
         self._check_writable()
-        self._store.drop_table(plain_text(name))
+        self._store.drop_table(plain_text(name), purge=checked_flag("purge", purge))
+
+    def dropped_tables(self) -> list[DroppedTable]:
+        """Return the tables that were dropped and can be brought back, the last one first."""
+        self._check_open()
+        return dropped_tables(self._store)
+
+    def undelete_table(self, name: str, *, id: str | None = None, new_name: str | None = None) -> Table:
+        """Bring back a table that was dropped, with everything that was written to it before and since; return it.
+
+        `id` says which, if several of that name were dropped; `new_name` what to call it, if the old name is taken.
+        `UnknownTable` if it is not there (any more), `TableExists` if the name is taken.
+        """
+        self._check_writable()
+        wanted = check_table_name(name if new_name is None else new_name)
+        table_id = chosen(dropped_tables(self._store), name, id)
+        return Table(self._store, self._store.undelete_table(table_id, wanted))
 
     def rename_table(self, name: str, new_name: str) -> Table:
         """Give a table another name, and return it; `TableExists` if that is taken. The old one is free at once.

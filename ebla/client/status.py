@@ -81,7 +81,7 @@ def status(path: str | os.PathLike[str] = "data") -> StoreStatus:
     with connect_at(root, clock, read_only=True) as coordination:
         identity = read_identity(coordination)
         metadata = open_metadata(coordination, files, clock, new_id, identity, read_only=True)
-        tables = tuple(_table_status(found) for found in read_tables(metadata))
+        tables = tuple(_table_status(found) for found in read_tables(metadata) if not found.is_unlinked)
         told = read_status(root)
         state = _state(root, told, coordination, clock)
     log = _sizes(root / "log", "*/*.log")

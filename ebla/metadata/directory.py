@@ -12,6 +12,8 @@ it is; if it is not ours, the id is used up at once, and the creation can no lon
 
 from __future__ import annotations
 
+import contextlib
+
 import msgspec
 
 from ebla.clock import Clock
@@ -111,12 +113,12 @@ class TableDirectory:
         return None if found is None else found[0]
 
     def read(self, table_id: str) -> tuple[TableConfig, int]:
-        """Return the configuration of a table that was not dropped, and the version of its node."""
+        """Return the configuration of a table that is there, with or without a name, and the version of its node."""
         found = self._read(table_id)
         if found is None:
             raise UnknownTable(f"there is no table of id {table_id}")
         config, node = found
-        if config.state == "deleted":
+        if not config.is_there:
             raise UnknownTable(f"the table {config.name!r} was dropped")
         return config, node.version
 
@@ -262,10 +264,39 @@ class TableDirectory:
 
     def rename(self, table_id: str, name: str, named_txn: int = 0) -> TableConfig:
         """Give a table another name, which it has since `named_txn`; `TableExists` if it is taken."""
-        naming = TableNaming(
+        return self._naming().rename(table_id, name, named_txn)
+
+    def unlink(self, name: str, microseconds: int, kept_until_microseconds: int) -> str:
+        """Take the name away from the table that has it; return its id. Everything else of it stays until then."""
+        table_id = self.find(name)
+        config, _ = self.read(table_id)
+        if config.name != name:
+            raise Corruption(name_path(name), f"it means the table {config.name!r}: `repair` forgets the name")
+        self._naming().delete(table_id, microseconds, kept_until_microseconds)
+        return table_id
+
+    def undelete(self, table_id: str, name: str, named_txn: int = 0) -> None:
+        """Bring a table back that was unlinked, under a name that it has since `named_txn`."""
+        self._naming().undelete(table_id, name, named_txn)
+
+    def purge(self, table_id: str) -> None:
+        """Let go of a table that was unlinked, for good."""
+        self._naming().purge(table_id)
+
+    def retained(self) -> dict[str, TableConfig]:
+        """Return the tables that were unlinked and are still there, by id; nodes that cannot be read are left out."""
+        retained = {}
+        for path in self._coordination.list(TABLES):
+            with contextlib.suppress(Corruption):  # whoever verifies the store is told
+                config = self.config(path.removeprefix(f"{TABLES}/"))
+                if config is not None and config.is_retained:
+                    retained[path.removeprefix(f"{TABLES}/")] = config
+        return retained
+
+    def _naming(self) -> TableNaming:
+        return TableNaming(
             self._coordination, self._clock, attempts_max=self._attempts_max, pause_seconds=self._pause_seconds
         )
-        return naming.rename(table_id, name, named_txn)
 
     def settle(self, table_id: str, name: str) -> bool:
         """After an unknown outcome: tell whether the table is there, and let nothing under way change that any more.

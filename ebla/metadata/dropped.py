@@ -60,7 +60,7 @@ class DroppedTables:
         for table_id in table_ids[:AT_ONCE_MAX]:
             path = config_path(table_id)
             node = self._coordination.read(path)
-            if node is not None and decode_config(path, node).state == "deleted":
+            if node is not None and not decode_config(path, node).is_there:
                 operations.append(Delete(path, node.version))
                 buried.append(table_id)
         if not buried:

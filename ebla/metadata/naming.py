@@ -55,18 +55,29 @@ class TableNaming:
 
         return self._switch(table_id, renamed)
 
-    def delete(self, table_id: str, microseconds: int) -> TableConfig:
-        """Let a table disappear at that time; its name is free at once. `undelete` brings it back."""
+    def delete(self, table_id: str, microseconds: int, kept_until_microseconds: int = 0) -> TableConfig:
+        """Let a table disappear at that time; its name is free at once. `undelete` brings it back until it is purged.
+
+        When that may be is put on record, so that those decide who delete it, and not whoever comes by later.
+        """
 
         def deleted(config: TableConfig) -> TableConfig:
             if config.state != "running":
                 raise UnknownTable(f"the table {config.name!r} was dropped already")
-            return msgspec.structs.replace(config, state="deleted", deleted_microseconds=microseconds)
+            return msgspec.structs.replace(
+                config,
+                state="deleted",
+                deleted_microseconds=microseconds,
+                kept_until_microseconds=kept_until_microseconds,
+            )
 
         return self._switch(table_id, deleted)
 
-    def undelete(self, table_id: str, name: str) -> TableConfig:
-        """Bring a deleted table back under a name; `UnknownTable` if it was purged, `TableExists` if it is taken."""
+    def undelete(self, table_id: str, name: str, named_txn: int = 0) -> TableConfig:
+        """Bring a deleted table back under a name, which it has since `named_txn`.
+
+        `UnknownTable` if it was purged, `TableExists` if the name is taken.
+        """
         check_table_name(name)
 
         def undeleted(config: TableConfig) -> TableConfig:
@@ -74,7 +85,14 @@ class TableNaming:
                 raise Conflict(f"the table {config.name!r} is not deleted")
             if not config.metadata_txnid:
                 raise UnknownTable(f"the table {config.name!r} was purged: its data is gone")
-            return msgspec.structs.replace(config, name=name, state="running", deleted_microseconds=0)
+            return msgspec.structs.replace(
+                config,
+                name=name,
+                state="running",
+                deleted_microseconds=0,
+                kept_until_microseconds=0,
+                named_txn=named_txn,
+            )
 
         return self._switch(table_id, undeleted)
 

@@ -145,7 +145,7 @@ class MetadataPeer:
         if tag == self._asked:
             self._asked = None
             self._answered = tag
-            self.is_gone = config is None or config.state == "deleted"
+            self.is_gone = config is None or not config.is_there
             if config is not None:
                 self.adopt(config, version)
             self._settle()
@@ -255,7 +255,7 @@ class MetadataPeer:
 
     def adopt(self, config: TableConfig, version: int) -> None:
         """Take over what the node says, unless it is old news."""
-        if version < self.version or config.state == "deleted":
+        if version < self.version or not config.is_there:
             return
         self.config, self.version = config, version
         txnid = config.metadata_txnid

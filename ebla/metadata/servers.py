@@ -62,7 +62,7 @@ class MetadataServers(MetadataServer):
 
     def start(self) -> None:
         """Start the servers of all tables, and have what they lack fetched."""
-        for _, table_id in self.list_tables():
+        for table_id in [*(table_id for _, table_id in self.list_tables()), *self.directory.retained()]:
             try:
                 self._group(table_id)
             except EblaError as error:  # the table is damaged; that is told to those who ask for it
@@ -164,3 +164,9 @@ class MetadataServers(MetadataServer):
         with self._groups_lock:
             self._groups.pop(table_id, None)
         return table_id
+
+    def purge_table(self, table_id: str) -> None:
+        """Let go of a table that was unlinked."""
+        super().purge_table(table_id)
+        with self._groups_lock:
+            self._groups.pop(table_id, None)

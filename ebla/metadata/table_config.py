@@ -39,8 +39,19 @@ class TableConfig(msgspec.Struct, frozen=True):
     state: Literal["running", "deleted"]
     metadata_txnid: str  # empty: an id that was used up without becoming a table
     metadata_servers: tuple[str, ...]
-    deleted_microseconds: int = 0  # when it was deleted, if a master did; 0: it was dropped at once
+    deleted_microseconds: int = 0  # when it was deleted, if it can be brought back; 0: it was dropped at once
     named_txn: int = 0  # since when it has its name; 0: not known, as older versions named it
+    kept_until_microseconds: int = 0  # a deleted table may be purged from then on; 0: nobody has said
+
+    @property
+    def is_retained(self) -> bool:
+        """Whether the table has no name any more, and is still there: it can be brought back until it is purged."""
+        return self.state == "deleted" and self.deleted_microseconds > 0 and bool(self.metadata_txnid)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the table has METADATA that counts: it has a name, or is retained."""
+        return self.state == "running" or self.is_retained
 
 
 class TableEntry(NamedTuple):

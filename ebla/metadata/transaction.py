@@ -392,12 +392,37 @@ class MetadataServer:
         self._let_go(table_id)
         return table_id
 
+    def unlink_table(self, name: str, microseconds: int, kept_until_microseconds: int) -> str:
+        """Take the name from a table, and return its id: it is there until it is purged, or gets a name again."""
+        table_id = self.directory.find(name)
+        try:
+            return self.directory.unlink(name, microseconds, kept_until_microseconds)
+        finally:
+            self._forget(table_id)  # its version is another by now, or may be
+
+    def undelete_table(self, table_id: str, name: str, named_txn: int = 0) -> None:
+        """Give a table that was unlinked a name again; `TableExists` if it is taken, `UnknownTable` if it is purged."""
+        try:
+            self.directory.undelete(table_id, name, named_txn)
+        finally:
+            self._forget(table_id)
+
+    def purge_table(self, table_id: str) -> None:
+        """Let go of a table that was unlinked. Its METADATA stays until somebody cleans up."""
+        self.directory.purge(table_id)
+        self._let_go(table_id)
+
     def rename_table(self, table_id: str, name: str, named_txn: int = 0) -> None:
         """Give a table another name, which it has since `named_txn`; `TableExists` if it is taken."""
         try:
             self.directory.rename(table_id, name, named_txn)
         finally:
             self._forget(table_id)  # its version is another by now, or may be
+
+    def is_retained(self, table_id: str) -> bool:
+        """Tell whether a table has lost its name and can be brought back."""
+        config = self.directory.config(table_id)
+        return config is not None and config.is_retained
 
     def name_of(self, table_id: str) -> str:
         """Return what a table is called now; `UnknownTable` if it was dropped."""

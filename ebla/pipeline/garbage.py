@@ -121,7 +121,7 @@ class _Round:
             saved = {path.rpartition("/")[2]: path for path in files.list_directories(METADATA)}
             # Those of tables that are dropped by now; one that is dropped later has its turn another time.
             known = self._tables()
-            dropped = [path for table_id, path in saved.items() if _state(known.get(table_id)) == "deleted"]
+            dropped = [path for table_id, path in saved.items() if _is_there(known.get(table_id)) is False]
             unknown = {table_id: files.list(path) for table_id, path in saved.items() if table_id not in known}
         except OSError as error:
             raise StoreError(f"files cannot be listed: {error}: nothing was removed, retry") from error
@@ -141,7 +141,7 @@ class _Round:
         """Return the files that tables name, with the tables; all of them, and each read whole."""
         for _ in range(ATTEMPTS_MAX):
             tables = self._tables()
-            running = [table_id for table_id, config in tables.items() if _state(config) == "running"]
+            running = [table_id for table_id, config in tables.items() if _is_there(config)]
             named = self._frame(running, _reader(self.place.root), NAMED_SCHEMA).persist()
             # Each table says how many files it names, behind the last of them; a task that is cut off does not.
             whole = named.groupBy("table_id").agg(
@@ -153,7 +153,7 @@ class _Round:
                 named.unpersist()
                 raise StoreError("METADATA of a table did not arrive whole: nothing was removed, run it again")
             # A table that came meanwhile may be a clone, and name what its origin has replaced since.
-            after = {table_id for table_id, config in self._tables().items() if _state(config) == "running"}
+            after = {table_id for table_id, config in self._tables().items() if _is_there(config)}
             if after <= {table_id for table_id, row in told.items() if row["count"] >= 0}:
                 return named, tables
             named.unpersist()
@@ -213,8 +213,9 @@ class _Round:
             return action()
 
 
-def _state(config: TableConfig | None) -> str | None:
-    return None if config is None else config.state
+def _is_there(config: TableConfig | None) -> bool | None:
+    """Tell whether a table is there; None if nobody knows it."""
+    return None if config is None else config.is_there
 
 
 # --- in a task -----------------------------------------------------------------------------------

@@ -136,9 +136,12 @@ def end_jobs(
             ending.append((path, node.version, intent, _files_of(files, intent.table_id, job)))
     named = {*keep}
     if any(there for _, _, _, there in ending):
-        for entry in metadata.list_tables():  # a clone may name what its origin has replaced since
+        # A clone may name what its origin has replaced since; so may a table that was dropped and is kept. One that
+        # loses its name or is brought back meanwhile is in one of the lists.
+        ids = {entry.table_id for entry in metadata.list_tables()} | set(metadata.directory.retained())
+        for table_id in sorted(ids | {entry.table_id for entry in metadata.list_tables()}):
             with contextlib.suppress(UnknownTable):  # dropped since the list was read
-                named.update(metadata.refresh(entry.table_id).files())
+                named.update(metadata.refresh(table_id).files())
     removed: list[str] = []
     for path, version, intent, there in ending:
         removed += _remove(files, [file for file in there if file not in named], intent.table_id)

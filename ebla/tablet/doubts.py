@@ -4,6 +4,7 @@
     drop, unknown     still served; but what is written to it may be gone with it, or go later
     replace, unknown  both of these, for one table and for the other
     rename, unknown   served under the old name; it may have the new one, or get it later
+    undelete, unknown served without a name; it may have one, or get it later
 
 An interrupt leaves the same doubt as a lost reply: METADATA may have been changed, and nobody was told.
 
@@ -20,6 +21,7 @@ what had the name at that time.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -27,7 +29,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 
-from ebla.errors import EblaError, OutcomeUnknown
+from ebla.errors import Conflict, EblaError, OutcomeUnknown
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.tablet.open_tables import OpenTables
@@ -90,12 +92,15 @@ class Doubts:
                 self._in_doubt[initial.table_id] = (name,)
             raise
 
-    def drop(self, name: str) -> None:
-        """Drop a table and stop serving it."""
-        with self._tables.events.held(), self._naming:
-            self._drop(name)
+    def drop(self, name: str, kept: tuple[int, int] | None = None) -> None:
+        """Drop a table and stop serving it.
 
-    def _drop(self, name: str) -> None:
+        With a time, and one until which it is `kept`, only its name is taken away: it can be brought back until then.
+        """
+        with self._tables.events.held(), self._naming:
+            self._drop(name, kept)
+
+    def _drop(self, name: str, kept: tuple[int, int] | None) -> None:
         self.settle(name)
         if isinstance(name, str) and name in self._tables.refused.errors:
             self._metadata.drop_table(name)
@@ -104,9 +109,13 @@ class Doubts:
             return
         table = self._tables.named(name)
         try:
-            self._metadata.drop_table(name)
+            if kept is None:
+                self._metadata.drop_table(name)
+                self._tables.remove(name)
+            else:
+                self._metadata.unlink_table(name, *kept)
+                self._tables.unlink(table)
             _log.info("dropped table %s, id %s", name, table.id)
-            self._tables.remove(name)
         except BaseException as error:
             if _is_certain(error):
                 raise
@@ -137,6 +146,37 @@ class Doubts:
                 raise
             return table
 
+    def undelete(self, table_id: str, name: str) -> TableState:
+        """Give a table that was unlinked a name again, and serve it under that."""
+        with self._tables.events.held(), self.passing() as pass_txn, self._naming:
+            self.settle()  # its drop may be in doubt
+            table = self._tables.find(table_id)
+            txn = pass_txn()
+            try:
+                self._metadata.undelete_table(table_id, name, txn)
+                _log.info("brought back table %s, id %s", name, table_id)
+                if table is None:  # what was wrong with it was mended since
+                    return self._add_table(name, self._metadata.refresh(table_id))
+                self._tables.rename(table, name)
+            except BaseException as error:
+                if _is_certain(error):
+                    raise
+                with self._lock:
+                    self._in_doubt[table_id] = (name,) if table is None else (name, table.name)
+                    if table is not None:
+                        table.is_in_doubt = True
+                raise
+            return table
+
+    def purge(self, table_id: str) -> None:
+        """Let go of a table that was unlinked, unless it was brought back meanwhile."""
+        with self._tables.events.held(), self._naming:
+            self.settle()
+            with contextlib.suppress(Conflict):
+                self._metadata.purge_table(table_id)
+                _log.info("purged the dropped table %s", table_id)
+                self._tables.purge(table_id)
+
     def settle(self, name: str | None = None) -> None:
         """Find out about the table of that name, or about all, and act accordingly; `Unavailable` if that fails."""
         if not self._in_doubt:
@@ -155,8 +195,12 @@ class Doubts:
         elif is_there and served is not None:
             self._tables.rename(served, self._metadata.name_of(table_id))
             served.is_in_doubt = False
+        elif served is not None and self._metadata.is_retained(table_id):
+            self._tables.unlink(served)
+            served.is_in_doubt = False
         elif served is not None:
-            self._tables.remove(served.name)
+            self._tables.unlink(served)
+            self._tables.purge(table_id)
 
 
 def _is_certain(error: BaseException) -> bool:

@@ -13,12 +13,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ebla.errors import Corruption, EblaError, MissingFile, SchemaError, UnknownTable
-from ebla.metadata.table_config import name_path
+from ebla.metadata.table_config import TableConfig, name_path
 from ebla.metadata.table_metadata import TableMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.tablet.store import TabletStore
 
-__all__ = ["FoundTable", "add_tables", "read_tables"]
+__all__ = ["UNLINKED", "FoundTable", "add_tables", "read_tables"]
+
+# Between name and id of a dropped table that cannot be loaded, where it is refused.
+UNLINKED = "~"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class FoundTable:
     error: EblaError | None = None
     damage: str = ""
     named_txn: int = 0  # since when it has its name
+    is_unlinked: bool = False  # it has lost its name, and can be brought back
 
     @property
     def txnid(self) -> str | None:
@@ -69,7 +73,20 @@ def read_tables(metadata: MetadataServer) -> list[FoundTable]:
             found.append(FoundTable(name, table_id, None, error))
         except (Corruption, MissingFile) as error:
             found.append(_in_part(metadata, name, table_id, error))
-    return found
+    return found + [_unlinked(metadata, table_id, config.name) for table_id, config in _retained(metadata)]
+
+
+def _retained(metadata: MetadataServer) -> list[tuple[str, TableConfig]]:
+    return sorted(metadata.directory.retained().items())
+
+
+def _unlinked(metadata: MetadataServer, table_id: str, name: str) -> FoundTable:
+    """Return a table that was dropped and is retained: its log and its files count like those of any other."""
+    try:
+        return FoundTable(name, table_id, metadata.refresh(table_id), is_unlinked=True)
+    except (SchemaError, Corruption, MissingFile) as error:
+        # By a name that no table can have: it is refused, and keeps its log, without being in another's way.
+        return FoundTable(f"{name}{UNLINKED}{table_id}", table_id, None, error, is_unlinked=True)
 
 
 def _in_part(metadata: MetadataServer, name: str, table_id: str, error: Corruption | MissingFile) -> FoundTable:
@@ -89,6 +106,6 @@ def add_tables(store: TabletStore, found: Iterable[FoundTable]) -> None:
             store.refuse_table(one.name, one.table_id, one.error)
             continue
         try:
-            store.add_table(one.name, one.metadata, one.damage)
+            store.add_table(one.name, one.metadata, one.damage, is_unlinked=one.is_unlinked)
         except SchemaError as error:
             store.refuse_table(one.name, one.table_id, error)

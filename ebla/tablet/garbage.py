@@ -13,7 +13,8 @@ means keep.
 
 METADATA goes when its table is known to have been dropped, or its creation was given up, and two rounds said so. Then
 the node of the table goes, too, and its id is on record among others (`metadata.dropped`). METADATA of a table that the
-catalog lacks without a drop tells that the catalog is not whole: then nothing goes at all (`lost_tables`). What a table
+catalog lacks without a drop tells that the catalog is not whole: then nothing goes at all (`lost_tables`). A table that
+has lost its name and can be brought back is there like any other, until it is purged. What a table
 names for the sake of a snapshot is no garbage: compaction has left it there. A clone names its files like any table.
 """
 
@@ -79,6 +80,8 @@ class Garbage:
         self.guard: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
         # Told of METADATA before what it does not name is removed: who reads an older one would miss the files.
         self.take_over: Callable[[TableMetadata], None] = lambda metadata: None
+        # Lets go of dropped tables whose time is over, before a round that may remove their files.
+        self.purge: Callable[[], object] = lambda: None
         self._lock = threading.Lock()
         # Written by whoever holds _lock, read by others.
         self.last: GarbageReport | None = None
@@ -105,6 +108,8 @@ class Garbage:
         with self._lock:
             for _ in range(ATTEMPTS_MAX):
                 try:
+                    if not dry_run:
+                        self.purge()
                     report = self._round(dry_run)
                 except OSError as error:
                     self.failure = f"files cannot be listed: {error}"
@@ -130,7 +135,7 @@ class Garbage:
         tables = self._metadata.directory.configs()
         named: Counter[str] = Counter()
         for table_id, config in tables.items():
-            if config.state == "running":
+            if config.is_there:
                 try:
                     metadata = self._metadata.refresh(table_id)
                 except UnknownTable:
@@ -145,7 +150,7 @@ class Garbage:
         unnamed = {path: size for path, size in listed.items() if path not in named}
         gone = self._dropped.ids()  # behind the tables: a node goes when its id comes
         strangers = look_at_strangers(self._files, saved, tables, gone, unnamed)
-        ended = [table_id for table_id, config in tables.items() if config.state == "deleted"]
+        ended = [table_id for table_id, config in tables.items() if not config.is_there]
         dropped = {
             info.path: info.size
             for table_id in (*ended, *strangers.dropped, *strangers.abandoned)
@@ -262,7 +267,7 @@ class Garbage:
         strangers = look_at_strangers(self._files, listed, tables, self._dropped.ids(), paths)
         if strangers.lost:
             raise lost(strangers.lost)
-        gone = {table_id for table_id, config in tables.items() if config.state == "deleted"} | set(strangers.dropped)
+        gone = {table_id for table_id, config in tables.items() if not config.is_there} | set(strangers.dropped)
         named = set()
         for table_id, saved in _by_table(paths).items():
             # Of a creation that is given up here, nothing can become a table any more, however late.
@@ -271,7 +276,7 @@ class Garbage:
             if table_id not in gone:
                 named.update(saved)
         for table_id, config in tables.items():
-            if config.state == "running":
+            if config.is_there:
                 with contextlib.suppress(UnknownTable):  # dropped since
                     metadata = self._metadata.refresh(table_id)
                     went_back(self._saved, table_id, listed.get(table_id, ()), (metadata.txnid, metadata.sequence))

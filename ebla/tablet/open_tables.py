@@ -32,12 +32,18 @@ class OpenTables:
         self.refused = RefusedTables()
         self.memory_bytes = 0
         self._by_id: dict[str, TableState] = {}
-        self._by_name: dict[str, TableState] = {}
+        self._by_name: dict[str, TableState] = {}  # those that have one: all but the unlinked
 
-    def add(self, table: TableState) -> None:
-        """Begin to serve a table. One of the same name was replaced by it, and is served no more."""
+    def add(self, table: TableState, *, is_unlinked: bool = False) -> None:
+        """Begin to serve a table. One of the same name was replaced by it, and is served no more.
+
+        One that is unlinked has no name: it is served to those who have it, and brought back by its id.
+        """
         table.on_metadata = self.events.note
         with self.lock:
+            if is_unlinked:
+                self._by_id[table.id] = table
+                return
             former = self._by_name.get(table.name)
             if former is not None:
                 self._let_go(former)
@@ -49,7 +55,8 @@ class OpenTables:
         """Serve a table no longer, or not at all: it is there, and damaged."""
         with self.lock:
             self.refused.add(name, table_id, error)
-            if self._by_id.pop(table_id, None) is not None:
+            refused = self._by_id.pop(table_id, None)
+            if refused is not None and self._by_name.get(name) is refused:
                 del self._by_name[name]
 
     def remove(self, name: str) -> None:
@@ -59,12 +66,27 @@ class OpenTables:
             del self._by_name[name]
         self.events.deliver()
 
+    def unlink(self, table: TableState) -> None:
+        """Serve a table without a name, to those who have it. If that is interrupted, it can be repeated."""
+        with self.lock:
+            if self._by_name.get(table.name) is table:
+                del self._by_name[table.name]
+
+    def purge(self, table_id: str) -> None:
+        """Stop serving a table that is unlinked; its memory is let go."""
+        with self.lock:
+            table = self._by_id.get(table_id)
+            if table is not None:
+                self._let_go(table)
+        self.events.deliver()
+
     def rename(self, table: TableState, name: str) -> None:
-        """Serve a table under another name, which no other has. If that is interrupted, it can be repeated."""
+        """Serve a table under another name, or one again; no other has it. If it is interrupted, it can be repeated."""
         with self.lock:
             self._by_name[name] = table
             if table.name != name:
-                self._by_name.pop(table.name, None)
+                if self._by_name.get(table.name) is table:
+                    del self._by_name[table.name]
                 table.name = table.door.table = name
 
     def _let_go(self, table: TableState) -> None:
@@ -98,7 +120,12 @@ class OpenTables:
         return self._by_id.get(table_id)
 
     def all(self) -> list[TableState]:
-        """Return all tables, by name."""
+        """Return all tables that are served, by name; those that have none any more by the last that they had."""
+        with self.lock:
+            return sorted(self._by_id.values(), key=lambda table: table.name)
+
+    def listed(self) -> list[TableState]:
+        """Return the tables that have a name, by name."""
         with self.lock:
             return [self._by_name[name] for name in sorted(self._by_name)]
 

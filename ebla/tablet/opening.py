@@ -124,7 +124,7 @@ def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> Tablet
     add_tables(store, read_tables(metadata))
     store.refused.keep_log_of(lost_tables(files, parts.coordination))
     directory = f"log/{identity.server}"
-    tables = {table.id: table for table in store.tables()}
+    tables = store.served_tables()
     replayed = Replayed()
     began = now_seconds()
     extent = record.extent
@@ -229,7 +229,7 @@ def _open_for_reading(parts: _Parts) -> TabletStore:
 
 def _replay_all(store: TabletStore, entries: Sequence[LogEntry]) -> Replayed:
     """Replay what was read of a log, into memory alone."""
-    tables = {table.id: table for table in store.tables()}
+    tables = store.served_tables()
     replayed = Replayed()
 
     def unknown(table: TableState, error: UnknownTablet) -> None:

@@ -83,7 +83,7 @@ class Restorer:
 
     def _txn_of(self, commit: RestoreCommit) -> int | None:
         config = self._metadata.directory.config(commit.table_id)
-        if config is None or config.state == "deleted":
+        if config is None or not config.is_there:
             return None
         return self._metadata.refresh(commit.table_id).job_txn(commit.job)
 

@@ -25,6 +25,7 @@ from ebla.errors import (
     Unavailable,
     UnknownTable,
 )
+from ebla.metadata.table_config import TableConfig
 from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
 from ebla.metadata.transaction import MetadataServer
 from ebla.schema_change import Alteration
@@ -218,6 +219,7 @@ class TabletStore:
         self._compactor.busy = self._jobs_compact.busy
         self.garbage.guard = self._nothing_adopted
         self.garbage.take_over = self._take_over
+        self.garbage.purge = self.purge_tables
         self._restorer = Restorer(self._tables, metadata, files, txn_clock, self._bulk, self._doubts, self._nursery)
         self._cloner = Cloner(metadata, self._recutter, self._nursery, self._doubts, new_id)
         self._loader = Loader(
@@ -244,7 +246,9 @@ class TabletStore:
 
     # --- tables ---
 
-    def add_table(self, name: str, metadata: TableMetadata, damage: str = "") -> TableState:
+    def add_table(
+        self, name: str, metadata: TableMetadata, damage: str = "", *, is_unlinked: bool = False
+    ) -> TableState:
         """Open a table; `SchemaError` if its schema cannot be. With `damage`, only whole tablets of it are read."""
         metadata.schema.check()
         table = TableState(name, metadata, self.fragments, self.cached_rows, self.settings, damage)
@@ -252,7 +256,7 @@ class TabletStore:
         self._loader.opened(table)
         if self._is_recovered:
             self._loader.ready(table)
-        self._tables.add(table)
+        self._tables.add(table, is_unlinked=is_unlinked)
         self.preloader.start(table)
         return table
 
@@ -282,10 +286,32 @@ class TabletStore:
         origin.check_whole()
         return self._cloner.clone(origin, name)
 
-    def drop_table(self, name: str) -> None:
-        """Drop a table and stop serving it; its memory is let go."""
-        self._doubts.drop(name)
+    def drop_table(self, name: str, *, purge: bool = False) -> None:
+        """Take the name from a table; with `purge`, or if none are retained, stop serving it, and let its memory go."""
+        now, retention = self._clock.microseconds(), round(self.settings.drop_retention_seconds * 1_000_000)
+        self._doubts.drop(name, (now, now + retention) if retention and not purge else None)
         self._flusher.wake()
+
+    def dropped_tables(self) -> dict[str, TableConfig]:
+        """Return the tables that were dropped and can be brought back, by id."""
+        with contextlib.suppress(Unavailable):  # what is in doubt stays so
+            self._doubts.settle()
+        return self.metadata.directory.retained()
+
+    def undelete_table(self, table_id: str, name: str) -> TableState:
+        """Bring a table back that was dropped, under a name."""
+        return self._doubts.undelete(table_id, name)
+
+    def purge_tables(self) -> list[str]:
+        """Let go of the dropped tables that nobody wanted back in time; return their ids."""
+        now = self._clock.microseconds()
+        retained = self.metadata.directory.retained()
+        due = [table_id for table_id, config in retained.items() if 0 < config.kept_until_microseconds <= now]
+        for table_id in due:
+            self._doubts.purge(table_id)
+        if due:
+            self._flusher.wake()  # the log may be held by what is gone
+        return due
 
     def rename_table(self, name: str, new_name: str) -> TableState:
         """Give a table another name."""
@@ -314,7 +340,11 @@ class TabletStore:
         """Return all open tables, by name."""
         with contextlib.suppress(Unavailable):  # what is in doubt stays so
             self._doubts.settle()
-        return self._tables.all()
+        return self._tables.listed()
+
+    def served_tables(self) -> dict[str, TableState]:
+        """Return all tables by id, those included that have lost their names."""
+        return {table.id: table for table in self._tables.all()}
 
     # --- life ---
 
@@ -609,7 +639,7 @@ class TabletStore:
     def damaged(self) -> dict[str, str]:
         """Return what is wrong with tables that are refused or served in part, by name."""
         refused = {name: str(error) for name, error in self._tables.refused.errors.items()}
-        return refused | {table.name: table.damage for table in self._tables.all() if table.damage}
+        return refused | {table.name: table.damage for table in self._tables.listed() if table.damage}
 
     def counters(self) -> Counters:
         """Return the numbers that are told to others: to monitoring, and to who asks how the store is."""
@@ -655,7 +685,7 @@ class TabletStore:
             scans_open=scanners["live"],
             scans_expired_total=scanners["expired"],
             scans_evicted_total=scanners["evicted"],
-            tables=len(self._tables.all()),
+            tables=len(self._tables.listed()),
             tables_damaged=len(self.damaged()),
         )
 

@@ -279,7 +279,7 @@ class Verifier:
 
 
 def _running(seen: SeenNames) -> list[tuple[str, TableConfig]]:
-    return [(table_id, config) for table_id, (config, _) in sorted(seen.configs.items()) if config.state == "running"]
+    return [(table_id, config) for table_id, (config, _) in sorted(seen.configs.items()) if config.is_there]
 
 
 def _references(metadata: TableMetadata) -> Iterable[FragmentRef]:

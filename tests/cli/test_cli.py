@@ -114,6 +114,20 @@ def test_an_alteration_that_cannot_be_says_why(users: Cli, arguments: list[str],
     assert told in users.fails(ExitCode.REQUEST, "alter", "users", *arguments)
 
 
+def test_a_dropped_table_is_listed_and_brought_back(users: Cli) -> None:
+    assert users.fine("tables", "--dropped").out == "no dropped tables that could be brought back\n"
+    rows = users.scan("users")
+    assert "`ebla undelete users` brings it back" in users.fine("drop", "users", "--yes").out
+    (dropped,) = json.loads(users.fine("tables", "--dropped", "--json").out)
+    assert (dropped["table"], sorted(dropped)) == ("users", ["dropped", "id", "table", "until"])
+    assert dropped["id"] in users.fine("tables", "--dropped").out
+    assert "no dropped table has the name 'nope'" in users.fails(ExitCode.REQUEST, "undelete", "nope")
+    assert users.fine("undelete", "users", "--id", dropped["id"], "--as", "people").out == "people is back\n"
+    assert users.scan("people") == rows
+    assert users.fine("drop", "people", "--purge", "--yes").out == "dropped people\n"
+    assert users.fine("tables", "--dropped", "--json").out == "[]\n"
+
+
 def test_dropped_table_is_gone_and_needs_a_yes(users: Cli) -> None:
     assert "--yes" in users.fails(ExitCode.REQUEST, "drop", "users")
     assert users.scan("users")
