@@ -215,7 +215,7 @@ def test_what_cannot_be_is_refused(scene: Scene, tmp_path: Path) -> None:
         ([], "as many"),
         ([scene.further[0], scene.further[0]], "once"),
         ([scene.further[1], scene.further[0]], "another"),
-        ([7, 8], "path"),
+        ([7, 8], "Path"),
     ]:
         with pytest.raises(ebla.RequestError, match=word):
             scene.open(metadata=wrong)
