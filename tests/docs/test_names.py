@@ -212,3 +212,8 @@ def test_every_option_of_the_data_source_that_a_page_names_is_one() -> None:
     }
     assert len(named) >= 5
     assert not [(page, name) for page, name in sorted(named) if name not in known]
+
+
+def test_the_readme_names_every_command() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert not [name for name in COMMANDS if not re.search(rf"`{name}\b|ebla {name}\b", text)]
