@@ -32,12 +32,12 @@ from ebla.master.master import Master
 from ebla.master.messages import FullChunk, Heartbeat, Instance, Registration, ReportedTablet, TabletReport
 from ebla.master.settings import MasterSettings
 from ebla.master.writes import run as drive
-from ebla.metadata.naming import TableNaming
-from ebla.metadata.store import MetadataStore
-from ebla.metadata.table_metadata import FragmentRef, GroupState, Replica, TableMetadata, TabletMetadata
-from ebla.metadata.transaction import MetadataServer
-from ebla.schema import Group, Schema
-from ebla.storage.files import LocalFiles
+from ebla.metadata.server.metadata_store import MetadataStore
+from ebla.metadata.server.naming import TableNaming
+from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.values.table_metadata import FragmentRef, GroupState, Replica, TableMetadata, TabletMetadata
+from ebla.model.schema import Group, Schema
+from ebla.storage.files.files import LocalFiles
 
 CLUSTER = "benchmark"
 SCHEMA = Schema(key={"row": "binary"}, groups=[Group("g", columns={"n": "int32"})]).number()

@@ -29,15 +29,15 @@ from ebla.clock import SystemClock
 from ebla.coordination.service import CoordinationService
 from ebla.coordination.sqlite import FILE_NAME, SqliteCoordination
 from ebla.coordination.zookeeper import ZooKeeperCoordination
-from ebla.metadata.changes import Change, Flush, FlushedTablet, TabletAt, TakeLog
-from ebla.metadata.group import MetadataGroup
-from ebla.metadata.store import MetadataStore
-from ebla.metadata.table_config import TableConfig, config_path, encode_config
-from ebla.metadata.table_metadata import initial_metadata
-from ebla.metadata.transaction import MetadataServer
-from ebla.metadata.transaction_file import SnapshotRecord, encode
-from ebla.schema import Group, Schema
-from ebla.storage.files import LocalFiles
+from ebla.metadata.server.group import MetadataGroup
+from ebla.metadata.server.metadata_store import MetadataStore
+from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.values.changes import Change, Flush, FlushedTablet, TabletAt, TakeLog
+from ebla.metadata.values.table_config import TableConfig, config_path, encode_config
+from ebla.metadata.values.table_metadata import initial_metadata
+from ebla.metadata.values.transaction_file import SnapshotRecord, encode
+from ebla.model.schema import Group, Schema
+from ebla.storage.files.files import LocalFiles
 
 TABLETS = 100
 SERIAL = 200

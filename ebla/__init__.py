@@ -50,18 +50,18 @@ from ebla.settings import Settings
 if TYPE_CHECKING:
     from ebla.client.database import Database
     from ebla.client.dropped import DroppedTable
+    from ebla.client.embedded.opened import open  # noqa: A004 - ebla.open reads best
+    from ebla.client.embedded.salvaging import SalvageReport, salvage
+    from ebla.client.embedded.status import StoreStatus, status
+    from ebla.client.embedded.verifying import VerifyReport, repair, verify
     from ebla.client.moments import time_of
-    from ebla.client.opened import open  # noqa: A004 - ebla.open reads best
-    from ebla.client.row import Row
-    from ebla.client.salvaging import SalvageReport, salvage
     from ebla.client.scan import Position, Scan
     from ebla.client.snapshot import Snapshot
-    from ebla.client.status import StoreStatus, status
     from ebla.client.table import Table
-    from ebla.client.verifying import VerifyReport, repair, verify
-    from ebla.schema import Group, Schema, TableSchema
-    from ebla.tablet.events import FragmentsChanged, RangeChanged, TabletListener, Unloaded
-    from ebla.tablet.projection import Version
+    from ebla.model.schema import Group, Schema, TableSchema
+    from ebla.rows.row import Row
+    from ebla.tablet.read.projection import Version
+    from ebla.tablet.tables.events import FragmentsChanged, RangeChanged, TabletListener, Unloaded
 
 __version__ = "0.1.0"
 
@@ -132,28 +132,28 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 _HOMES = {
     "Database": "ebla.client.database",
     "DroppedTable": "ebla.client.dropped",
-    "FragmentsChanged": "ebla.tablet.events",
-    "Group": "ebla.schema",
+    "FragmentsChanged": "ebla.tablet.tables.events",
+    "Group": "ebla.model.schema",
     "Position": "ebla.client.scan",
-    "RangeChanged": "ebla.tablet.events",
-    "Row": "ebla.client.row",
-    "SalvageReport": "ebla.client.salvaging",
+    "RangeChanged": "ebla.tablet.tables.events",
+    "Row": "ebla.rows.row",
+    "SalvageReport": "ebla.client.embedded.salvaging",
     "Scan": "ebla.client.scan",
-    "Schema": "ebla.schema",
+    "Schema": "ebla.model.schema",
     "Snapshot": "ebla.client.snapshot",
-    "StoreStatus": "ebla.client.status",
+    "StoreStatus": "ebla.client.embedded.status",
     "Table": "ebla.client.table",
-    "TableSchema": "ebla.schema",
-    "TabletListener": "ebla.tablet.events",
-    "Unloaded": "ebla.tablet.events",
-    "VerifyReport": "ebla.client.verifying",
-    "Version": "ebla.tablet.projection",
-    "open": "ebla.client.opened",
-    "repair": "ebla.client.verifying",
-    "salvage": "ebla.client.salvaging",
-    "status": "ebla.client.status",
+    "TableSchema": "ebla.model.schema",
+    "TabletListener": "ebla.tablet.tables.events",
+    "Unloaded": "ebla.tablet.tables.events",
+    "VerifyReport": "ebla.client.embedded.verifying",
+    "Version": "ebla.tablet.read.projection",
+    "open": "ebla.client.embedded.opened",
+    "repair": "ebla.client.embedded.verifying",
+    "salvage": "ebla.client.embedded.salvaging",
+    "status": "ebla.client.embedded.status",
     "time_of": "ebla.client.moments",
-    "verify": "ebla.client.verifying",
+    "verify": "ebla.client.embedded.verifying",
 }
 
 if not TYPE_CHECKING:  # else every name would seem to be there

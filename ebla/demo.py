@@ -338,7 +338,7 @@ def on_spark(story: Story) -> None:
         story.say("(Spark is not installed here: pip install 'ebla[spark]' brings it, and a Java)")
         return
     import ebla.pipeline as pipeline
-    from ebla.pipeline.session import active_session
+    from ebla.pipeline.spark.session import active_session
 
     story.chapter("5. On Spark: load, join in SQL, correct, ask again, look back")
     is_running = active_session() is not None

@@ -44,11 +44,11 @@ class Settings:
     compact_runs_min: int = 5
     compact_runs_max: int = 10
     # A tablet is split when it would have more than this after a compaction; neighbours that have this little together
-    # are joined, if they have been so for a while. 0: never by itself. See tablet/shape.py.
+    # are joined, if they have been so for a while. 0: never by itself. See tablet/life/shape.py.
     tablet_bytes_max: int = 512 * MIB
     join_bytes_max: int = 32 * MIB
     join_after_seconds: float = 3600.0
-    # A tablet that nobody has read for so long lets go of what it holds in memory (0: never). See tablet/loader.py.
+    # A tablet that nobody has read for so long lets go of what it holds in memory (0: never). See loader.py.
     tablet_idle_seconds: float = 600.0
     # These tables are loaded wholly when the store is opened, before anything else; others when they are read.
     load_first: tuple[str, ...] = ()

@@ -39,7 +39,7 @@ def pytest_configure() -> None:
 @pytest.fixture(scope="session")
 def spark() -> SparkSession:
     """The session, as Ebla starts it. Tasks may fail three times: tests of lost attempts need that."""
-    from ebla.pipeline.session import session
+    from ebla.pipeline.spark.session import session
 
     # Left running at the end: tests of the command line, in the same process, go on with it.
     settings = {"spark.sql.shuffle.partitions": "2", "spark.python.daemon.module": "tests.support.spark_daemon"}

@@ -12,7 +12,7 @@ import pytest
 import ebla
 from ebla import errors
 from ebla.coordination.service import LeaseHeld, NodeExists
-from ebla.metadata.changes import RequirementFailed
+from ebla.metadata.values.changes import RequirementFailed
 
 ALL = [getattr(errors, name) for name in errors.__all__]
 

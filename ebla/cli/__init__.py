@@ -22,31 +22,23 @@ from typing import Annotated, Any
 import typer
 
 import ebla
-from ebla.cli import (
-    alter_command,
+from ebla.cli.rows import changes_command, export_command, load_command, mirror_command, row_commands
+from ebla.cli.shared.command_failures import ExitCode, complain, error_line
+from ebla.cli.shared.context import STORE_DEFAULT, STORE_HELP, Context
+from ebla.cli.shared.lines import write_line
+from ebla.cli.shared.log_options import LogLevelOption, VerboseOption, level_of, show, shown_only_inside
+from ebla.cli.tables import alter_command, care_commands, histogram_command, table_commands, tablet_commands
+from ebla.cli.upkeep import (
     backup_command,
     backups_command,
-    care_commands,
-    changes_command,
     compact_command,
-    export_command,
     gc_command,
-    histogram_command,
-    load_command,
-    mirror_command,
     replay_command,
     restore_command,
-    row_commands,
     salvage_command,
     status_command,
-    table_commands,
-    tablet_commands,
     verify_commands,
 )
-from ebla.cli.context import STORE_DEFAULT, STORE_HELP, Context
-from ebla.cli.failures import ExitCode, complain, error_line
-from ebla.cli.lines import write_line
-from ebla.cli.log_options import LogLevelOption, VerboseOption, level_of, show, shown_only_inside
 
 __all__ = ["app", "main"]
 

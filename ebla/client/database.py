@@ -16,15 +16,15 @@ import numpy as np
 
 import ebla
 from ebla.arguments import checked_flag, checked_names, checked_path, plain_text
-from ebla.client.coordination_place import COORDINATION_FILE, chosen_address, open_elsewhere
 from ebla.client.declaring import declared_schema, difference
 from ebla.client.dropped import DroppedTable, chosen, dropped_tables
+from ebla.client.embedded.coordination_place import COORDINATION_FILE, chosen_address, open_elsewhere
+from ebla.client.embedded.ownership import Ownership
+from ebla.client.embedded.owning import LOCK_FILE
+from ebla.client.embedded.publishing import Publisher, counters_of_owner
 from ebla.client.listening import Listening
 from ebla.client.metrics import metrics_text
 from ebla.client.moments import AsOf
-from ebla.client.ownership import Ownership
-from ebla.client.owning import LOCK_FILE
-from ebla.client.publishing import Publisher, counters_of_owner
 from ebla.client.snapshot import Snapshot
 from ebla.client.staying import StaysHere
 from ebla.client.system_tables import is_system_table, system_table
@@ -34,27 +34,27 @@ from ebla.coordination.service import CoordinationService
 from ebla.coordination.sqlite import SqliteCoordination
 from ebla.errors import ReadOnly, RequestError, StoreError, TableExists, TooManyFiles, UnknownTable, shown
 from ebla.extras import needing
-from ebla.keys import KeyCodec
-from ebla.metadata.table_metadata import initial_metadata
-from ebla.schema import Group, TableSchema, TypeLike, check_table_name
-from ebla.schema_change import Alteration
+from ebla.metadata.values.table_metadata import initial_metadata
+from ebla.model.keys import KeyCodec
+from ebla.model.schema import Group, TableSchema, TypeLike, check_table_name
+from ebla.model.schema_change import Alteration
+from ebla.model.where import Where
 from ebla.settings import Settings
-from ebla.storage.files import FileLock, Files, LocalFiles
-from ebla.tablet.bulk import BulkCommit, BulkResult
-from ebla.tablet.bulk_jobs import JobIntent, begin_job, end_job
-from ebla.tablet.bulk_mail import Mailbox
-from ebla.tablet.events import TabletListener
-from ebla.tablet.found_tables import UNLINKED
-from ebla.tablet.garbage import GarbageReport
-from ebla.tablet.opening import open_store
-from ebla.tablet.orders import Answer, Order
-from ebla.tablet.store import TabletStore
-from ebla.tablet.verify import Verifier, VerifyReport
+from ebla.storage.files.files import FileLock, Files, LocalFiles
+from ebla.tablet.check.verify import Verifier, VerifyReport
+from ebla.tablet.engine import TabletStore
+from ebla.tablet.jobs.bulk import BulkCommit, BulkResult
+from ebla.tablet.jobs.bulk_mail import Mailbox
+from ebla.tablet.jobs.orders import Answer, Order
+from ebla.tablet.recovery.found_tables import UNLINKED
+from ebla.tablet.recovery.opening import open_store
+from ebla.tablet.tables.events import TabletListener
+from ebla.tablet.upkeep.garbage import GarbageReport
+from ebla.tablet.upkeep.job_intents import JobIntent, begin_job, end_job
 from ebla.timing import now_seconds
-from ebla.where import Where
 
 if TYPE_CHECKING:
-    from ebla.client.opened import Shared
+    from ebla.client.embedded.opened import Shared
 
 TABLETS_MAX = 10_000
 # The files of a bulk job are left alone for so long if its process dies.
@@ -524,7 +524,7 @@ class Database(StaysHere):
         if is_system_table(name):
             raise RequestError(f"{name!r} is a system table, which has no files: scan db.table({name!r})")
         with needing("pyspark", "db.spark"):
-            from ebla.pipeline.scan import scan  # Spark is for those who use it
+            from ebla.pipeline.scanning.scan import scan  # Spark is for those who use it
 
         return scan(
             self, name, columns=columns, start=start, stop=stop, prefix=prefix, as_of=as_of, where=where, spark=spark

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from ebla.errors import SchemaError
-from ebla.schema import GroupSchema, Schema, TableSchema
+from ebla.model.schema import GroupSchema, Schema, TableSchema
 
 __all__ = ["declared_schema", "difference"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from ebla.errors import RequestError, UnknownTable
-from ebla.tablet.store import TabletStore
+from ebla.tablet.engine import TabletStore
 
 __all__ = ["DroppedTable", "chosen", "dropped_tables"]
 

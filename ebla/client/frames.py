@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from ebla.errors import RequestError
 from ebla.extras import needing
-from ebla.python_values import has_python_times
+from ebla.model.python_values import has_python_times
 
 __all__ = ["pandas_frame", "polars_frame"]
 

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 
 from ebla.errors import RequestError, shown
-from ebla.tablet.events import Events, TabletListener
+from ebla.tablet.tables.events import Events, TabletListener
 
 __all__ = ["Listening"]
 

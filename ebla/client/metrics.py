@@ -6,7 +6,7 @@
     ebla_table_fragment_bytes{table="users",group="default"} 1048576
 
 Counters are those of the process that has the store open; sizes of tables are anybody's. Names are those of
-`ebla.tablet.counters`, and of the table below.
+`ebla.service.counters`, and of the table below.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from ebla.tablet.counters import Counters, described
+from ebla.service.counters import Counters, described
 
 __all__ = ["TABLE_METRICS", "metrics_text"]
 

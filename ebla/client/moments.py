@@ -10,7 +10,7 @@ import numpy as np
 from ebla.client.snapshot import Snapshot
 from ebla.clock import microseconds_of, txn_at
 from ebla.errors import RequestError, shown
-from ebla.tablet.pins import Pins
+from ebla.tablet.upkeep.pins import Pins
 
 __all__ = ["AsOf", "time_of", "txn_in", "txn_of"]
 

@@ -11,18 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebla.client.row import Row
 from ebla.client.scan import beyond_python
 from ebla.errors import HistoryGone, RequestError
-from ebla.ranges import KeyRange, successor
-from ebla.storage.order import is_strictly_sorted, sort_rows
-from ebla.tablet.answers import ReadPoint
-from ebla.tablet.projection import Projection
-from ebla.tablet.row_admission import RowMutation
-from ebla.tablet.row_cache import row_bytes
-from ebla.tablet.store import TabletStore
-from ebla.tablet.table_state import TableState
-from ebla.tablet.view import TableView
+from ebla.model.order import is_strictly_sorted, sort_rows
+from ebla.model.ranges import KeyRange, successor
+from ebla.rows.row import Row
+from ebla.tablet.engine import TabletStore
+from ebla.tablet.read.answers import ReadPoint
+from ebla.tablet.read.projection import Projection
+from ebla.tablet.read.row_cache import row_bytes
+from ebla.tablet.read.view import TableView
+from ebla.tablet.tables.table_state import TableState
+from ebla.tablet.write.row_admission import RowMutation
 from ebla.tablet.write_path import schema_changed
 
 __all__ = ["RowReading", "at_newest", "one_array", "sorted_distinct"]

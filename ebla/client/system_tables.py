@@ -1,6 +1,6 @@
 """System tables: what a store knows of itself, read like any other table.
 
-    META          where every tablet is and what it is made of, in cells: see metadata/meta_view.py
+    META          where every tablet is and what it is made of, in cells: see metadata/values/meta_view.py
     sys.tables    a row per table     sys.tablets   a row per tablet     sys.servers   a row per server
 
 Each is computed when it is asked for by name, put into memory as a table of one block, and read by the same code as
@@ -16,18 +16,18 @@ from typing import Any, Never
 import msgspec
 import pyarrow as pa
 
-from ebla.batch import PutBatch
 from ebla.client.table import Table
 from ebla.errors import ReadOnly
-from ebla.metadata.meta_view import META, META_SCHEMA, meta_batch
-from ebla.metadata.serving import UNLOADED
-from ebla.metadata.table_metadata import FragmentRef, GroupState, TableMetadata, initial_metadata
-from ebla.schema import Schema
-from ebla.storage.memory import Memory
-from ebla.storage.records import Block
-from ebla.tablet.store import TabletStore
-from ebla.tablet.table_state import TableState
-from ebla.tablet.view import TableView
+from ebla.metadata.values.meta_view import META, META_SCHEMA, meta_batch
+from ebla.metadata.values.serving import UNLOADED
+from ebla.metadata.values.table_metadata import FragmentRef, GroupState, TableMetadata, initial_metadata
+from ebla.model.batch import PutBatch
+from ebla.model.schema import Schema
+from ebla.storage.merge.memory import Memory
+from ebla.storage.record.records import Block
+from ebla.tablet.engine import TabletStore
+from ebla.tablet.read.view import TableView
+from ebla.tablet.tables.table_state import TableState
 
 __all__ = ["SystemTable", "is_system_table", "system_table"]
 

@@ -13,22 +13,22 @@ import pyarrow as pa
 
 from ebla.arguments import checked_callback, checked_choice, checked_flag, checked_names, plain_text
 from ebla.client.moments import AsOf, txn_in
-from ebla.client.row import Row
 from ebla.client.row_reading import RowReading, at_newest
 from ebla.client.scan import Position, Scan
 from ebla.client.staying import StaysHere
-from ebla.client.sums import appended, check_addend, count_of, incremented
 from ebla.client.table_description import describe_table, describe_tablets
 from ebla.client.writing import Writing
 from ebla.errors import CannotJoin, HistoryGone, ReadOnly, RequestError, UnknownTable, shown
-from ebla.ranges import ALL, KeyRange, successor
-from ebla.schema import TableSchema
-from ebla.tablet.scanner import Scanner, ScanRequest
-from ebla.tablet.store import TabletStore
-from ebla.tablet.table_state import TableState
-from ebla.tablet.view import check_existed
+from ebla.model.ranges import ALL, KeyRange, successor
+from ebla.model.schema import TableSchema
+from ebla.model.where import Where, to_expression
+from ebla.rows.row import Row
+from ebla.tablet.engine import TabletStore
+from ebla.tablet.read.view import check_existed
+from ebla.tablet.scan.scanner import Scanner, ScanRequest
+from ebla.tablet.tables.table_state import TableState
+from ebla.tablet.write.sums import appended, check_addend, count_of, incremented
 from ebla.tablet.write_path import Wait
-from ebla.where import Where, to_expression
 
 # More rows than any table has.
 ROWS_MAX = (1 << 63) - 1

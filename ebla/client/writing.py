@@ -12,22 +12,22 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from ebla.batch import PutBatch
-from ebla.client.replacing import last_of_each_key
-from ebla.client.row import Row
-from ebla.client.row_parts import Limits
 from ebla.client.row_reading import RowReading, at_newest, one_array, sorted_distinct
-from ebla.client.rows import columns_of, to_cells_batch, to_put_batch
 from ebla.clock import microseconds_of
 from ebla.errors import Conflict, EblaError, RequestError, SchemaChanged, UnknownColumn
-from ebla.ranges import KeyRange
-from ebla.schema import WILDCARD, Target
-from ebla.tablet.admission import Mutation, erase_range
-from ebla.tablet.answers import ReadPoint
-from ebla.tablet.row_admission import RowMutation
-from ebla.tablet.schema_parts import SchemaParts
-from ebla.tablet.store import TabletStore
-from ebla.tablet.table_state import TableState
+from ebla.model.batch import PutBatch
+from ebla.model.ranges import KeyRange
+from ebla.model.schema import WILDCARD, Target
+from ebla.rows.replacing import last_of_each_key
+from ebla.rows.row import Row
+from ebla.rows.row_parts import Limits
+from ebla.rows.rows import columns_of, to_cells_batch, to_put_batch
+from ebla.tablet.engine import TabletStore
+from ebla.tablet.read.answers import ReadPoint
+from ebla.tablet.tables.schema_parts import SchemaParts
+from ebla.tablet.tables.table_state import TableState
+from ebla.tablet.write.admission import Mutation, erase_range
+from ebla.tablet.write.row_admission import RowMutation
 from ebla.tablet.write_path import Wait
 
 __all__ = ["Writing"]

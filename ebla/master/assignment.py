@@ -24,9 +24,9 @@ from ebla.master.servers import Server
 from ebla.master.settings import MasterSettings
 from ebla.master.table_info import TabletInfo
 from ebla.master.writes import ChangeTable
-from ebla.metadata.assigning import PREPARING, Assignment, AssignTablets, Replacement, ReplaceTablets
-from ebla.metadata.changes import Change
-from ebla.metadata.table_metadata import Replica
+from ebla.metadata.values.assigning import PREPARING, Assignment, AssignTablets, Replacement, ReplaceTablets
+from ebla.metadata.values.changes import Change
+from ebla.metadata.values.table_metadata import Replica
 
 __all__ = ["AssignmentPlan", "loads_of", "plan_assignments"]
 

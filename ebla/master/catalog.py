@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from ebla.errors import TableExists, UnknownTable
 from ebla.master.table_info import TableInfo, TabletInfo
 from ebla.master.writes import StoredTable
-from ebla.metadata.assigning import CREATING, PREPARING
-from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
+from ebla.metadata.values.assigning import CREATING, PREPARING
+from ebla.metadata.values.table_metadata import TableMetadata, TabletMetadata
 
 __all__ = ["Catalog"]
 

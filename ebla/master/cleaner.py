@@ -18,7 +18,7 @@ from ebla.master.servers import Servers
 from ebla.master.table_info import TableInfo
 from ebla.master.tasks import Tasks
 from ebla.master.writes import ChangeTable
-from ebla.metadata.assigning import ForgetReplaced
+from ebla.metadata.values.assigning import ForgetReplaced
 
 __all__ = ["delete_replicas", "purgeable", "replaced_to_forget"]
 

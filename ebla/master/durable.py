@@ -26,12 +26,12 @@ from ebla.master.writes import (
     UndeleteTable,
     Write,
 )
-from ebla.metadata.changes import RequirementFailed
-from ebla.metadata.naming import TableNaming
-from ebla.metadata.store import MetadataStore
-from ebla.metadata.table_config import TableConfig
-from ebla.metadata.table_metadata import TableMetadata
-from ebla.metadata.transaction import MetadataServer
+from ebla.metadata.server.metadata_store import MetadataStore
+from ebla.metadata.server.naming import TableNaming
+from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.values.changes import RequirementFailed
+from ebla.metadata.values.table_config import TableConfig
+from ebla.metadata.values.table_metadata import TableMetadata
 
 __all__ = ["MetadataDurable"]
 

@@ -26,9 +26,9 @@ from ebla.master.servers import Server, Servers, StaleInstance
 from ebla.master.settings import MasterSettings
 from ebla.master.tasks import Tasks
 from ebla.master.writes import ChangeTable, ChangeTables, Operation
-from ebla.metadata.assigning import StartTablets
-from ebla.metadata.requirements import TabletAt
-from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
+from ebla.metadata.values.assigning import StartTablets
+from ebla.metadata.values.requirements import TabletAt
+from ebla.metadata.values.table_metadata import TableMetadata, TabletMetadata
 
 __all__ = ["HeartbeatHandler"]
 

@@ -39,10 +39,10 @@ from ebla.master.settings import MasterSettings
 from ebla.master.table_info import TableInfo, TabletInfo
 from ebla.master.tasks import Tasks
 from ebla.master.writes import ChangeTable, ChangeTables, Operation, PurgeTable, StoredTable, Write
-from ebla.metadata.assigning import Assignment, PlaceTablets
-from ebla.metadata.table_metadata import Replica, TableMetadata
-from ebla.schema import TableSchema
-from ebla.schema_change import Alteration
+from ebla.metadata.values.assigning import Assignment, PlaceTablets
+from ebla.metadata.values.table_metadata import Replica, TableMetadata
+from ebla.model.schema import TableSchema
+from ebla.model.schema_change import Alteration
 
 __all__ = ["Master", "MasterStopped"]
 

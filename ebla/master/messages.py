@@ -19,8 +19,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from ebla.metadata.table_metadata import Replica
-from ebla.schema import TableSchema
+from ebla.metadata.values.table_metadata import Replica
+from ebla.model.schema import TableSchema
 
 __all__ = [
     "AlterTablet",

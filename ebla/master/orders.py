@@ -23,7 +23,7 @@ from ebla.master.servers import Servers
 from ebla.master.settings import MasterSettings
 from ebla.master.table_info import TableInfo
 from ebla.master.tasks import Tasks
-from ebla.metadata.table_metadata import Replica, TabletMetadata
+from ebla.metadata.values.table_metadata import Replica, TabletMetadata
 
 __all__ = ["Orders"]
 

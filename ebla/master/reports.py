@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from ebla.master.catalog import Catalog
 from ebla.master.messages import ReportedTablet
-from ebla.metadata.assigning import CREATING
-from ebla.metadata.table_metadata import TabletMetadata
+from ebla.metadata.values.assigning import CREATING
+from ebla.metadata.values.table_metadata import TabletMetadata
 
 __all__ = ["ALTER", "CREATE", "DELETE", "REFRESH", "START", "UNKNOWN", "UPDATE", "judge"]
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ebla.errors import Unavailable
 from ebla.master.writes import StoredTable
-from ebla.metadata.table_metadata import TableMetadata, TabletMetadata
+from ebla.metadata.values.table_metadata import TableMetadata, TabletMetadata
 
 __all__ = ["TableInfo", "TabletInfo"]
 

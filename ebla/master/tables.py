@@ -20,7 +20,6 @@ import msgspec
 import pyarrow as pa
 
 from ebla.errors import EblaError, InvalidKey, RequestError, Unavailable, UnknownTable
-from ebla.keys import KeyCodec
 from ebla.master.catalog import Catalog
 from ebla.master.settings import MasterSettings
 from ebla.master.table_info import TableInfo
@@ -35,13 +34,14 @@ from ebla.master.writes import (
     StoredTable,
     UndeleteTable,
 )
-from ebla.metadata.assigning import PREPARING
-from ebla.metadata.changes import AlterSchema, FlushedTablet, RequirementFailed
-from ebla.metadata.clone import cloned
-from ebla.metadata.table_config import TableConfig
-from ebla.metadata.table_metadata import TableMetadata, initial_metadata
-from ebla.schema import Column, TableSchema, check_table_name
-from ebla.schema_change import Alteration, altered
+from ebla.metadata.values.assigning import PREPARING
+from ebla.metadata.values.changes import AlterSchema, FlushedTablet, RequirementFailed
+from ebla.metadata.values.clone import cloned
+from ebla.metadata.values.table_config import TableConfig
+from ebla.metadata.values.table_metadata import TableMetadata, initial_metadata
+from ebla.model.keys import KeyCodec
+from ebla.model.schema import Column, TableSchema, check_table_name
+from ebla.model.schema_change import Alteration, altered
 
 __all__ = [
     "alter_table",

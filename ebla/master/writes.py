@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from ebla.errors import EblaError
-from ebla.metadata.changes import Change
-from ebla.metadata.table_config import TableConfig
-from ebla.metadata.table_metadata import TableMetadata
+from ebla.metadata.values.changes import Change
+from ebla.metadata.values.table_config import TableConfig
+from ebla.metadata.values.table_metadata import TableMetadata
 
 __all__ = [
     "ChangeTable",

@@ -37,27 +37,27 @@ from typing import TYPE_CHECKING, Any
 from ebla.extras import needing
 
 if TYPE_CHECKING:
-    from ebla.pipeline.backup import BackupSummary, backup
-    from ebla.pipeline.backup_check import BackupCheck, check_backup
-    from ebla.pipeline.backup_manifest import Backups, list_backups, remove_unfinished
-    from ebla.pipeline.backup_pruning import PruneReport, prune_backups
-    from ebla.pipeline.changes import changes
-    from ebla.pipeline.compact import CompactSummary, compact
-    from ebla.pipeline.datasource import register
-    from ebla.pipeline.export import ExportSummary, export
-    from ebla.pipeline.garbage import GarbageReport, gc
-    from ebla.pipeline.input_files import InputFiles
-    from ebla.pipeline.load import LoadSummary, load
-    from ebla.pipeline.mirror import StreamSummary, mirror
-    from ebla.pipeline.presplit import PresplitSummary, presplit
-    from ebla.pipeline.progress import JobProgress
-    from ebla.pipeline.replay import ReplaySummary, replay
-    from ebla.pipeline.restore import RestoreSummary, restore
-    from ebla.pipeline.scan import scan
-    from ebla.pipeline.session import session
-    from ebla.pipeline.stats import TableStats, stats
-    from ebla.pipeline.stream_into import stream_into
-    from ebla.pipeline.verify import Finding, VerifyReport, verify
+    from ebla.pipeline.backups.backup import BackupSummary, backup
+    from ebla.pipeline.backups.backup_check import BackupCheck, check_backup
+    from ebla.pipeline.backups.backup_manifest import Backups, list_backups, remove_unfinished
+    from ebla.pipeline.backups.backup_pruning import PruneReport, prune_backups
+    from ebla.pipeline.backups.restore import RestoreSummary, restore
+    from ebla.pipeline.care.compact import CompactSummary, compact
+    from ebla.pipeline.care.garbage import GarbageReport, gc
+    from ebla.pipeline.care.verify import Finding, VerifyReport, verify
+    from ebla.pipeline.change_feed.changes import changes
+    from ebla.pipeline.loading.input_files import InputFiles
+    from ebla.pipeline.loading.load import LoadSummary, load
+    from ebla.pipeline.replaying.replay import ReplaySummary, replay
+    from ebla.pipeline.scanning.export import ExportSummary, export
+    from ebla.pipeline.scanning.scan import scan
+    from ebla.pipeline.spark.progress import JobProgress
+    from ebla.pipeline.spark.session import session
+    from ebla.pipeline.spark_format import register
+    from ebla.pipeline.statistics.presplit import PresplitSummary, presplit
+    from ebla.pipeline.statistics.stats import TableStats, stats
+    from ebla.pipeline.streaming.mirror import StreamSummary, mirror
+    from ebla.pipeline.streaming.stream_into import stream_into
 
 __all__ = [
     "BackupCheck",

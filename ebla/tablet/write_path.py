@@ -20,26 +20,26 @@ import pyarrow as pa
 
 from ebla.clock import Clock, TxnClock
 from ebla.errors import Closed, Conflict, EblaError, OutcomeUnknown, ReadOnly, SchemaChanged, StoreError, UnknownTable
-from ebla.metadata.changes import TabletAt, TakeLog
-from ebla.metadata.table_metadata import TabletMetadata
-from ebla.metadata.transaction import MetadataServer
+from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.values.changes import TabletAt, TakeLog
+from ebla.metadata.values.table_metadata import TabletMetadata
+from ebla.model.order import Indices
 from ebla.settings import Settings
-from ebla.storage.log_format import Slice
-from ebla.storage.log_writer import LogWriter
-from ebla.storage.order import Indices
-from ebla.storage.records import Block
-from ebla.tablet.admission import Mutation
-from ebla.tablet.commit_log import Combined, Commit, CommitLog
-from ebla.tablet.flusher import Flusher
-from ebla.tablet.gate import Gate
-from ebla.tablet.open_tables import OpenTables
-from ebla.tablet.pauses import Pauses
-from ebla.tablet.recent_rows import RecentRows
-from ebla.tablet.replies import REPLY_BYTES, Replies
-from ebla.tablet.row_admission import RowMutation
-from ebla.tablet.sequencer import Sequencer
-from ebla.tablet.table_state import TableState
-from ebla.tablet.worker import IDLE_SECONDS
+from ebla.storage.log.log_format import Slice
+from ebla.storage.log.log_writer import LogWriter
+from ebla.storage.record.records import Block
+from ebla.tablet.tables.open_tables import OpenTables
+from ebla.tablet.tables.pauses import Pauses
+from ebla.tablet.tables.table_state import TableState
+from ebla.tablet.upkeep.flusher import Flusher
+from ebla.tablet.write.admission import Mutation
+from ebla.tablet.write.commit_log import Combined, Commit, CommitLog
+from ebla.tablet.write.gate import Gate
+from ebla.tablet.write.recent_rows import RecentRows
+from ebla.tablet.write.replies import REPLY_BYTES, Replies
+from ebla.tablet.write.row_admission import RowMutation
+from ebla.tablet.write.sequencer import Sequencer
+from ebla.threads.worker import IDLE_SECONDS
 from ebla.timing import Timing, Warner, now_seconds
 
 __all__ = ["Wait", "WritePath", "schema_changed"]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import ebla
-from ebla.client.coordination_place import COORDINATION_FILE
+from ebla.client.embedded.coordination_place import COORDINATION_FILE
 from ebla.settings import KIB, Settings
 
 SCHEMA = ebla.Schema(

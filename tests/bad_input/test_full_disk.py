@@ -14,7 +14,7 @@ from ebla.client.database import Database
 from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.errors import EblaError, LogFailed, StoreError
-from ebla.schema import Group, Schema
+from ebla.model.schema import Group, Schema
 from ebla.settings import KIB, Settings
 from tests.crash.machine import bounded
 from tests.support.simulated_files import FaultPlan, SimulatedFiles

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ebla.cli import main
-from ebla.cli.failures import ExitCode
+from ebla.cli.shared.command_failures import ExitCode
 
 Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import ebla
-from ebla.cli.failures import ExitCode, error_line, exit_code
+from ebla.cli.shared.command_failures import ExitCode, error_line, exit_code
 from tests.cli.conftest import Cli, Shell
 
 USERS = shlex.split(

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 import ebla
-from ebla.client.coordination_place import connect_at
+from ebla.client.embedded.coordination_place import connect_at
 from ebla.clock import SystemClock
-from ebla.metadata.directory import TableDirectory
-from ebla.metadata.store import MetadataStore
-from ebla.metadata.table_config import config_path, encode_config
-from ebla.metadata.table_metadata import (
+from ebla.metadata.server.directory import TableDirectory
+from ebla.metadata.server.metadata_store import MetadataStore
+from ebla.metadata.values.table_config import config_path, encode_config
+from ebla.metadata.values.table_metadata import (
     FragmentRef,
     GroupState,
     JoinPlan,
@@ -26,8 +26,8 @@ from ebla.metadata.table_metadata import (
     TableMetadata,
     TabletMetadata,
 )
-from ebla.metadata.transaction_file import SnapshotRecord, encode
-from ebla.storage.files import LocalFiles
+from ebla.metadata.values.transaction_file import SnapshotRecord, encode
+from ebla.storage.files.files import LocalFiles
 
 replace = msgspec.structs.replace
 SCHEMA = ebla.Schema(key={"k": "string"}, groups=[ebla.Group("g", columns={"v": "int32"})])

@@ -15,12 +15,12 @@ import ebla
 from ebla import Group, Schema, SchemaError
 from ebla.coordination.memory import Fault
 from ebla.errors import OutcomeUnknown, TableDamaged
-from ebla.metadata.store import MetadataStore
-from ebla.metadata.table_config import config_path, encode_config
-from ebla.metadata.table_metadata import TableMetadata
-from ebla.metadata.transaction_file import SnapshotRecord, encode
-from ebla.schema import TableSchema
-from ebla.storage.files import LocalFiles
+from ebla.metadata.server.metadata_store import MetadataStore
+from ebla.metadata.values.table_config import config_path, encode_config
+from ebla.metadata.values.table_metadata import TableMetadata
+from ebla.metadata.values.transaction_file import SnapshotRecord, encode
+from ebla.model.schema import TableSchema
+from ebla.storage.files.files import LocalFiles
 from tests.crash.machine import Machine
 from tests.crash.story import CALM, MIXED, create, put
 

@@ -11,7 +11,7 @@ import pytest
 
 import ebla
 from ebla.settings import Settings
-from tests.client.bulk_world import NUMBERS, loaded, numbers, written
+from tests.client.jobs.bulk_world import NUMBERS, loaded, numbers, written
 
 AT_ONCE = Settings(background_compaction=False, history_seconds=0.0, garbage_age_seconds=0.0)
 SCHEMA = ebla.Schema(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import ebla
-from ebla.storage.fragment_reader import Fragment
+from ebla.storage.fragment.fragment_reader import Fragment
 
 ROWS = 3_000
 

@@ -13,7 +13,7 @@ import pytest
 
 import ebla
 from ebla.settings import Settings
-from ebla.storage.files import LocalFiles
+from ebla.storage.files.files import LocalFiles
 from ebla.tablet.write_path import WritePath
 from ebla.timing import QUIET_SECONDS, Timing, Warner
 
@@ -150,7 +150,7 @@ def test_a_log_that_failed_is_an_error_and_a_flush_that_fails_a_warning(
 
     monkeypatch.setattr(LocalFiles, "create", full)
     db._store._flusher._failed(ebla.StoreError("cannot write a fragment"))
-    monkeypatch.setattr("ebla.storage.log_writer.LogWriter.sync", lambda self: full())
+    monkeypatch.setattr("ebla.storage.log.log_writer.LogWriter.sync", lambda self: full())
     with pytest.raises((ebla.StoreError, OSError)):
         table.put({"k": 2, "v": 2})
     monkeypatch.undo()

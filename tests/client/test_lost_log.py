@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import ebla
-from ebla.client.verifying import repair, verify
+from ebla.client.embedded.verifying import repair, verify
 from ebla.clock import SystemClock
 from ebla.coordination.sqlite import SqliteCoordination
 from ebla.settings import Settings
-from tests.pipeline.replaying import replay_here
+from tests.pipeline.replaying.replay_world import replay_here
 
 # Several segments, and nothing flushed but when it is asked for.
 SETTINGS = Settings(background_compaction=False, log_segment_bytes=2_000)

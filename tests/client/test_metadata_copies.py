@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 import ebla
-from ebla.client.coordination_place import connect_at
+from ebla.client.embedded.coordination_place import connect_at
 from ebla.clock import SystemClock
-from ebla.metadata.directory import TableDirectory
-from ebla.metadata.store import MetadataStore
-from ebla.metadata.table_config import TableConfig, config_path, encode_config
-from ebla.metadata.transaction_file import SnapshotRecord, encode
-from ebla.storage.files import LocalFiles
+from ebla.metadata.server.directory import TableDirectory
+from ebla.metadata.server.metadata_store import MetadataStore
+from ebla.metadata.values.table_config import TableConfig, config_path, encode_config
+from ebla.metadata.values.transaction_file import SnapshotRecord, encode
+from ebla.storage.files.files import LocalFiles
 
 SCHEMA = ebla.Schema(key={"k": "string"}, columns={"n": "int64"})
 CALM = ebla.Settings(background_compaction=False, metadata_snapshot_every=4)

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import ebla
 from ebla.client.metrics import metrics_text
+from ebla.service.counters import Counters, described
 from ebla.settings import Settings
-from ebla.tablet.counters import Counters, described
 
 SCHEMA = ebla.Schema(key={"k": "int64"}, columns={"v": "int64"})
 CALM = Settings(background_compaction=False)

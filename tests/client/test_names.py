@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ebla
-from ebla.tablet.table_state import TableState
+from ebla.tablet.tables.table_state import TableState
 
 SCHEMA = ebla.Schema(key={"k": "int64"}, columns={"n": "int64"})
 

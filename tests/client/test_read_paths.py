@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import ebla
 from ebla.settings import Settings
-from ebla.storage.fragment_reader import Fragment
+from ebla.storage.fragment.fragment_reader import Fragment
 
 ROWS = 400
 # Footers may take half of it.

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 import ebla
-from ebla.metadata.meta_view import seek_row
+from ebla.metadata.values.meta_view import seek_row
 
 USERS = ebla.Schema(
     key={"user": "string"},

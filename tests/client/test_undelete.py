@@ -14,7 +14,7 @@ from ebla.clock import SystemClock
 from ebla.coordination.service import Operation
 from ebla.coordination.sqlite import SqliteCoordination
 from ebla.errors import OutcomeUnknown, Unavailable
-from ebla.storage.files import LocalFiles
+from ebla.storage.files.files import LocalFiles
 
 SCHEMA = ebla.Schema(key={"k": "string"}, columns={"v": "int64"})
 KEPT = ebla.Settings(drop_retention_seconds=3_600.0, garbage_age_seconds=0.0, background_compaction=False)

@@ -9,8 +9,8 @@ import pytest
 
 import ebla
 from ebla.cli import main
-from ebla.metadata.check import FileFacts, check_load, examine
-from ebla.metadata.table_metadata import FragmentRef, TableMetadata
+from ebla.metadata.values.check import FileFacts, check_load, examine
+from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata
 from tests.client.damages import DAMAGES, ROWS, SCHEMA, Damage, current, plant, replace, tablet
 
 
@@ -115,7 +115,7 @@ def test_a_tablet_is_loaded_only_if_its_neighbours_meet_it() -> None:
 
 
 def _pure() -> tuple[TableMetadata, dict[str, FileFacts]]:
-    from ebla.metadata.table_metadata import initial_metadata
+    from ebla.metadata.values.table_metadata import initial_metadata
 
     metadata = initial_metadata("id", SCHEMA.number(), ["1", "2", "3"], [b"d", b"h"]).with_txnid("x", 1)
     fragment = FragmentRef("fragments/id/f.parquet", 3, 100, b"a", b"c", 1, 2, 1)

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 import ebla
-from ebla.client.coordination_place import connect_at
+from ebla.client.embedded.coordination_place import connect_at
 from ebla.clock import SystemClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.coordination.service import CoordinationService
-from ebla.metadata.check_names import examine_names
-from ebla.metadata.table_config import TableConfig, config_path, decode_config, encode_config, name_path
-from ebla.tablet.verify_names import NamesVerifier
+from ebla.metadata.values.check_names import examine_names
+from ebla.metadata.values.table_config import TableConfig, config_path, decode_config, encode_config, name_path
+from ebla.tablet.check.verify_names import NamesVerifier
 from tests.client.damages import ROWS, current
 
 replace = msgspec.structs.replace

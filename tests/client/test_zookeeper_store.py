@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import ebla
-from ebla.client.coordination_place import ADDRESS_FILE
 from ebla.client.database import open_alone
-from ebla.client.keeping import begin, end
-from ebla.client.ownership import OWNER_NODE
+from ebla.client.embedded.coordination_place import ADDRESS_FILE
+from ebla.client.embedded.ownership import OWNER_NODE
+from ebla.client.jobs.keeping import begin, end
 from ebla.clock import SystemClock
 from ebla.coordination.address import connect, parse_address
 from ebla.coordination.service import CoordinationService
-from ebla.pipeline.place import Place
+from ebla.pipeline.place.place import Place
 from tests.support.zookeeper import ZooKeeperServer
 
 SCHEMA = ebla.Schema(key={"k": "string"}, groups=[ebla.Group("g", columns={"v": "int32"})])

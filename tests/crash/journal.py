@@ -20,7 +20,7 @@ from itertools import product
 from typing import Any, TypeAlias
 
 from tests.crash.story import Step
-from tests.model.reference import ReferenceStore
+from tests.reference.reference import ReferenceStore
 
 Contents: TypeAlias = Mapping[str, Sequence[Mapping[str, Any]]]
 

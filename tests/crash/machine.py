@@ -22,7 +22,7 @@ from ebla.client.database import Database
 from ebla.clock import ManualClock
 from ebla.coordination.memory import Faults, MemoryCoordination, MemoryStore
 from ebla.errors import Conflict, EblaError, RequestError, Unavailable
-from ebla.metadata.store import MetadataNotSaved
+from ebla.metadata.server.metadata_store import MetadataNotSaved
 from ebla.settings import Settings
 from tests.crash.journal import (
     ACKED,

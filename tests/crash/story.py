@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from ebla.schema import Group, Schema
-from ebla.schema_change import Alteration, altered
+from ebla.model.schema import Group, Schema
+from ebla.model.schema_change import Alteration, altered
 from ebla.settings import KIB, MIB, Settings
-from tests.model.reference import Cell, ReferenceTable
+from tests.reference.reference import Cell, ReferenceTable
 
 Kind = Literal["create", "clone", "drop", "alter", "commit", "reopen", "other"]
 

@@ -13,8 +13,8 @@ import pytest
 
 from ebla.clock import ManualClock
 from ebla.settings import Settings
-from ebla.storage.log_format import LogEntry
-from ebla.storage.log_writer import LogWriter
+from ebla.storage.log.log_format import LogEntry
+from ebla.storage.log.log_writer import LogWriter
 from tests.crash.journal import BEGUN, IN, OUT
 from tests.crash.machine import Machine, Moment, bounded, open_store
 from tests.crash.story import (
@@ -208,7 +208,7 @@ class TestTheChecksThemselves:
             self.check()
 
     def test_a_log_that_is_not_replayed_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ebla.tablet.opening.replay", lambda *_: None)
+        monkeypatch.setattr("ebla.tablet.recovery.opening.replay", lambda *_: None)
         with pytest.raises(AssertionError, match="survived"):
             self.check()
 

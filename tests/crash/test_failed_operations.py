@@ -14,7 +14,7 @@ import pytest
 
 from ebla.errors import LogFailed, StoreError
 from ebla.settings import Settings
-from ebla.storage.log_format import SEGMENT_HEADER_BYTES
+from ebla.storage.log.log_format import SEGMENT_HEADER_BYTES
 from tests.crash.journal import Expectations
 from tests.crash.machine import Machine, bounded
 from tests.crash.story import CALM, MIXED, RESTLESS, Step, create, put, story

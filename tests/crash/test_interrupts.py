@@ -13,13 +13,13 @@ import pytest
 
 from ebla.coordination.memory import Fault, MemoryCoordination
 from ebla.errors import LogFailed, OutcomeUnknown, TableExists, UnknownTable
-from ebla.metadata.transaction import MetadataServer
-from ebla.tablet.bulk import BulkCommit
-from ebla.tablet.commit_log import CommitLog
-from ebla.tablet.door import Door
-from ebla.tablet.gate import Gate
-from ebla.tablet.pauses import Pauses
-from ebla.tablet.sequencer import Sequencer
+from ebla.metadata.server.transaction import MetadataServer
+from ebla.tablet.jobs.bulk import BulkCommit
+from ebla.tablet.tables.door import Door
+from ebla.tablet.tables.pauses import Pauses
+from ebla.tablet.write.commit_log import CommitLog
+from ebla.tablet.write.gate import Gate
+from ebla.tablet.write.sequencer import Sequencer
 from tests.crash.machine import Machine, bounded
 from tests.crash.story import CALM, MIXED, create, put
 

@@ -10,10 +10,10 @@ import pytest
 from ebla.clock import ManualClock, SystemClock
 from ebla.coordination.memory import MemoryCoordination
 from ebla.errors import Corruption, MissingFile
-from ebla.storage.log_extent import LogExtent
-from ebla.storage.log_format import segment_path
-from ebla.storage.log_reader import recover
-from ebla.tablet.server_record import ServerRecord, read_extent
+from ebla.storage.log.log_extent import LogExtent
+from ebla.storage.log.log_format import segment_path
+from ebla.storage.log.log_reader import recover
+from ebla.tablet.recovery.server_record import ServerRecord, read_extent
 from tests.crash.machine import Machine, Moment, bounded, open_store
 from tests.crash.story import CALM, PLAIN, Step, create, flush, plain_rows, put, reopen
 from tests.crash.test_closing import is_log

@@ -15,16 +15,18 @@ import pyarrow as pa
 import pytest
 
 import ebla
-from ebla import schema
-from ebla.client import database, row_parts
+from ebla.client import database
 from ebla.coordination import sqlite_file
-from ebla.metadata import transaction_file
-from ebla.pipeline import backup_manifest
-from ebla.pipeline.types import spark_type
-from ebla.schema import is_key_type, parse_type
-from ebla.storage import fragment_format, log_format
-from ebla.tablet import identity
-from ebla.text_values import to_json, type_text
+from ebla.metadata.values import transaction_file
+from ebla.model import schema
+from ebla.model.schema import is_key_type, parse_type
+from ebla.model.text_values import to_json, type_text
+from ebla.pipeline.backups import backup_manifest
+from ebla.pipeline.spark.types import spark_type
+from ebla.rows import row_parts
+from ebla.storage.fragment import fragment_format
+from ebla.storage.log import log_format
+from ebla.tablet.recovery import identity
 from tests.docs.pages import ROOT
 
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}

@@ -15,7 +15,8 @@ import typer
 import ebla
 import ebla.pipeline
 from ebla.cli import app
-from ebla.pipeline import datasource_options, stream_options
+from ebla.pipeline.datasource import datasource_options
+from ebla.pipeline.streaming import stream_options
 from tests.docs.pages import ROOT, Page, pages
 
 PAGES = pages()

@@ -24,12 +24,12 @@ from ebla.master.messages import (
 )
 from ebla.master.settings import MasterSettings
 from ebla.master.writes import Durable, Operation, run
-from ebla.metadata.copies import MetadataCopies
-from ebla.metadata.naming import TableNaming
-from ebla.metadata.servers import MetadataServers
-from ebla.metadata.store import MetadataStore
-from ebla.metadata.table_metadata import TableMetadata
-from ebla.schema import Group, Schema
+from ebla.metadata.server.copies import MetadataCopies
+from ebla.metadata.server.metadata_store import MetadataStore
+from ebla.metadata.server.naming import TableNaming
+from ebla.metadata.server.servers import MetadataServers
+from ebla.metadata.values.table_metadata import TableMetadata
+from ebla.model.schema import Group, Schema
 from tests.master.memory_durable import MemoryDurable
 from tests.metadata.metadata_world import ServerOfTests, World
 from tests.support.simulated_files import SimulatedFiles

@@ -25,9 +25,9 @@ from ebla.master.writes import (
     UndeleteTable,
     Write,
 )
-from ebla.metadata.changes import RequirementFailed, apply
-from ebla.metadata.table_config import TableConfig
-from ebla.metadata.table_metadata import TableMetadata
+from ebla.metadata.values.changes import RequirementFailed, apply
+from ebla.metadata.values.table_config import TableConfig
+from ebla.metadata.values.table_metadata import TableMetadata
 
 
 class MemoryDurable:

@@ -26,10 +26,10 @@ from ebla.master.master import Master
 from ebla.master.messages import CreateTablet, Heartbeat, HeartbeatReply
 from ebla.master.settings import MasterSettings
 from ebla.master.writes import ChangeTable, ChangeTables, Operation, PurgeTable, ReadTables, Write
-from ebla.metadata.recutting import BeginSplit, FinishSplit
-from ebla.metadata.requirements import TabletAt
-from ebla.schema import Group, Schema
-from ebla.schema_change import Alteration
+from ebla.metadata.values.recutting import BeginSplit, FinishSplit
+from ebla.metadata.values.requirements import TabletAt
+from ebla.model.schema import Group, Schema
+from ebla.model.schema_change import Alteration
 from tests.master.memory_durable import MemoryDurable
 from tests.master.simulated_server import SimulatedReplica, SimulatedServer
 

@@ -10,13 +10,20 @@ import pytest
 from ebla.errors import UnknownTable
 from ebla.master.catalog import Catalog
 from ebla.master.writes import ChangeTable, ChangeTables, RenameTable, StoredTable
-from ebla.metadata.assigning import Assignment, AssignTablets, PlaceTablets, Replacement, ReplaceTablets, StartTablets
-from ebla.metadata.changes import Change, update
-from ebla.metadata.recutting import BeginJoin, BeginSplit, FinishJoin, FinishSplit
-from ebla.metadata.requirements import TabletAt
-from ebla.metadata.table_config import TableConfig
-from ebla.metadata.table_metadata import Replica, TableMetadata, initial_metadata
-from ebla.schema_change import Alteration
+from ebla.metadata.values.assigning import (
+    Assignment,
+    AssignTablets,
+    PlaceTablets,
+    Replacement,
+    ReplaceTablets,
+    StartTablets,
+)
+from ebla.metadata.values.changes import Change, update
+from ebla.metadata.values.recutting import BeginJoin, BeginSplit, FinishJoin, FinishSplit
+from ebla.metadata.values.requirements import TabletAt
+from ebla.metadata.values.table_config import TableConfig
+from ebla.metadata.values.table_metadata import Replica, TableMetadata, initial_metadata
+from ebla.model.schema_change import Alteration
 from tests.master.master_world import SCHEMA, MasterWorld
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from ebla.errors import EblaError
 from ebla.master.settings import MasterSettings
-from ebla.metadata.table_metadata import TabletMetadata
-from ebla.schema_change import Alteration
+from ebla.metadata.values.table_metadata import TabletMetadata
+from ebla.model.schema_change import Alteration
 from tests.master.master_world import SCHEMA, MasterWorld, real_durable
 from tests.metadata.metadata_world import SimulatedCrash, World
 from tests.support.simulated_files import Fault, FaultPlan

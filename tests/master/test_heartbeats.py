@@ -20,12 +20,12 @@ from ebla.master.messages import (
 )
 from ebla.master.settings import MasterSettings
 from ebla.master.writes import ChangeTable, ChangeTables
-from ebla.metadata.assigning import Assignment, PlaceTablets
-from ebla.metadata.recutting import BeginSplit, FinishSplit
-from ebla.metadata.requirements import TabletAt
-from ebla.metadata.table_metadata import Replica
-from ebla.schema import decode_hook, encode_hook
-from ebla.schema_change import Alteration
+from ebla.metadata.values.assigning import Assignment, PlaceTablets
+from ebla.metadata.values.recutting import BeginSplit, FinishSplit
+from ebla.metadata.values.requirements import TabletAt
+from ebla.metadata.values.table_metadata import Replica
+from ebla.model.schema import decode_hook, encode_hook
+from ebla.model.schema_change import Alteration
 from tests.master.master_world import MasterWorld
 
 

@@ -14,8 +14,8 @@ from ebla.master.master import Master
 from ebla.master.servers import Server, Servers
 from ebla.master.tasks import Tasks
 from ebla.master.writes import StoredTable
-from ebla.metadata import assigning
-from ebla.metadata.changes import RequirementFailed, update
+from ebla.metadata.values import assigning
+from ebla.metadata.values.changes import RequirementFailed, update
 from tests.master.simulation import Broken, Simulation, run
 
 SCHEDULES = 5_000

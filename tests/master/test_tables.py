@@ -10,8 +10,8 @@ from ebla.coordination.memory import Fault
 from ebla.errors import EblaError, OutcomeUnknown, RequestError, SchemaError, TableExists, Unavailable, UnknownTable
 from ebla.master.master import MasterStopped
 from ebla.master.settings import MasterSettings
-from ebla.schema import Group, Schema
-from ebla.schema_change import Alteration
+from ebla.model.schema import Group, Schema
+from ebla.model.schema_change import Alteration
 from tests.master.master_world import SCHEMA, DurableOfTests, MasterWorld, real_durable, spread_durable
 from tests.metadata.metadata_world import World
 from tests.support.simulated_files import FaultPlan
@@ -331,7 +331,7 @@ def test_bad_splits_are_refused(schema: Any, splits: Any) -> None:
 
 
 def test_splits_may_be_keys_and_prefixes_of_keys() -> None:
-    from ebla.keys import KeyCodec
+    from ebla.model.keys import KeyCodec
 
     codec = KeyCodec(TWO_COLUMNS.key)
     splits = [codec.bound(("ada",)), codec.encode(("ada", 7)), codec.bound(("bob",))]

@@ -33,8 +33,8 @@ import pyspark
 from pyspark.sql import SparkSession
 
 import ebla
-from ebla.pipeline.java import bundled_java_home, find_java_home, java_home_without_module
-from ebla.pipeline.session import session
+from ebla.pipeline.spark.java import bundled_java_home, find_java_home, java_home_without_module
+from ebla.pipeline.spark.session import session
 from tests.support.zookeeper import free_ports
 
 HOSTS = ("127.0.0.1", "127.0.0.2")

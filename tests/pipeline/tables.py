@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ebla
-from ebla.pipeline.types import to_spark
+from ebla.pipeline.spark.types import to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,7 +97,7 @@ def register_watched(spark: SparkSession) -> None:
     """Make format("watched") known, whether workers can import these tests or not."""
     from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
 
-    from tests.pipeline import watched_source
+    from tests.pipeline.streaming import watched_source
 
     register_pickle_by_value(watched_source)
     try:

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import ebla
-from ebla.pipeline import load_local
-from ebla.pipeline.changes import changes, json_lines
-from ebla.pipeline.export import ExportFormat, export
-from ebla.pipeline.export_manifest import ExportManifest, check_export
-from ebla.pipeline.input_files import InputFiles
-from ebla.pipeline.load import load
+from ebla.pipeline.change_feed.changes import changes, json_lines
+from ebla.pipeline.loading import load_local
+from ebla.pipeline.loading.input_files import InputFiles
+from ebla.pipeline.loading.load import load
+from ebla.pipeline.scanning.export import ExportFormat, export
+from ebla.pipeline.scanning.export_manifest import ExportManifest, check_export
 from tests.pipeline.tables import EVERYTHING, FULL_ROW, fill
 
 if TYPE_CHECKING:

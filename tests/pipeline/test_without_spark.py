@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ebla.pipeline.export_manifest import check_export
+from ebla.pipeline.scanning.export_manifest import check_export
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,7 +37,7 @@ def test_the_package_is_there_and_what_needs_spark_names_its_extra() -> None:
     told = without_spark("""
 import ebla
 import ebla.pipeline
-from ebla.pipeline.engine import InProcess, choose_engine
+from ebla.pipeline.spark.engine import InProcess, choose_engine
 
 assert isinstance(choose_engine(None, 1 << 50, "a job"), InProcess)
 for call in (
@@ -53,19 +53,19 @@ assert "scan" in dir(ebla.pipeline) and not hasattr(ebla.pipeline, "nothing")
 """)
     assert told.splitlines() == [
         'a job needs pyspark, which is not installed: pip install "ebla[spark]"',
-        'ebla.pipeline.scan needs pyspark, which is not installed: pip install "ebla[spark]"',
-        'ebla.pipeline.session needs pyspark, which is not installed: pip install "ebla[spark]"',
+        'ebla.pipeline.scanning.scan needs pyspark, which is not installed: pip install "ebla[spark]"',
+        'ebla.pipeline.spark.session needs pyspark, which is not installed: pip install "ebla[spark]"',
     ]
 
 
 def test_a_name_of_the_package_is_its_function_whoever_imported_the_module_first() -> None:
     code = """
 import sys
-import ebla.pipeline.scan
-from ebla.pipeline.load import LoadSummary
+import ebla.pipeline.scanning.scan
+from ebla.pipeline.loading.load import LoadSummary
 import ebla.pipeline as pipeline
 assert callable(pipeline.load) and callable(pipeline.scan) and pipeline.LoadSummary is LoadSummary
-assert sys.modules["ebla.pipeline.scan"].scan is pipeline.scan
+assert sys.modules["ebla.pipeline.scanning.scan"].scan is pipeline.scan
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 

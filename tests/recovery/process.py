@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.model.reference import ReferenceTable
 from tests.recovery.work import SCHEMA, TABLE, Work
+from tests.reference.reference import ReferenceTable
 
 ROOT = Path(__file__).resolve().parents[2]
 BOUND_SECONDS = 60.0

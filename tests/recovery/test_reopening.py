@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 import ebla
-from ebla.client.coordination_place import COORDINATION_FILE
 from ebla.client.database import Database
-from ebla.client.rows import to_put_batch
+from ebla.client.embedded.coordination_place import COORDINATION_FILE
 from ebla.clock import ManualClock
 from ebla.coordination.sqlite import SqliteCoordination
+from ebla.rows.rows import to_put_batch
 from ebla.settings import KIB, Settings
-from ebla.storage.files import LocalFiles
-from ebla.storage.log_reader import read_segment
+from ebla.storage.files.files import LocalFiles
+from ebla.storage.log.log_reader import read_segment
 
 SCHEMA = ebla.Schema(
     key={"k": "string"},

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ebla.schema import Group, Schema
+from ebla.model.schema import Group, Schema
 from ebla.settings import KIB, Settings
-from tests.model.reference import ReferenceTable
+from tests.reference.reference import ReferenceTable
 
 # So small that within a few dozen commits everything is flushed, rolled, folded and deleted many times.
 SMALL = Settings(

@@ -6,10 +6,10 @@ import contextlib
 
 import ebla
 from ebla.client.database import new_id
-from ebla.metadata.restoring import pack_metadata, restored
-from ebla.tablet.bulk import BulkResult, new_file
-from ebla.tablet.bulk_jobs import begin_job, end_job
-from ebla.tablet.restore_job import RestoreCommit
+from ebla.metadata.values.restoring import pack_metadata, restored
+from ebla.tablet.jobs.bulk import BulkResult, new_file
+from ebla.tablet.jobs.restore_job import RestoreCommit
+from ebla.tablet.upkeep.job_intents import begin_job, end_job
 
 
 def bring(

@@ -9,15 +9,16 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import ebla
-from ebla.pipeline import CompactSummary, compact, compact_plan
-from ebla.pipeline.compact_plan import Section
-from ebla.pipeline.compact_task import CompactTask, SectionResult
-from ebla.storage.files import LocalFiles
+from ebla.pipeline import CompactSummary, compact
+from ebla.pipeline.care import compact_plan
+from ebla.pipeline.care.compact_plan import Section
+from ebla.pipeline.care.compact_task import CompactTask, SectionResult
+from ebla.storage.files.files import LocalFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-compacting = sys.modules["ebla.pipeline.compact"]  # the name is that of the function
+compacting = sys.modules["ebla.pipeline.care.compact"]  # the name is that of the function
 NO_SPARK = cast("SparkSession", SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2)))
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ebla.storage.log_extent import NOTHING, LogExtent
-from ebla.storage.log_format import (
+from ebla.storage.log.log_extent import NOTHING, LogExtent
+from ebla.storage.log.log_format import (
     ENTRY_HEADER_BYTES,
     LogBlock,
     LogEntry,
@@ -16,9 +16,9 @@ from ebla.storage.log_format import (
     Slice,
     segment_path,
 )
-from ebla.storage.log_reader import LogRecovery, read_segment, recover, truncate_torn_tail
-from ebla.storage.log_removal import finish_removal
-from ebla.storage.log_writer import LogWriter
+from ebla.storage.log.log_reader import LogRecovery, read_segment, recover, truncate_torn_tail
+from ebla.storage.log.log_removal import finish_removal
+from ebla.storage.log.log_writer import LogWriter
 from tests.support.simulated_files import SimulatedFiles
 
 SERVER = "6f1c2a34-0b7e-4c1d-9a55-2f8e3d4c5b6a"

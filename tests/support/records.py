@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, cast
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from ebla.storage.merge import Rules
-from ebla.storage.records import TIMESTAMP_MAX, Run
+from ebla.storage.merge.merge import Rules
+from ebla.storage.record.records import TIMESTAMP_MAX, Run
 
 # Few rows, so that records meet; among them rows that tie in their first eight bytes, and rows that begin others.
 ROWS = [b"", b"a", b"a\0", b"ab", b"long-prefix", b"long-prefix\0", b"long-prefix-1", b"long-prefix-2", b"z\xff"]

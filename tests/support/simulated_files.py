@@ -32,7 +32,7 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 
 from ebla.errors import StoreLocked
-from ebla.storage.files import BytesLike, FileInfo, FileLock, WritableFile, check_path, parent_of
+from ebla.storage.files.files import BytesLike, FileInfo, FileLock, WritableFile, check_path, parent_of
 
 Kind = Literal["create", "write", "sync", "truncate", "delete", "replace", "make_directory", "sync_directory"]
 

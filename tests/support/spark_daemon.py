@@ -13,7 +13,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 from pyspark.daemon import manager
 
-import ebla.pipeline.datasource
+import ebla.pipeline.spark_format
 
 __all__ = ["ebla", "manager"]
 

@@ -1,0 +1,1 @@
+"""The commands about rows: put, get, scan, erase, and rows in bulk."""

@@ -1,0 +1,1 @@
+"""The commands about tables and tablets: make, describe, alter, name, cut."""

@@ -1,0 +1,1 @@
+"""The commands that keep a store well: backups, compaction, garbage, verification, repair."""

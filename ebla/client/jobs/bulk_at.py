@@ -1,0 +1,149 @@
+"""Bulk jobs of processes that do not have the store open: Spark drivers, and the workers in which they commit.
+
+    begin_job_at(root, job, "users")     -> the id of the table, and an intent that protects the files to come
+    BulkWriter(...)                         in the tasks
+    commit_bulk_at(root, commit)         -> BulkResult: by opening the store, or through the process that has it open
+    order_at(root, order)                -> the same for the other orders that a job may have
+    end_job_at(root, job)                   removes what losing attempts left behind
+
+A process that has a `Database` at hand uses its methods of the same names instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from ebla.client.database import JOB_EXPIRES_SECONDS, Database, new_id, open_alone
+from ebla.client.embedded.coordination_place import connect_at
+from ebla.clock import Clock, SystemClock
+from ebla.coordination.service import CoordinationService
+from ebla.errors import EblaError, StoreLocked
+from ebla.metadata.server.transaction import MetadataServer
+from ebla.settings import Settings
+from ebla.storage.files.files import Files, LocalFiles
+from ebla.tablet.jobs.bulk import BulkCommit, BulkResult, job_of, new_file
+from ebla.tablet.jobs.bulk_mail import order_by_mail
+from ebla.tablet.jobs.orders import Answer, Order
+from ebla.tablet.recovery.open_metadata import open_metadata
+from ebla.tablet.upkeep.job_intents import JobIntent, begin_job, end_job, remove_leftovers
+
+__all__ = [
+    "begin_job_at",
+    "begin_restore_at",
+    "commit_bulk_at",
+    "end_job_at",
+    "order_at",
+    "parts_of",
+    "remove_leftovers",
+]
+
+Root = str | os.PathLike[str]
+
+_log = logging.getLogger(__name__)
+
+
+def commit_bulk_at(
+    root: Root, commit: BulkCommit, timeout_seconds: float = 60.0, settings: Settings | None = None
+) -> BulkResult:
+    """Make the files of a job part of their table, whoever has the store open.
+
+    If nobody has, the store is opened for a moment; otherwise its owner is asked, and if the owner goes away before it
+    answers, the store is opened then. Raises what `Database.commit_bulk` raises, wherever it ran; `TimedOut` if the
+    owner did not take the request (nothing was done), and `OutcomeUnknown` if it took it and did not answer: repeat it
+    under the same job id, which is safe in every case.
+    """
+    result = order_at(root, commit, timeout_seconds, settings)
+    assert isinstance(result, BulkResult), result
+    return result
+
+
+def order_at(root: Root, order: Order, timeout_seconds: float = 60.0, settings: Settings | None = None) -> Answer:
+    """Have an order of a job carried out, whoever has the store open; raises as `commit_bulk_at` does."""
+    with contextlib.suppress(StoreLocked), _opened(root, settings) as database:
+        return database.carry_out(order)
+    with contextlib.ExitStack() as opened, _parts(root) as (coordination, files, clock):
+        owned: list[Database] = []
+
+        def become_owner() -> None:
+            if not owned:
+                with contextlib.suppress(StoreLocked):
+                    # It finds the request, as every owner does.
+                    owned.append(opened.enter_context(_opened(root, settings)))
+
+        return order_by_mail(
+            coordination, files, clock, order, timeout_seconds=timeout_seconds, on_silence=become_owner
+        )
+
+
+@contextlib.contextmanager
+def _opened(root: Root, settings: Settings | None) -> Iterator[Database]:
+    """Open a store for an order. What goes wrong when it is closed again does not change what became of the order."""
+    database = open_alone(root, create=False, settings=settings)
+    try:
+        yield database
+    finally:
+        try:
+            database.close()
+        except (EblaError, OSError) as error:
+            _log.warning("the store %s was not closed as it should be, its log has everything: %s", root, error)
+
+
+def begin_job_at(root: Root, job: str, table: str, expires_seconds: float = JOB_EXPIRES_SECONDS) -> JobIntent:
+    """Say that a job is about to write files for a table; its files are left alone until it ends or expires."""
+    with _parts(root) as (coordination, files, clock):
+        table_id = _metadata(coordination, files, clock).find(table)
+        return begin_job(coordination, clock, job, table_id, expires_seconds)
+
+
+def begin_restore_at(
+    root: Root, job: str, files: Iterable[str], expires_seconds: float = JOB_EXPIRES_SECONDS
+) -> dict[str, str]:
+    """Say that a job is about to bring copies of files; return the path of each copy by the file's.
+
+    A copy lies below the id of the table that wrote the file, for so the file says itself. For each such id the job has
+    a part, which is ended like a job: `parts_of` tells which.
+    """
+    copies: dict[str, str] = {}
+    with _parts(root) as (coordination, _, clock):
+        for number, (table_id, own) in enumerate(sorted(_by_writer(files).items())):
+            part = f"{job}.{number}"
+            begin_job(coordination, clock, part, table_id, expires_seconds)
+            copies.update((file, new_file(table_id, part)) for file in own)
+    return copies
+
+
+def parts_of(copies: Iterable[str]) -> list[str]:
+    """Return the parts of a job that brings these copies."""
+    return sorted({part for copy in copies if (part := job_of(copy)) is not None})
+
+
+def _by_writer(files: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for file in sorted(set(files)):
+        found[file.split("/")[1]].append(file)
+    return found
+
+
+def end_job_at(root: Root, job: str, keep: Collection[str] = ()) -> list[str]:
+    """End a job whose commit has a known outcome, or never began; return the files removed.
+
+    These are the files of the job that nobody names; those to `keep`, which the commit named, stay in any case.
+    """
+    with _parts(root) as (coordination, files, clock):
+        return end_job(coordination, _metadata(coordination, files, clock), files, job, keep)
+
+
+@contextlib.contextmanager
+def _parts(root: Root) -> Iterator[tuple[CoordinationService, Files, Clock]]:
+    clock = SystemClock()
+    with connect_at(Path(root), clock) as coordination:
+        yield coordination, LocalFiles(root), clock
+
+
+def _metadata(coordination: CoordinationService, files: Files, clock: Clock) -> MetadataServer:
+    return open_metadata(coordination, files, clock, new_id, read_only=True)

@@ -1,0 +1,230 @@
+"""Keeping what jobs hold of stores that other processes may have open: pins by name, renewed until they are let go.
+
+    begin   a pin of its own, with the files that are read by their names      until `end`
+    share   one pin for all loads of a minute, which nobody ends               until no task has used it for a while
+    kept    a task that reads renews the pin of its load
+
+A pin expires `HOLD_SECONDS` after it was last renewed. So one whose process was killed is gone soon, and nobody has to
+look for it. One thread of each process renews what the process holds; it is not there before something is held.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import queue
+import socket
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from ebla.client.embedded.coordination_place import connect_at
+from ebla.client.moments import time_of
+from ebla.clock import COUNTER_BITS, SystemClock, microseconds_of
+from ebla.errors import EblaError
+from ebla.tablet.upkeep.pins import Pins
+
+__all__ = ["Held", "begin", "end", "end_later", "kept", "share"]
+
+HOLD_SECONDS = 600.0
+# A pin is renewed when this part of its time is over, and if that fails, after so many seconds again.
+RENEW_SHARE = 4
+RETRY_SECONDS = 10.0
+# All loads at txns of so many seconds share a pin.
+SHARED_SECONDS = 60
+# So much of the name of a table is in that of a pin.
+NAME_LENGTH = 64
+
+_log = logging.getLogger(__name__)
+_clock = SystemClock()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A pin of a store, and until when it was held when this was made. A plain value that goes to other processes."""
+
+    root: str
+    name: str
+    until_microseconds: int
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to renew it, if nobody did."""
+        return _clock.microseconds() >= _due(self.until_microseconds)
+
+
+@contextlib.contextmanager
+def _pins(root: str) -> Iterator[Pins]:
+    # Should the machine fail, the job is over, too.
+    with connect_at(Path(root), _clock, is_lasting=False) as coordination:
+        yield Pins(coordination, _clock)
+
+
+def begin(root: str, what: str, table: str, txn: int, files: Collection[str] = ()) -> Held:
+    """Hold a txn, and files, for a job on a table; this process renews it until `end`, or its own end."""
+    name = f"{what}-{table[:NAME_LENGTH]}-{uuid.uuid4().hex[:12]}"
+    reader = f"{what} of {table} by process {os.getpid()} on {socket.gethostname()}"
+    with _pins(root) as pins:
+        pin = pins.begin(name, txn, HOLD_SECONDS, reader, files)
+    held = Held(root, name, pin.expires_microseconds or 0)
+    _keeper.own(held)
+    return held
+
+
+def share(root: str, txn: int) -> Held:
+    """Hold a txn for a load that nobody sees the end of: until no task of it has run for a while."""
+    span = SHARED_SECONDS * 1_000_000
+    first = microseconds_of(txn) // span * span << COUNTER_BITS
+    name = f"loads-{time_of(first):%Y%m%dT%H%M}"
+    with _pins(root) as pins:
+        pin = pins.renew(name, first, HOLD_SECONDS, "loads by Spark, renewed by their tasks")
+    return Held(root, name, pin.expires_microseconds or 0)
+
+
+def end(held: Held) -> None:
+    """Let go of what this process began to hold. Doing it twice is fine."""
+    if _keeper.disown(held):
+        _release(held)
+
+
+def end_later(held: Held) -> None:
+    """Let go of it soon, without any wait or lock: for whoever is called while memory is being cleared."""
+    _keeper.tell("end", held)
+
+
+@contextlib.contextmanager
+def kept(held: Held | None) -> Iterator[None]:
+    """Renew a pin for as long as the block runs, if there is one and nobody lets go of it."""
+    if held is None:
+        yield
+        return
+    _keeper.keep(held)
+    try:
+        yield
+    finally:
+        _keeper.tell("drop", held)
+
+
+def _due(until_microseconds: int) -> int:
+    return until_microseconds - round(HOLD_SECONDS * 1e6 * (1 - 1 / RENEW_SHARE))
+
+
+def _release(held: Held) -> None:
+    try:
+        with _pins(held.root) as pins:
+            pins.release(held.name)
+    except EblaError as error:
+        _log.warning("the snapshot %s could not be released and stays until it expires: %s", held.name, error)
+
+
+_Told: TypeAlias = tuple[Literal["keep", "drop", "end"], Held]
+
+
+class _Keeper:
+    """What this process holds, and the thread that renews it."""
+
+    def __init__(self) -> None:
+        # The one queue that may be put to from anywhere, also by whoever is called in the middle of a `put`.
+        self._told: queue.SimpleQueue[_Told] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._own: set[Held] = set()
+        self._thread: threading.Thread | None = None
+        # Used by the thread alone.
+        self._kept: Counter[Held] = Counter()
+        self._due: dict[tuple[str, str], int] = {}
+
+    def own(self, held: Held) -> None:
+        """Renew a pin that this process has made until it is disowned."""
+        with self._lock:
+            self._own.add(held)
+        self.keep(held)
+
+    def disown(self, held: Held) -> bool:
+        """Renew it no more; False if this process did not make it, or has disowned it."""
+        with self._lock:
+            if held not in self._own:
+                return False
+            self._own.discard(held)
+        self.tell("drop", held)
+        return True
+
+    def keep(self, held: Held) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="ebla-keep", daemon=True)
+                self._thread.start()
+        self.tell("keep", held)
+
+    def tell(self, what: Literal["keep", "drop", "end"], held: Held) -> None:
+        self._told.put((what, held))
+
+    def end_all(self) -> None:
+        """Let go of everything: the process ends."""
+        for held in list(self._own):
+            end(held)
+
+    def _run(self) -> None:
+        while True:
+            pause_seconds = self._renew()
+            with contextlib.suppress(queue.Empty):
+                what, held = self._told.get(timeout=pause_seconds)
+                if what == "keep":
+                    self._kept[held] += 1
+                elif what == "drop":
+                    self._drop(held)
+                else:
+                    end(held)
+
+    def _drop(self, held: Held) -> None:
+        self._kept[held] -= 1
+        if self._kept[held] <= 0:
+            del self._kept[held]
+
+    def _renew(self) -> float | None:
+        """Renew what is due; return after how many seconds something is due next, None if nothing is kept."""
+        now = _clock.microseconds()
+        # What nobody keeps just now is remembered while it is young: the next task may keep it again.
+        self._due = {at: due for at, due in self._due.items() if due > now or any(at == _at(one) for one in self._kept)}
+        soonest: int | None = None
+        for held in list(self._kept):
+            due = max(self._due.get(_at(held), 0), _due(held.until_microseconds))
+            if due <= now:
+                due = self._renewed(held, now)
+                self._due[_at(held)] = due
+            soonest = due if soonest is None else min(soonest, due)
+        return None if soonest is None else max(0.0, (soonest - _clock.microseconds()) / 1e6)
+
+    def _renewed(self, held: Held, now: int) -> int:
+        """Renew a pin; return when it is due again."""
+        try:
+            with _pins(held.root) as pins:
+                if not pins.extend(held.name, HOLD_SECONDS):
+                    _log.warning("the snapshot %s was released: what its job reads may be gone soon", held.name)
+        except Exception as error:  # whatever it is, the others are to be renewed
+            _log.warning("the snapshot %s could not be renewed, will try again: %s", held.name, error)
+            return now + round(RETRY_SECONDS * 1e6)
+        return _due(now + round(HOLD_SECONDS * 1e6))
+
+
+def _at(held: Held) -> tuple[str, str]:
+    return held.root, held.name
+
+
+_keeper = _Keeper()
+
+
+def _start_over() -> None:
+    """Forget everything in a process that was forked: what the parent holds is for the parent to let go."""
+    global _keeper
+    _keeper = _Keeper()
+
+
+os.register_at_fork(after_in_child=_start_over)
+atexit.register(lambda: _keeper.end_all())

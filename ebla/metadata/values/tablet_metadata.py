@@ -1,0 +1,221 @@
+"""The METADATA of one tablet, as a value: its range, who has it, and the fragments that hold its rows.
+
+    TabletMetadata    [first, last), state, epoch, leader, replicas, log, plans to split or join it
+    `-- GroupState    for each group: how far the log is flushed, how far back history reaches
+        |-- FragmentRef     a file, what is in it, and what of it counts
+        `-- RangeErasure    what hides older records
+
+Values are never changed. `check_tablet` says what has to hold for a tablet by itself.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TypeAlias
+
+import msgspec
+
+from ebla.errors import StoreError
+from ebla.model.ranges import KeyRange
+from ebla.model.schema import TableSchema
+
+__all__ = [
+    "FragmentRef",
+    "GroupState",
+    "InvalidMetadata",
+    "JoinPlan",
+    "RangeErasure",
+    "Replica",
+    "SplitPlan",
+    "TabletMetadata",
+    "check_tablet",
+]
+
+# `FragmentRef` has a field called `bytes`, which hides the type inside the class.
+RowBytes: TypeAlias = bytes
+
+_counted = attrgetter("file", "columns", "families", "families_out", "clip")
+
+
+class InvalidMetadata(StoreError):
+    """Metadata that breaks an invariant. It is refused before it is saved."""
+
+
+class FragmentRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A fragment as one tablet and group sees it: the file, what is in it, and what of it counts."""
+
+    file: str  # path below the root, fragments/<table id>/<id>.parquet
+    rows: int
+    bytes: int
+    first: RowBytes  # the smallest and the largest row in the file, both included
+    last: RowBytes
+    txn_min: int
+    txn_max: int
+    schema_version: int
+    txn: int | None = None  # of every record, for files without a _txn column
+    unique: bool = False  # at most one record for each identity
+    has_erasures: bool = False
+    has_partial: bool = False
+    columns: tuple[int, ...] | None = None  # only these field ids count, and its erasures for no other; None: all
+    families: tuple[str, ...] | None = None  # only these families count; None: all
+    tail_bytes: int = 0  # so many bytes at the end of the file are checked when it is opened; 0: none
+    tail_crc: int = 0  # the crc32c of these
+    clip: tuple[RowBytes, RowBytes | None] | None = None  # only rows in this range count; None: all of the tablet
+    surplus: int = 0  # so many records are not the newest of their identity in the file
+    topped: bool = False  # the newest record of a row sets all that older ones in the file do, down to an erasure
+    settled_txn: int = 0  # what may go of the records up to here is gone from the file
+    families_out: tuple[str, ...] = ()  # these families do not count
+    renamed: tuple[tuple[str, str], ...] = ()  # families as they are called in the file, and now
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether not all of the file counts as it lies there."""
+        return bool(self.columns is not None or self.families is not None or self.families_out or self.renamed)
+
+    def within(self, rows: KeyRange) -> KeyRange | None:
+        """Return the part of `rows` in which records of the file count; None if there is none."""
+        return rows if self.clip is None else rows.intersect(KeyRange(*self.clip))
+
+    def may_have_rows_in(self, rows: KeyRange) -> bool:
+        """Tell whether some record of the file may count in `rows`."""
+        counted = self.within(rows)
+        return (
+            counted is not None and self.last >= counted.first and (counted.last is None or self.first < counted.last)
+        )
+
+
+class RangeErasure(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Hides every record of a row in [first, last) with a smaller txn."""
+
+    first: bytes
+    last: bytes | None
+    txn: int
+
+
+class GroupState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What one tablet keeps of one group."""
+
+    group: int
+    fragments: tuple[FragmentRef, ...] = ()
+    erasures: tuple[RangeErasure, ...] = ()
+    flushed: int = 0  # the highest log index whose records are in fragments; 0: none
+    floor_txn: int = 0  # reads below this txn are refused: what they need may be gone
+
+
+class Replica(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A server that keeps a copy of a tablet's log, by an assignment with an id of its own."""
+
+    server: str
+    assignment_id: str
+
+
+class SplitPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How a tablet is going to be split: from `row` on, the rows are those of the second child."""
+
+    row: bytes
+    children: tuple[str, str]
+
+
+class JoinPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Which neighbours are going to be one tablet. Both of them have the same plan."""
+
+    left: str
+    right: str
+    child: str
+
+
+class TabletMetadata(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The rows [first, last) of a table."""
+
+    id: str
+    first: bytes
+    last: bytes | None
+    state: str
+    epoch: int
+    leader: str | None = None
+    replicas: tuple[Replica, ...] = ()
+    log: str | None = None  # the server whose log holds its unflushed writes
+    groups: tuple[GroupState, ...] = ()
+    split: SplitPlan | None = None
+    join: JoinPlan | None = None
+
+    @property
+    def range(self) -> KeyRange:
+        """The rows of the tablet."""
+        return KeyRange(self.first, self.last)
+
+    def group(self, group: int) -> GroupState:
+        """Return the state of a group; an empty one if the tablet has nothing of it yet."""
+        for state in self.groups:
+            if state.group == group:
+                return state
+        return GroupState(group)
+
+    def with_group(self, state: GroupState) -> TabletMetadata:
+        """Return the tablet with one group's state replaced or added."""
+        others = tuple(other for other in self.groups if other.group != state.group)
+        groups = tuple(sorted((*others, state), key=attrgetter("group")))
+        return msgspec.structs.replace(self, groups=groups)
+
+
+def check_tablet(tablet: TabletMetadata, schema: TableSchema) -> None:
+    """Raise `InvalidMetadata` unless a tablet is right in itself; its neighbours are another matter."""
+    problem = _tablet_problem(tablet, schema)
+    if problem is not None:
+        raise InvalidMetadata(f"tablet {tablet.id}: {problem}")
+
+
+def _tablet_problem(tablet: TabletMetadata, schema: TableSchema) -> str | None:
+    if not tablet.id or not tablet.state or tablet.epoch < 0:
+        return "it needs an id, a state, and an epoch"
+    if tablet.split is not None or tablet.join is not None:
+        problem = _plan_problem(tablet)
+        if problem is not None:
+            return problem
+    if tablet.last is not None and tablet.first >= tablet.last:
+        return f"the range from {tablet.first!r} to {tablet.last!r} is empty"
+    # A master begins with a million of these: sets are made only of what there are several of.
+    if len(tablet.replicas) > 1 and len({replica.server for replica in tablet.replicas}) != len(tablet.replicas):
+        return "two replicas are on one server"
+    if len(tablet.groups) > 1 and len({state.group for state in tablet.groups}) != len(tablet.groups):
+        return "two states for one group"
+    for state in tablet.groups:
+        if state.group not in schema.group_by_id:
+            return f"group {state.group} is not in the schema"
+        if state.flushed < 0 or state.floor_txn < 0:
+            return f"group {state.group}: a log index or a txn below zero"
+        for erasure in state.erasures:
+            if KeyRange(erasure.first, erasure.last).is_empty or erasure.txn <= 0:
+                return f"group {state.group}: a range erasure of no row, or without a txn"
+        for fragment in state.fragments:
+            problem = _fragment_problem(fragment, tablet)
+            if problem is not None:
+                return f"group {state.group}, {fragment.file}: {problem}"
+        if len(state.fragments) > 1 and len(set(map(_counted, state.fragments))) != len(state.fragments):
+            return f"group {state.group}: a fragment is referenced twice"
+    return None
+
+
+def _plan_problem(tablet: TabletMetadata) -> str | None:
+    if (tablet.split is not None) + (tablet.join is not None) > (tablet.state != "running"):
+        return f"it is {tablet.state} and has a plan to be split or joined"
+    if tablet.split is not None and not (tablet.first < tablet.split.row and tablet.range.contains(tablet.split.row)):
+        return f"{tablet.split.row!r}, where it is to be split, does not divide it"
+    return None
+
+
+def _fragment_problem(fragment: FragmentRef, tablet: TabletMetadata) -> str | None:
+    if not fragment.file or fragment.rows < 0 or fragment.bytes < 0:
+        return "it needs a file, a number of rows and a size"
+    if fragment.first > fragment.last:
+        return "its first row is after its last"
+    last = tablet.last
+    if fragment.last < tablet.first or (last is not None and fragment.first >= last):
+        return "it has no row of the tablet"
+    if fragment.clip is not None and not fragment.may_have_rows_in(tablet.range):
+        return "it has no row of the tablet"
+    if fragment.txn_min > fragment.txn_max:
+        return "its smallest txn is greater than its largest"
+    if fragment.txn is not None and not fragment.txn_min == fragment.txn == fragment.txn_max:
+        return "its constant txn is not its smallest and largest"
+    return None

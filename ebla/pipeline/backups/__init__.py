@@ -1,0 +1,1 @@
+"""Tables copied file by file, checked, and brought back."""

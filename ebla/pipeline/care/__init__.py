@@ -1,0 +1,1 @@
+"""Care by many tasks: compaction, garbage collection, verification."""

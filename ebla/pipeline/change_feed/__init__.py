@@ -1,0 +1,1 @@
+"""What changed in a table between two txns."""

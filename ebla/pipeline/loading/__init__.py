@@ -1,0 +1,1 @@
+"""A DataFrame or files into a table, in one commit."""

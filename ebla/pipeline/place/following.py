@@ -1,0 +1,67 @@
+"""Following a store that somebody else writes: looked at often, opened anew only when something was committed.
+
+    newest() --> has the log or METADATA of the table changed since the last look?  no: the open of that time
+                                                                                    yes: another one
+
+A read-only open shows one moment, and reads the log as far as it is not flushed. Spark asks a stream for news a hundred
+times a second if nothing else is to do; so a look costs a listing of the log directory and one node of the coordination
+service, and opens take a tenth of the time at most.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ebla.client.database import Database, open_alone
+from ebla.pipeline.place.location import TASK_SETTINGS, store_of
+
+__all__ = ["Follower"]
+
+# After an open that took a second, the next one waits so many seconds.
+REST_FACTOR = 9.0
+
+
+class Follower:
+    """Shows one table of a store as it is now, or was a moment ago. Not safe to use from several threads."""
+
+    def __init__(self, root: str, table: str) -> None:
+        self._root = root
+        self._table = table
+        self._database: Database | None = None
+        self._seen: object = None
+        self._rests_until = 0.0
+
+    def newest(self, *, at_once: bool = False) -> Database:
+        """Return the store, read-only: with everything that was durable when this was called, if it is `at_once`.
+
+        What was returned before is closed when another one is. `UnknownTable` if the table is not there any more.
+        """
+        looked: object = None
+        if self._database is not None:
+            if not at_once and time.monotonic() < self._rests_until:
+                return self._database
+            # Looked at before it is opened: what comes between the two is there, and found once more.
+            looked = self._look(self._database)
+            if looked == self._seen and not at_once:
+                return self._database
+        began = time.monotonic()
+        self.close()
+        self._database = open_alone(self._root, read_only=True, settings=TASK_SETTINGS)
+        self._seen = looked
+        ended = time.monotonic()
+        self._rests_until = ended + REST_FACTOR * (ended - began)
+        return self._database
+
+    def _look(self, database: Database) -> object:
+        """Return what is another value after every commit to the table."""
+        store = store_of(database)
+        table_id = store.metadata.find(self._table)
+        _, version = store.metadata.directory.read(table_id)
+        log = [(info.path, info.size) for info in store.files.list(f"log/{store.server}")]
+        return table_id, version, sorted(log)
+
+    def close(self) -> None:
+        """Close what is open. It is opened again when it is asked for."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None

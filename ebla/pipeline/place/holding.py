@@ -1,0 +1,177 @@
+"""What a job keeps for itself: its snapshot from compaction, its files from garbage collection.
+
+    db.spark("users") --> frame --> its session --> Holding: a pin at the txn, and the files that Spark reads by name
+                            |
+                            `--> frame.where(...), .select(...), .groupBy(...)     hold on to the same session
+
+Every DataFrame that is derived from another takes over its session object. So the frame gets one of its own, which is
+Spark's in all but identity, and when the last of these DataFrames is gone, so is what was held.
+
+    a database open for writing here    held in this process, before the plan is made
+    any other                           plan -> hold by name -> is all of it still there? if not, plan anew
+
+Who has such a store open sees what is held by name (`keeping`), and so does whoever opens it while the job runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from ebla.client.database import Database
+from ebla.client.jobs import keeping
+from ebla.client.jobs.keeping import Held
+from ebla.errors import EblaError, HistoryGone, Unavailable
+from ebla.model.ranges import ALL, KeyRange
+from ebla.pipeline.place.location import opened, store_of
+from ebla.settings import Settings
+from ebla.tablet.engine import TabletStore
+from ebla.tablet.read.view import check_history
+from ebla.tablet.tables.table_state import TableState
+from ebla.tablet.upkeep.horizon import Horizon
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Holding", "Needs", "SharedHolding", "held_plan"]
+
+ATTEMPTS_MAX = 8
+
+_log = logging.getLogger(__name__)
+Plan = TypeVar("Plan")
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a plan needs to be there: rows of some groups of a table as of a txn, and files that are read by name.
+
+    `is_fixed`: it must be this txn; else a newer one does as well.
+    """
+
+    what: str
+    table: TableState
+    txn: int
+    groups: tuple[int, ...]
+    range: KeyRange = ALL
+    files: frozenset[str] = frozenset()
+    is_fixed: bool = False
+
+
+class Holding:
+    """Holds a txn and files of a store until it is released, or whoever it was given to is gone."""
+
+    def __init__(self) -> None:
+        self._let_go: list[Callable[[], None]] = []
+        self._held: list[Held] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+    def hold(self, store: TabletStore, txn: int) -> None:
+        """Hold a txn. It is held before anybody asks whether history still reaches back to it."""
+        store.pins.hold(txn)
+        self._let_go.append(lambda: store.pins.let_go(txn))
+
+    def hold_files(self, store: TabletStore, files: Iterable[str]) -> None:
+        """Hold fragments."""
+        self._let_go.append(store.hold_files(files))
+
+    def hold_by_name(self, root: str, needs: Needs) -> Held:
+        """Put on record what a plan needs, for whoever has the store open, or opens it."""
+        held = keeping.begin(root, needs.what, needs.table.name, needs.txn, needs.files)
+        self._held.append(held)
+        return held
+
+    def release(self) -> None:
+        """Let go of everything. Doing it twice is fine."""
+        self._release(keeping.end)
+
+    def _release(self, end: Callable[[Held], None]) -> None:
+        while self._let_go:
+            self._let_go.pop()()
+        while self._held:
+            end(self._held.pop())
+
+    def given_to(self, spark: SparkSession) -> SparkSession:
+        """Return a session like this one for DataFrames: with the last of them, what is held is let go."""
+        own: SparkSession = object.__new__(type(spark))
+        own.__dict__.update(spark.__dict__)
+        self.kept_by(own)
+        return own
+
+    def kept_by(self, owner: object) -> None:
+        """Let go of everything when an object is gone, if not before."""
+        weakref.finalize(owner, self._release, keeping.end_later).atexit = False
+
+
+class SharedHolding(Holding):
+    """Holds the txn of a load whose end nobody sees: its tasks renew it. No files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: Held | None = None
+
+    def hold_by_name(self, root: str, needs: Needs) -> Held:
+        """Put on record what a plan needs, for whoever has the store open, or opens it."""
+        assert not needs.files, "they are read through opens that are made anew"
+        self.held = keeping.share(root, needs.txn)
+        return self.held
+
+
+def held_plan(
+    source: Database | str | os.PathLike[str],
+    holding: Holding | None,
+    plan: Callable[[Database], tuple[Plan, Needs]],
+    settings: Settings | None = None,
+) -> Plan:
+    """Make a plan and hold what it needs; made anew, of the newest there is, if some of that went before it was held.
+
+    In a store that is open for writing here, `plan` itself holds. `HistoryGone` if the txn must be one that is gone.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        with opened(source, settings) as database:
+            try:
+                made, needs = plan(database)
+            except HistoryGone:
+                if database is not source or store_of(database).is_writable:
+                    raise
+                source = database.path  # files that this open names are gone; what it shows need not be
+                continue
+            if holding is None or store_of(database).is_writable or _is_held(database, holding, needs):
+                return made
+            holding.release()
+            source = database.path
+    raise Unavailable("the store is compacted faster than a job can be planned: nothing was done, retry")
+
+
+def _is_held(database: Database, holding: Holding, needs: Needs) -> bool:
+    try:
+        holding.hold_by_name(str(database.path.resolve()), needs)
+    except EblaError as error:
+        _log.warning("what a job reads is not held, and is there only while history lasts: %s", error)
+        return True
+    return _is_there(database, needs)
+
+
+def _is_there(database: Database, needs: Needs) -> bool:
+    """Tell whether all of it is still there, asked after it was held."""
+    if not needs.is_fixed and needs.txn < Horizon(database._coordination).read():
+        return False
+    now = store_of(database).metadata.refresh(needs.table.id)
+    if now.txnid == needs.table.view.metadata.txnid:
+        return True
+    try:
+        for tablet in now.overlapping(needs.range):
+            for group in needs.groups:
+                check_history(tablet.group(group), needs.txn)
+    except HistoryGone:
+        return False
+    return not needs.files or needs.files <= set(now.files())

@@ -1,0 +1,179 @@
+"""The store that a bulk job works for: a `Database` at hand, or the root of a store that may be open elsewhere.
+
+    Place.of(db)       reads METADATA and commits through the database
+    Place.of("data")   reads METADATA from disk and commits through whoever owns the store, or opens it for a moment
+
+A job is planned from METADATA and the root alone; the two ways differ only in who commits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ebla.arguments import checked_names, checked_path
+from ebla.client.database import Database, new_id, open_alone
+from ebla.client.embedded.coordination_place import connect_at, is_store, no_store
+from ebla.client.jobs.bulk_at import begin_job_at, commit_bulk_at, end_job_at, order_at
+from ebla.clock import SystemClock
+from ebla.coordination.service import CoordinationService
+from ebla.errors import Closed, RequestError, StoreLocked, Unavailable, UnknownTable, shown
+from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.values.table_metadata import TableMetadata
+from ebla.model.schema import Schema
+from ebla.storage.files.files import LocalFiles
+from ebla.tablet.jobs.bulk import BulkCommit, BulkResult, check_job
+from ebla.tablet.jobs.orders import Answer, Order
+from ebla.tablet.jobs.restore_job import RestoreCommit
+from ebla.tablet.recovery.open_metadata import open_metadata
+
+__all__ = ["Place"]
+
+# An order may have to wait until all that is in memory is flushed.
+ORDER_SECONDS_MAX = 600.0
+
+
+class Place:
+    """Where a bulk job reads METADATA and commits."""
+
+    def __init__(self, root: Path, database: Database | None = None) -> None:
+        self.root = str(root.absolute())
+        self._database = database
+
+    @classmethod
+    def of(cls, given: Database | str | os.PathLike[str]) -> Place:
+        """Return the place of an open database, or of a root; `StoreNotFound` if there is no store."""
+        if isinstance(given, Database):
+            if given._closed:
+                raise Closed("the database was closed: open it again")
+            return cls(given.path, None if given.read_only else given)
+        if not isinstance(given, (str, os.PathLike)):
+            raise RequestError(f"give an open database or the directory of a store, not {type(given).__name__}")
+        root = checked_path("the directory of a store", given)
+        if not is_store(root):
+            raise no_store(root)
+        return cls(root)
+
+    # --- METADATA ---
+
+    def metadata(self, table: str) -> TableMetadata | None:
+        """Return the METADATA of a table as it is now; None if there is no such table."""
+        with self._metadata_server() as server, contextlib.suppress(UnknownTable):
+            return server.refresh(server.find(table))
+        return None
+
+    def metadata_of(self, table_id: str) -> TableMetadata:
+        """Return the METADATA of a table as it is now, by the id of the table; `UnknownTable` if it was dropped."""
+        with self._metadata_server() as server:
+            return server.refresh(table_id)
+
+    def tables(self) -> list[str]:
+        """Return the names of all tables."""
+        with self._metadata_server() as server:
+            return sorted(entry.name for entry in server.directory.list_tables())
+
+    def create_table(self, name: str, schema: Schema, splits: Sequence[Any]) -> TableMetadata:
+        """Make a table, and return its METADATA."""
+        with self._writable() as database:
+            database.create_table(name, schema, splits)
+        made = self.metadata(name)
+        if made is None:
+            raise UnknownTable(f"the table {name!r} was dropped as soon as it was made: run the job again")
+        return made
+
+    def drop_if_untouched(self, name: str, made: TableMetadata) -> None:
+        """Drop a table that a failed job made, unless somebody has used it since."""
+        with contextlib.suppress(Exception):  # why the job failed is what matters
+            now = self.metadata(name)
+            if now is not None and now.txnid == made.txnid:
+                with self._writable() as database:
+                    database.drop_table(name)
+
+    @contextlib.contextmanager
+    def _writable(self) -> Iterator[Database]:
+        if self._database is not None:
+            yield self._database
+            return
+        try:
+            opened = open_alone(self.root, create=False)
+        except StoreLocked as error:
+            raise StoreLocked(f"a new table is made by the process that has the store open; {error}") from None
+        with opened:
+            yield opened
+
+    @contextlib.contextmanager
+    def _metadata_server(self) -> Iterator[MetadataServer]:
+        if self._database is not None:
+            yield self._database._store.metadata
+            return
+        clock = SystemClock()
+        with connect_at(Path(self.root), clock, read_only=True) as coordination:
+            yield open_metadata(coordination, LocalFiles(self.root), clock, new_id, read_only=True)
+
+    @contextlib.contextmanager
+    def coordination(self) -> Iterator[CoordinationService]:
+        """Lend the coordination service of the store, to be read."""
+        if self._database is not None:
+            yield self._database._coordination
+            return
+        with connect_at(Path(self.root), SystemClock(), read_only=True) as service:
+            yield service
+
+    # --- jobs ---
+
+    @contextlib.contextmanager
+    def alone(self, job: str) -> Iterator[None]:
+        """Hold a job id for this process: a second run of it at the same time would clean up files of the first."""
+        path = f"bulk/{check_job(job)}.lock"
+        files = LocalFiles(self.root)
+        try:
+            lock = files.lock(path)
+        except StoreLocked:
+            raise Unavailable(f"job {job} is running in another process: wait for it, or choose another id") from None
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                files.delete(path)
+            lock.release()
+
+    def begin(self, job: str, table: str) -> str:
+        """Say that files are about to come, and return the id of the table."""
+        if self._database is not None:
+            return self._database.begin_job(job, table).table_id
+        return begin_job_at(self.root, job, table).table_id
+
+    def commit(self, commit: BulkCommit) -> BulkResult:
+        """Make the files of a job part of the table."""
+        if self._database is not None:
+            return self._database.commit_bulk(commit)
+        return commit_bulk_at(self.root, commit)
+
+    def carry_out(self, order: Order) -> Answer:
+        """Have the owner of the store do something: here, in another process, or by opening the store for a moment."""
+        if self._database is not None:
+            return self._database.carry_out(order)
+        return order_at(self.root, order, ORDER_SECONDS_MAX)
+
+    def restore(self, commit: RestoreCommit) -> BulkResult:
+        """Make a table that a job brought part of the store."""
+        result = self.carry_out(commit)
+        assert isinstance(result, BulkResult), result
+        return result
+
+    def end(self, job: str, keep: Collection[str] = ()) -> list[str]:
+        """Remove what nobody names of a job whose outcome is known, but for `keep`; return what was removed."""
+        if self._database is not None and not self._database._closed:
+            return self._database.end_job(job, keep)
+        return end_job_at(self.root, job, keep)
+
+
+def named_tables(tables: Any) -> tuple[str, ...] | None:
+    """Return tables by their names, None for all of them; `RequestError` if it is no list of names."""
+    names = None if tables is None else checked_names("tables", tables)
+    if names is not None and not all(isinstance(name, str) for name in names):
+        raise RequestError(f"tables is a list of names, not {shown(tables)}")
+    return names

@@ -1,0 +1,1 @@
+"""A table as a DataFrame or as plain files, at one snapshot."""

@@ -1,0 +1,1 @@
+"""How the keys of a table are spread, and cutting it by that."""

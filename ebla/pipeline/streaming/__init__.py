@@ -1,0 +1,1 @@
+"""Tables as streams, streams into tables, and mirrors made of both."""

@@ -1,0 +1,56 @@
+"""What a stream holds of the history of a store: a pin that is found again from the checkpoint, and moves forward.
+
+begin   held for a while: a batch that is never written down leaves it behind            FIRST_HOLD_SECONDS
+renew   held for long, from when a batch is written down; said again now and then        hold_seconds
+move    a batch is done: what came before it may go
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from pathlib import Path
+
+from ebla.client.embedded.coordination_place import connect_at
+from ebla.clock import SystemClock
+from ebla.tablet.upkeep.pins import Pins
+
+__all__ = ["StreamHolding"]
+
+# A batch that was never written down may have left a pin behind: it is gone soon.
+FIRST_HOLD_SECONDS = 600.0
+# A pin that nobody moves is renewed when this part of its time is over.
+RENEW_SHARE = 4
+# So much of the name of a table is in that of a pin.
+NAME_LENGTH = 64
+
+
+class StreamHolding:
+    """Holds history of a store for the streams of this process. Whoever has the store open sees what is held."""
+
+    def __init__(self, root: str, hold_seconds: float) -> None:
+        self._root = root
+        self._hold_seconds = hold_seconds
+        self._renewed: dict[str, float] = {}
+
+    def begin(self, table: str, txn: int) -> str:
+        """Hold a txn for a stream that is about to begin; return the name of the pin."""
+        pin = f"stream-{table[:NAME_LENGTH]}-{uuid.uuid4().hex[:12]}"
+        self._hold(pin, txn, FIRST_HOLD_SECONDS)
+        return pin
+
+    def renew(self, pin: str, txn: int) -> None:
+        """Say that a stream is alive and needs a txn, unless that was said a while ago only."""
+        renewed = self._renewed.get(pin)
+        if renewed is None or time.monotonic() - renewed > self._hold_seconds / RENEW_SHARE:
+            self.move(pin, txn)
+
+    def move(self, pin: str, txn: int) -> None:
+        """Hold a txn, and let go of what is older."""
+        self._hold(pin, txn, self._hold_seconds)
+        self._renewed[pin] = time.monotonic()
+
+    def _hold(self, pin: str, txn: int, seconds: float) -> None:
+        clock = SystemClock()
+        with connect_at(Path(self._root), clock) as coordination:
+            Pins(coordination, clock).renew(pin, txn, seconds)

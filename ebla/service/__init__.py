@@ -1,0 +1,1 @@
+"""The seam between whoever asks and whoever serves: requests and replies as values, and two small protocols."""

@@ -1,0 +1,1 @@
+"""Decoded blocks that are kept, and memory that is given back to the system."""

@@ -1,0 +1,1 @@
+"""Many sorted runs in, one answer out: for readers, for memory and for compaction."""

@@ -1,0 +1,283 @@
+"""Memory fragments: what a table group holds that is not yet in a file.
+
+`Memory` is an immutable value; writers replace it by a new one, so a reader keeps what it has without a lock. It is a
+handful of sorted blocks: small ones are folded together, so that a read never has to look into hundreds.
+
+    apply      -> with_block            one block per commit
+    log worker -> replace               the small blocks of one group commit become one
+    reader     -> choose_fold, combine  many blocks become few, in the background
+    flush      -> without               what is in a file goes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from ebla.storage.merge.arrange import ArrangedCells, arrange_cells, arrange_rows, concat, erased_mask
+from ebla.storage.record.records import (
+    ERASED,
+    FAMILY,
+    QUALIFIER,
+    ROW,
+    SET,
+    TIMESTAMP,
+    TXN,
+    VALUE,
+    Block,
+    Run,
+    value_names,
+)
+from ebla.storage.record.row_block import RowBlock, RowPlan, combine_rows
+
+FOLD_BLOCKS_MIN = 8
+# A fold takes as much memory again as it folds: blocks of this size are not folded any more, nor more than twice that.
+FOLD_BYTES_MAX = 12 << 20
+ERASURE_BYTES = 256
+
+_ByRow: TypeAlias = dict[bytes, list[Block]]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryErasure:
+    """A range erasure that is only in the log so far, and the log index it has in each tablet."""
+
+    first: bytes
+    last: bytes | None
+    txn: int
+    indexes: Mapping[str, int] = field(default_factory=dict)
+
+
+class Memory:
+    """The unflushed records and range erasures of one group of one table. Blocks stand in commit order.
+
+    To add a block must not cost more the more there are. So a value and those that come after it share one list, of
+    which each has the first `count` blocks; only who adds to a value that has successors already copies the list.
+    """
+
+    __slots__ = ("_blocks", "_of_one_row", "_of_rows", "_shared", "bytes", "count", "erasures")
+
+    def __init__(
+        self,
+        blocks: Sequence[Block] = (),
+        erasures: tuple[MemoryErasure, ...] = (),
+        bytes: int = 0,
+    ) -> None:
+        # Set once, but for what is made when somebody asks for it: `_blocks`, and these divided by whether all records
+        # of a block are of one row, by which they are then found.
+        self._shared = list(blocks)
+        self._blocks: tuple[Block, ...] | None = tuple(blocks)
+        self._of_rows: list[Block] = []
+        self._of_one_row: _ByRow | None = None
+        self.count = len(blocks)
+        self.erasures = erasures
+        self.bytes = bytes
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Memory):
+            return NotImplemented
+        return (self.blocks, self.erasures, self.bytes) == (other.blocks, other.erasures, other.bytes)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks."""
+        blocks = self._blocks
+        if blocks is None:
+            blocks = self._blocks = tuple(self._shared[: self.count])
+        return blocks
+
+    def blocks_around(self, row: bytes) -> Sequence[Block]:
+        """Return the blocks between whose ends a row lies. Most blocks are of one row each, and cost nothing here."""
+        of_one_row = self._of_one_row
+        if of_one_row is None:
+            of_one_row, of_rows = {}, []
+            for block in self.blocks:
+                if block.first == block.last:
+                    of_one_row.setdefault(block.first, []).append(block)
+                else:
+                    of_rows.append(block)
+            self._of_rows = of_rows  # first: who sees the other has both
+            self._of_one_row = of_one_row
+        found = [block for block in self._of_rows if block.first <= row <= block.last]
+        return found + of_one_row[row] if row in of_one_row else found
+
+    @property
+    def txn_min(self) -> int | None:
+        """The oldest txn held, or None if nothing is."""
+        txns = [block.txn_min for block in self.blocks] + [erasure.txn for erasure in self.erasures]
+        return min(txns, default=None)
+
+    def with_block(self, block: Block) -> Memory:
+        """Add a block. One thread at a time does that to a memory and its successors."""
+        longer = Memory.__new__(Memory)
+        # The empty memory lives for ever, and must not keep what comes after it.
+        is_last = self.count > 0 and len(self._shared) == self.count
+        longer._shared = self._shared if is_last else self._shared[: self.count]
+        longer._shared.append(block)
+        longer._blocks = None
+        longer._of_one_row = None
+        longer.count = self.count + 1
+        longer.erasures = self.erasures
+        longer.bytes = self.bytes + block.bytes
+        return longer
+
+    def with_erasure(self, erasure: MemoryErasure) -> Memory:
+        """Add a range erasure."""
+        return Memory(self.blocks, (*self.erasures, erasure), self.bytes + ERASURE_BYTES)
+
+    def replace(self, old: Collection[Block], new: Block) -> Memory:
+        """Put `new` in the place of the `old` blocks; unchanged if one of them is already gone."""
+        gone = {id(block) for block in old}
+        kept: list[Block] = []
+        at: int | None = None
+        for block in self.blocks:
+            if id(block) in gone:
+                at = len(kept) if at is None else at
+            else:
+                kept.append(block)
+        if at is None or len(kept) + len(gone) != len(self.blocks):
+            return self
+        kept.insert(at, new)
+        return Memory(tuple(kept), self.erasures, sum(block.bytes for block in kept) + self._erasure_bytes)
+
+    def without(self, blocks: Collection[Block], erasures: Collection[MemoryErasure]) -> Memory:
+        """Take out what has been flushed."""
+        gone = {id(block) for block in blocks} | {id(erasure) for erasure in erasures}
+        kept = tuple(block for block in self.blocks if id(block) not in gone)
+        left = tuple(erasure for erasure in self.erasures if id(erasure) not in gone)
+        return Memory(kept, left, sum(block.bytes for block in kept) + ERASURE_BYTES * len(left))
+
+    def committed(self, txn: int) -> tuple[tuple[Block, ...], tuple[MemoryErasure, ...]]:
+        """Return the blocks and erasures that are wholly at or below `txn`."""
+        blocks = tuple(block for block in self.blocks if block.txn_max <= txn)
+        return blocks, tuple(erasure for erasure in self.erasures if erasure.txn <= txn)
+
+    @property
+    def _erasure_bytes(self) -> int:
+        return ERASURE_BYTES * len(self.erasures)
+
+
+def choose_fold(blocks: Sequence[Block]) -> list[Block]:
+    """Choose the blocks to fold into one: all up to the largest that is not much larger than those below it together.
+
+    Every fold makes the block that a record is in at least half as large again, so that a record is folded a
+    logarithmic number of times. What is left is a handful of blocks, each larger than twice all smaller ones, or so
+    large that it is better left alone.
+    """
+    if len(blocks) < FOLD_BLOCKS_MIN:
+        return []
+    ascending = sorted((block for block in blocks if block.bytes < FOLD_BYTES_MAX), key=len)
+    count = total = size_bytes = 0
+    for at, block in enumerate(ascending):
+        size_bytes += block.bytes
+        if size_bytes > 2 * FOLD_BYTES_MAX:
+            break
+        if at and len(block) <= 2 * total:
+            count = at + 1
+        total += len(block)
+    wanted = {id(block) for block in ascending[:count]}
+    return [block for block in blocks if id(block) in wanted]
+
+
+def combine(blocks: Sequence[Block], *, is_cells: bool) -> Block:
+    """Return one block with all records of `blocks`. No version is dropped."""
+    fewer = rows_combined(blocks)
+    if len(fewer) == 1 < len(blocks):
+        return fewer[0]
+    combined = combine_runs([Run(block.records, block.txn) for block in fewer], is_cells=is_cells)
+    indexes: dict[str, int] = {}
+    for block in fewer:
+        for tablet, index in block.indexes.items():
+            indexes[tablet] = max(index, indexes.get(tablet, 0))
+    return Block(combined.records, unique=combined.unique, indexes=indexes)
+
+
+@dataclass(frozen=True, slots=True)
+class CombinedRuns:
+    """All records of some runs in one, and whether each identity is there once."""
+
+    records: pa.RecordBatch
+    unique: bool
+
+
+def combine_runs(runs: Sequence[Run], *, is_cells: bool) -> CombinedRuns:
+    """Return all records of runs, in order, with all columns that one of them has. Some may be empty, not all."""
+    arranged = arrange_cells(runs) if is_cells else arrange_rows(runs)
+    take = pa.array(arranged.order)
+    columns: dict[str, pa.Array] = {ROW: arranged.rows.take(take)}
+    if isinstance(arranged, ArrangedCells):
+        for name in (FAMILY, QUALIFIER, TIMESTAMP, VALUE):
+            columns[name] = arranged.columns[name].take(take)
+        unique = int(arranged.identity[-1]) + 1 == len(arranged.order)
+    else:
+        columns.update(combined_values(runs, take))
+        unique = not bool(arranged.repeats.any())
+    columns[TXN] = pa.array(arranged.txns[arranged.order])
+    erased = erased_mask(runs)
+    if erased is not None:
+        columns[ERASED] = pa.array(erased[arranged.order])
+    return CombinedRuns(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)), unique)
+
+
+def rows_combined(blocks: Sequence[Block]) -> Sequence[Block]:
+    """Return the blocks with those of single rows combined, which is cheap, as far as they have the same columns."""
+    single: dict[RowPlan, list[RowBlock]] = {}
+    for block in blocks:
+        if isinstance(block, RowBlock):
+            single.setdefault(block.plan, []).append(block)
+    if not single:
+        return blocks
+    larger = [block for block in blocks if not isinstance(block, RowBlock)]
+    return [*larger, *(of[0] if len(of) == 1 else combine_rows(of) for of in single.values())]
+
+
+def combined_values(runs: Sequence[Run], take: pa.Array) -> dict[str, pa.Array]:
+    """Return the value columns of all runs, and `_set` where some records do not set all of them."""
+    alike = _all_alike(runs)
+    if alike is not None:
+        names = sorted(value_names(alike), key=int)
+        if SET in alike.schema.names:
+            names.append(SET)
+        # A column at a time: what is end to end and not yet in order is never there for all of them.
+        return {name: concat(alike.column(name).chunks).take(take) for name in names}
+    types: dict[str, pa.DataType] = {}
+    for run in runs:
+        for name in value_names(run.records):
+            types.setdefault(name, run.records.schema.field(name).type)
+    combined = {}
+    for name, kind in sorted(types.items(), key=lambda item: int(item[0])):
+        parts = [run.column(name) for run in runs]
+        whole = concat([p if p is not None else pa.nulls(len(r), kind) for p, r in zip(parts, runs, strict=True)])
+        combined[name] = whole.take(take)
+    sets = [_explicit_set(run, types) for run in runs]
+    if any(column is not None for column in sets):
+        filled = [s if s is not None else pa.nulls(len(r), pa.string()) for s, r in zip(sets, runs, strict=True)]
+        combined[SET] = concat(filled).take(take)
+    return combined
+
+
+def _all_alike(runs: Sequence[Run]) -> pa.Table | None:
+    """Return the records of all runs end to end, not copied, if they have the same columns; else None."""
+    batches = [run.records for run in runs]
+    schema = batches[0].schema
+    if all(isinstance(batch, pa.RecordBatch) and batch.schema.equals(schema) for batch in batches):
+        return pa.Table.from_batches(batches)
+    return None
+
+
+def _explicit_set(run: Run, all_names: Collection[str]) -> pa.Array | None:
+    """Return `_set` as it reads in a wider batch: "all that are present" must now be said by name."""
+    own = value_names(run.records)
+    column = run.column(SET)
+    if len(own) == len(all_names):
+        return column
+    named = " ".join(sorted(own, key=int))
+    if column is None:
+        return pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(run), dtype=np.int32)), [named]).cast(pa.string())
+    return column.fill_null(named)

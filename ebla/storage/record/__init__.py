@@ -1,0 +1,1 @@
+"""Records: the one shape of rows in memory, in the log and in files."""

@@ -1,0 +1,84 @@
+"""Verifying the log of a store: it must hold what is on record of it (server_record.py), and not be ahead of METADATA.
+
+Every tablet that it names must be known to METADATA, at that epoch or later. A log that is ahead of METADATA tells that
+METADATA has gone back: an older copy was restored, or a disk came back as it was. Whatever the log has beyond it could
+not be replayed rightly. The log is read before METADATA, so that a tablet that comes about meanwhile is not taken
+for an unknown one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
+
+from ebla.errors import Corruption, MissingFile
+from ebla.metadata.values.check import Finding
+from ebla.metadata.values.table_metadata import TableMetadata
+from ebla.storage.files.files import Files
+from ebla.storage.log.log_extent import NOTHING, LogExtent
+from ebla.storage.log.log_reader import RESTORE, recover
+
+__all__ = ["LogPosition", "Positions", "examine_log", "read_positions"]
+
+ATTEMPTS_MAX = 8
+
+
+class LogPosition(NamedTuple):
+    """How far the log goes for one tablet."""
+
+    epoch: int
+    txn: int
+
+
+Positions: TypeAlias = dict[tuple[str, str], LogPosition]
+
+
+def read_positions(
+    files: Files, directory: str, read_extent: Callable[[], LogExtent] = lambda: NOTHING
+) -> tuple[Positions, list[Finding]]:
+    """Read a whole log; return the newest position of every tablet in it, by table and tablet, and what is damaged.
+
+    `read_extent` tells what it must hold; its owner may be at work.
+    """
+    positions: Positions = {}
+    for _ in range(ATTEMPTS_MAX):
+        positions = {}
+        extent = read_extent()
+        try:
+            for found in recover(files, directory, extent):
+                for block in found.entry.blocks:
+                    for part in block.slices:
+                        _note(positions, (block.table, part.tablet), part.epoch, block.txn)
+                for erasure in found.entry.erasures:
+                    for position in erasure.tablets:
+                        _note(positions, (erasure.table, position.tablet), position.epoch, erasure.txn)
+        except FileNotFoundError:
+            continue  # a segment went while it was read: all of it is in fragments
+        except (Corruption, MissingFile) as error:
+            if read_extent() == extent:
+                told = str(error) if RESTORE in str(error) else f"{error}: restore the log from a backup"
+                return positions, [Finding("log", "", told)]
+            continue  # its owner has gone on, and may have removed what was looked for
+        return positions, []
+    return positions, []
+
+
+def _note(positions: Positions, key: tuple[str, str], epoch: int, txn: int) -> None:
+    known = positions.get(key, LogPosition(0, 0))
+    positions[key] = LogPosition(max(known.epoch, epoch), max(known.txn, txn))
+
+
+def examine_log(name: str, metadata: TableMetadata, positions: Positions) -> Iterator[Finding]:
+    """Compare METADATA of a table called `name` with what the log has of it."""
+    retired = {one.tablet: one.txn for one in metadata.retired}
+    for (table_id, tablet_id), position in positions.items():
+        if table_id != metadata.table_id:
+            continue
+        tablet = metadata.by_id(tablet_id)
+        if tablet is None and position.txn > retired.get(tablet_id, -1):
+            text = f"the log has writes of tablet {tablet_id} up to txn {position.txn}, which METADATA does not know"
+        elif tablet is not None and position.epoch > tablet.epoch:
+            text = f"the log has writes of {tablet_id} at epoch {position.epoch}, and METADATA is at {tablet.epoch}"
+        else:
+            continue
+        yield Finding("epoch", name, f"{text}: restore the newer METADATA", tablet_id)

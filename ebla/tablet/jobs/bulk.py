@@ -1,0 +1,192 @@
+"""Bulk commits: fragments that come past the log, and what has to change in METADATA to make them part of a table.
+
+    tasks write files without `_txn`  -->  BulkCommit  -->  METADATA changes at txns T, T+1, ...  -->  one transaction
+
+Everything here is a value or a pure function; `bulk_driver` carries it out.
+
+**Layers.** All records of a file have the txn of the reference to it. Where two files of a commit and group overlap in
+rows, the one with the greater `order` shall win, so it gets a greater txn: a higher *layer*. Files that do not overlap
+share one; sorted input, divided by key range, needs a single layer.
+
+    order (0,0)   [a-----f]                       layer 0    T
+          (0,1)       [d----------k]              layer 1    T + 1
+          (1,0)                 [h----m]          layer 2    T + 2
+          (1,1)                           [p--t]  layer 0    T
+
+All txns of a commit lie in one microsecond, so that no moment in time shows a part of it.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from ebla.arguments import plain_text
+from ebla.clock import TXNS_PER_MICROSECOND
+from ebla.errors import RequestError, shown
+from ebla.metadata.values.changes import (
+    AddFragments,
+    Change,
+    NewFragment,
+    RangeErase,
+    RecordBatch,
+    RecordJob,
+    RequireSchema,
+    TabletAt,
+)
+from ebla.metadata.values.table_metadata import FragmentRef, RangeErasure, StreamBatch, TableMetadata
+from ebla.model.ranges import KeyRange, successor
+
+__all__ = [
+    "LAYERS_MAX",
+    "BulkCommit",
+    "BulkFragment",
+    "BulkResult",
+    "add_references",
+    "bulk_changes",
+    "check_job",
+    "count_layers",
+    "job_of",
+    "layers_of",
+    "new_file",
+]
+
+# As many txns as a microsecond has.
+LAYERS_MAX = TXNS_PER_MICROSECOND
+
+_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+# The length of the part behind the job is fixed, so that no job's files are taken for those of "job-something".
+_FILE = re.compile(r"(.+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet")
+
+
+class BulkFragment(msgspec.Struct, frozen=True):
+    """A file that a bulk job wrote for one group. Its reference gets its txn when the job is committed.
+
+    `order` is (partition, number): where two files overlap, the one with the greater order wins.
+    """
+
+    group: int
+    fragment: FragmentRef
+    order: tuple[int, int] = (0, 0)
+
+
+class BulkCommit(msgspec.Struct, frozen=True, tag="bulk"):
+    """What a bulk job adds to a table, all of it or nothing. With `overwrite`, all that was there before goes.
+
+    A job is applied once: repeating the commit with the same `job` does nothing. A batch of a stream is known by its
+    `app` and its number instead: it is applied unless that batch, or a later one, has been.
+    """
+
+    job: str
+    table_id: str
+    schema_version: int
+    fragments: tuple[BulkFragment, ...]
+    overwrite: bool = False
+    app: str | None = None
+    batch: int = 0
+
+    def done_at(self, metadata: TableMetadata) -> int | None:
+        """Return the txn at which it was applied, by what is on record; None if it was not."""
+        if self.app is None:
+            return metadata.job_txn(self.job)
+        known = metadata.stream_batch(self.app)
+        return None if known is None or known.batch < self.batch else known.txn
+
+
+class BulkResult(msgspec.Struct, frozen=True, tag="bulk_done"):
+    """The txn from which on a job is seen; `repeated` if it had been applied before, and nothing was done now."""
+
+    txn: int
+    repeated: bool
+
+
+def check_job(job: str) -> str:
+    """Return `job` if it can be the id of one: it becomes part of file names."""
+    job = plain_text(job)
+    if not isinstance(job, str) or not _JOB.fullmatch(job):
+        raise RequestError(f"{shown(job)} cannot be the id of a job: use up to 128 letters, digits, '_', '-' and '.'")
+    return job
+
+
+def new_file(table_id: str, job: str) -> str:
+    """Return the path of another file of a job, a name that was never given out before."""
+    return f"fragments/{table_id}/{job}-{uuid.uuid4()}.parquet"
+
+
+def job_of(path: str) -> str | None:
+    """Return the job that a fragment file belongs to by its name; None if it was not written by one."""
+    found = _FILE.fullmatch(path.rpartition("/")[2])
+    return None if found is None else found[1]
+
+
+def layers_of(fragments: Sequence[BulkFragment]) -> list[int]:
+    """Return the layer of every file, so that of those that overlap the one with the greater order is higher."""
+    layers = [0] * len(fragments)
+    by_group: dict[int, list[int]] = defaultdict(list)
+    for place, one in enumerate(fragments):
+        by_group[one.group].append(place)
+    for places in by_group.values():
+        for place, layer in zip(places, _stacked([fragments[place] for place in places]), strict=True):
+            layers[place] = layer
+    return layers
+
+
+def _stacked(fragments: Sequence[BulkFragment]) -> list[int]:
+    """Lay files onto each other in their order, as they fall; return how high each comes to lie."""
+    ends = sorted({end for one in fragments for end in (one.fragment.first, one.fragment.last)})
+    rank = {end: number for number, end in enumerate(ends)}
+    height = np.zeros(len(ends), dtype=np.int32)  # how many files lie at each end, of those laid so far
+    layers = [0] * len(fragments)
+    in_order = sorted(range(len(fragments)), key=lambda place: (fragments[place].order, fragments[place].fragment.file))
+    for place in in_order:
+        ref = fragments[place].fragment
+        under = height[rank[ref.first] : rank[ref.last] + 1]
+        layers[place] = int(under.max())
+        under[:] = layers[place] + 1
+    return layers
+
+
+def count_layers(commit: BulkCommit) -> int:
+    """Return how many txns a commit takes: one, or as many as its files lie above each other."""
+    layers = max(layers_of(commit.fragments), default=0) + 1
+    if layers > LAYERS_MAX:
+        raise RequestError(
+            f"{layers} files of job {commit.job} overlap, and a commit takes {LAYERS_MAX}: "
+            "write sorted with ebla.pipeline.load, or coalesce into fewer partitions"
+        )
+    return layers
+
+
+def bulk_changes(commit: BulkCommit, metadata: TableMetadata, txn: int) -> list[Change]:
+    """Return the METADATA changes of a commit whose first layer has this txn, for the tablets that there are now."""
+    layers = layers_of(commit.fragments)
+    last_txn = txn + max(layers, default=0)
+    record: Change = RecordJob(commit.job, last_txn)
+    if commit.app is not None:
+        record = RecordBatch(StreamBatch(commit.app, commit.batch, last_txn))
+    changes: list[Change] = [record, RequireSchema(commit.schema_version)]
+    if commit.overwrite:
+        every = tuple(TabletAt(tablet.id, tablet.epoch) for tablet in metadata.tablets)
+        changes.append(RangeErase(RangeErasure(b"", None, txn), every))
+    by_group: dict[int, list[FragmentRef]] = defaultdict(list)
+    for one, layer in zip(commit.fragments, layers, strict=True):
+        at = txn + layer
+        by_group[one.group].append(msgspec.structs.replace(one.fragment, txn=at, txn_min=at, txn_max=at))
+    changes.extend(add_references(group, by_group[group], metadata) for group in sorted(by_group))
+    return changes
+
+
+def add_references(group: int, references: Iterable[FragmentRef], metadata: TableMetadata) -> AddFragments:
+    """Give references to all tablets whose range they overlap."""
+    new = []
+    tablets: dict[str, TabletAt] = {}
+    for ref in references:
+        holders = metadata.overlapping(KeyRange(ref.first, successor(ref.last)))
+        tablets.update((tablet.id, TabletAt(tablet.id, tablet.epoch)) for tablet in holders)
+        new.append(NewFragment(ref, tuple(tablet.id for tablet in holders)))
+    return AddFragments(group, tuple(new), tuple(tablets.values()))

@@ -1,0 +1,423 @@
+"""Orders of jobs in other processes, bulk commits above all: requests and answers in the coordination service.
+
+Only the process that has the store open for writing can give out txns, and knows what is in memory. A job that runs
+elsewhere leaves its order (`orders`) in the node ``bulk/<job>``; the owner takes it, carries it out, and leaves the
+answer in the same node.
+
+    sender   create request ............................ read answer, delete
+    owner                    take it -- do it --- answer
+                                 `--- the owner is gone: whoever opens the store next finds the request
+
+Every order can be repeated without harm (a bulk job is applied once), so nothing is lost or doubled when an owner dies
+between commit and answer, or a sender asks again. A request that does not fit into a node lies in the file
+``bulk/<job>-<id>.commit``; the node has its name and checksum.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import google_crc32c
+import msgspec
+
+from ebla import errors
+from ebla.clock import Clock
+from ebla.coordination.service import (
+    VALUE_BYTES_MAX,
+    CoordinationConflict,
+    CoordinationService,
+    Node,
+    NodeMissing,
+    Watch,
+)
+from ebla.errors import Closed, Corruption, EblaError, OutcomeUnknown, StoreError, TimedOut, Unavailable
+from ebla.storage.files.files import Files
+from ebla.tablet.jobs.bulk import BulkCommit, BulkResult, check_job
+from ebla.tablet.jobs.orders import Answer, Order
+
+__all__ = ["DIRECTORY", "Mailbox", "commit_by_mail", "order_by_mail"]
+
+DIRECTORY = "bulk"
+ANSWER_ATTEMPTS_MAX = 10
+ANSWER_PAUSE_SECONDS = 0.05
+ANSWER_BYTES_MAX = VALUE_BYTES_MAX
+# After an error of the coordination service, the owner looks again when so much time has passed.
+RETRY_SECONDS = 0.5
+# A sender that hears nothing for so long looks whether there still is an owner.
+PATIENCE_SECONDS = 0.5
+# An answer that nobody came for is removed when the store is opened so much later.
+ANSWER_KEPT_MICROSECONDS = 3_600_000_000
+
+_log = logging.getLogger(__name__)
+
+
+class Request(msgspec.Struct, frozen=True, tag="request"):
+    """Please do this: the order itself, or the file that it is in. `is_taken` once the owner has begun."""
+
+    id: str
+    order: Order | None
+    file: str | None = None
+    file_crc: int = 0
+    is_taken: bool = False
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """The order with that id was carried out. `subject` says which, to others who send the same."""
+
+    id: str
+    result: Answer
+    microseconds: int
+    subject: str = ""
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """The order with that id was not carried out, or it is not known: the name of the error says it."""
+
+    id: str
+    error: str
+    message: str
+    microseconds: int
+
+
+Letter: TypeAlias = Request | Done | Refused
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Letter] = msgspec.msgpack.Decoder(Letter)
+_order_decoder: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
+
+
+def _decode(path: str, node: Node) -> Letter:
+    try:
+        return _decoder.decode(node.value)
+    except msgspec.MsgspecError as error:
+        raise Corruption(path, f"the request in the coordination service cannot be read: {error}") from error
+
+
+# --- the owner's side ----------------------------------------------------------------------------
+
+
+class Mailbox:
+    """Serves the requests that are left for the owner of a store, in a thread that starts with the first of them."""
+
+    def __init__(
+        self,
+        coordination: CoordinationService,
+        files: Files,
+        clock: Clock,
+        carry_out: Callable[[Any], Answer],
+    ) -> None:
+        """`carry_out` takes an order and returns the answer to it."""
+        # Set once.
+        self._coordination = coordination
+        self._files = files
+        self._clock = clock
+        self._carry_out = carry_out
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._watch: Watch | None = None
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def open(self) -> None:
+        """Begin to serve, also what was left before."""
+        self._watch = self._coordination.watch(DIRECTORY, self._on_change)
+        left = self._coordination.list(DIRECTORY)
+        if left:
+            self._remove_old(left)
+            self._on_change(DIRECTORY)
+
+    def close(self) -> None:
+        """Finish what is being done, and serve no more."""
+        with self._lock:
+            self._is_closed = True
+            thread = self._thread
+        if self._watch is not None:
+            self._watch.cancel()
+        self._wake.set()
+        if thread is not None:
+            thread.join()
+
+    def _on_change(self, path: str) -> None:
+        del path
+        with self._lock:
+            if self._is_closed:
+                return
+            self._wake.set()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="ebla-bulk-mail", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        pause_seconds: float | None = None
+        while True:
+            self._wake.wait(pause_seconds)
+            self._wake.clear()
+            if self._is_closed:
+                return
+            pause_seconds = None
+            try:
+                for path in self._coordination.list(DIRECTORY):
+                    if not self._is_closed:
+                        self._serve(path)
+            except Closed:
+                return
+            except EblaError as error:
+                _log.warning("an order from another process is not served yet: %s", error)
+                pause_seconds = RETRY_SECONDS
+            except Exception:
+                _log.exception("an order from another process cannot be served")
+
+    def _serve(self, path: str) -> None:
+        node = self._coordination.read(path)
+        request = None if node is None else _decode(path, node)
+        if node is None or not isinstance(request, Request):
+            return
+        try:
+            taken = _encoder.encode(msgspec.structs.replace(request, is_taken=True))
+            version = self._coordination.compare_and_set(path, taken, node.version)
+        except CoordinationConflict:
+            return  # its sender took it back
+        answer = self._answer(request)
+        for attempt in range(ANSWER_ATTEMPTS_MAX):
+            if attempt:
+                self._clock.sleep(ANSWER_PAUSE_SECONDS)
+            try:
+                self._coordination.compare_and_set(path, _encoder.encode(answer), version)
+            except CoordinationConflict:
+                return  # nobody waits for it any more, or it is there and its confirmation was lost
+            except (OutcomeUnknown, Unavailable):
+                continue
+            return
+        raise Unavailable(f"{path}: the answer cannot be left, the coordination service does not answer")
+
+    def _answer(self, request: Request) -> Letter:
+        try:
+            order = self._read_order(request)
+            result = self._carry_out(order)
+        except Closed:
+            raise  # the next owner does it
+        except EblaError as error:
+            return Refused(request.id, _public_name(error), str(error), self._clock.microseconds())
+        except Exception as error:
+            _log.exception("an order from another process failed")
+            return Refused(request.id, "StoreError", f"it failed: {error!r}", self._clock.microseconds())
+        done = Done(request.id, result, self._clock.microseconds(), _subject(order))
+        if len(_encoder.encode(done)) > ANSWER_BYTES_MAX:
+            told = "the answer is too large to be sent: ask in the process that has the store open"
+            return Refused(request.id, "StoreError", told, self._clock.microseconds())
+        return done
+
+    def _read_order(self, request: Request) -> Order:
+        if request.order is not None:
+            return request.order
+        assert request.file is not None
+        try:
+            content = self._files.read(request.file)
+        except OSError as error:
+            raise StoreError(f"{request.file}, a request of a job, cannot be read: {error}") from error
+        if google_crc32c.value(content) != request.file_crc:
+            raise Corruption(request.file, "its checksum is wrong: send the request again")
+        return _order_decoder.decode(content)
+
+    def _remove_old(self, paths: list[str]) -> None:
+        for path in paths:
+            with contextlib.suppress(EblaError):  # they do no harm
+                node = self._coordination.read(path)
+                letter = None if node is None else _decode(path, node)
+                if node is None or letter is None or isinstance(letter, Request):
+                    continue
+                if self._clock.microseconds() - letter.microseconds > ANSWER_KEPT_MICROSECONDS:
+                    self._coordination.delete(path, node.version)
+
+
+def _subject(order: Order) -> str:
+    """Return what a bulk commit is about, beside its job: one answer serves two senders only if both mean the same."""
+    return f"{order.table_id} {order.app or ''}" if isinstance(order, BulkCommit) else ""
+
+
+def _public_name(error: EblaError) -> str:
+    """Return the name of the nearest kind of error that both sides know."""
+    kinds = (kind.__name__ for kind in type(error).__mro__ if issubclass(kind, EblaError))
+    return next(name for name in kinds if name in errors.__all__)
+
+
+def _raised(refused: Refused) -> EblaError:
+    kind = getattr(errors, refused.error, StoreError) if refused.error in errors.__all__ else StoreError
+    if kind is Corruption:  # which is made of file and reason
+        kind = StoreError
+    error: EblaError = kind(refused.message)
+    return error
+
+
+# --- the sender's side ---------------------------------------------------------------------------
+
+
+def commit_by_mail(
+    coordination: CoordinationService,
+    files: Files,
+    clock: Clock,
+    commit: BulkCommit,
+    *,
+    timeout_seconds: float,
+    on_silence: Callable[[], None] = lambda: None,
+) -> BulkResult:
+    """Have the owner of the store carry out a bulk commit: `order_by_mail` for that one order."""
+    answer = order_by_mail(coordination, files, clock, commit, timeout_seconds=timeout_seconds, on_silence=on_silence)
+    assert isinstance(answer, BulkResult), answer
+    return answer
+
+
+def order_by_mail(
+    coordination: CoordinationService,
+    files: Files,
+    clock: Clock,
+    order: Order,
+    *,
+    timeout_seconds: float,
+    on_silence: Callable[[], None] = lambda: None,
+) -> Answer:
+    """Have the owner of the store carry out an order, and return or raise what it answers.
+
+    `on_silence` is called now and then while no answer comes: should there be no owner any more, it may become one.
+    `TimedOut` means that nothing was done, `OutcomeUnknown` that it was begun: repeat it under the same job id.
+    """
+    sender = _Sender(coordination, files, order)
+    heard = threading.Event()
+    watch = coordination.watch(sender.path, lambda path: heard.set())
+    deadline = clock.monotonic_seconds() + timeout_seconds
+    try:
+        while True:
+            heard.clear()
+            try:
+                result = sender.step()
+                if result is not None:
+                    return result
+                if clock.monotonic_seconds() > deadline:
+                    sender.give_up(timeout_seconds)
+            except CoordinationConflict:
+                continue  # it changed under our hands: look again
+            except _Answered as answered:
+                raise answered.error from None
+            except (TimedOut, OutcomeUnknown):
+                raise
+            except EblaError as error:
+                if not sender.is_sent:
+                    raise
+                # The request is on its way, whatever keeps us from looking: nobody may take it for one that was not.
+                if clock.monotonic_seconds() > deadline:
+                    raise OutcomeUnknown(
+                        f"no answer about job {order.job} could be read ({error}): repeat it under the same job id"
+                    ) from error
+            if not heard.wait(PATIENCE_SECONDS):
+                try:
+                    on_silence()
+                except EblaError as error:
+                    # Nor if the store cannot be opened: whoever opens it next may find what a dead owner has begun.
+                    raise OutcomeUnknown(
+                        f"nobody answers about job {order.job}, and the store cannot be opened ({error}): mend that, "
+                        "then repeat it under the same job id"
+                    ) from error
+    finally:
+        watch.cancel()
+        sender.close()
+
+
+class _Answered(Exception):
+    """The owner has answered with an error: unlike one on the way to it, that is certain."""
+
+    def __init__(self, error: EblaError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _Sender:
+    """One request and what has become of it."""
+
+    def __init__(self, coordination: CoordinationService, files: Files, order: Order) -> None:
+        self._coordination = coordination
+        self._files = files
+        self._order = order
+        self.path = f"{DIRECTORY}/{check_job(order.job)}"
+        self._request: Request | None = None
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the owner may have the request."""
+        return self._request is not None
+
+    def step(self) -> Answer | None:
+        """Look at the node and do what is next; return the result once it is there."""
+        node = self._coordination.read(self.path)
+        if node is None:
+            with contextlib.suppress(OutcomeUnknown):  # the next look tells
+                self._coordination.create(self.path, _encoder.encode(self._letter()))
+            return None
+        letter = _decode(self.path, node)
+        if isinstance(letter, Request):
+            return None  # ours, or that of somebody else who runs the same job: one answer serves both
+        is_ours = self._request is not None and letter.id == self._request.id
+        if isinstance(letter, Done) and is_ours:
+            self._remove(node)
+            return letter.result
+        is_same = isinstance(letter, Done) and letter.subject == _subject(self._order)
+        if isinstance(letter, Done) and is_same and isinstance(letter.result, BulkResult):
+            return BulkResult(letter.result.txn, repeated=True)
+        if isinstance(letter, Done) or not is_ours:
+            with contextlib.suppress(OutcomeUnknown):
+                self._coordination.compare_and_set(self.path, _encoder.encode(self._letter()), node.version)
+            return None
+        self._remove(node)
+        raise _Answered(_raised(letter))
+
+    def give_up(self, timeout_seconds: float) -> None:
+        """Take the request back and raise; `CoordinationConflict` if it was answered, or begun, at this moment."""
+        node = self._coordination.read(self.path)
+        letter = None if node is None else _decode(self.path, node)
+        is_ours = isinstance(letter, Request) and self._request is not None and letter.id == self._request.id
+        if node is not None and isinstance(letter, Request) and is_ours and not letter.is_taken:
+            self._coordination.delete(self.path, node.version)
+            raise TimedOut(
+                f"the owner of the store did not take job {self._order.job} in {timeout_seconds:g} s: "
+                "nothing was changed, see what it does and repeat"
+            )
+        if node is not None and not isinstance(letter, Request):
+            raise NodeMissing(self.path, "answered meanwhile")
+        raise OutcomeUnknown(
+            f"no answer about job {self._order.job} in {timeout_seconds:g} s: repeat the commit under the same job id"
+        )
+
+    def close(self) -> None:
+        """Remove the file of a large request. Whoever still wants to read it could do nothing but repeat the job."""
+        if self._request is not None and self._request.file is not None:
+            with contextlib.suppress(OSError):
+                self._files.delete(self._request.file)
+
+    def _letter(self) -> Request:
+        if self._request is None:
+            name = str(uuid.uuid4())
+            self._request = Request(name, self._order)
+            if len(_encoder.encode(self._request)) > VALUE_BYTES_MAX // 2:
+                self._request = self._by_file(name)
+        return self._request
+
+    def _by_file(self, name: str) -> Request:
+        content = _encoder.encode(self._order)
+        path = f"{DIRECTORY}/{self._order.job}-{name}.commit"
+        try:
+            with self._files.create(path) as file:
+                file.write(content)
+                file.sync()
+            self._files.sync_directory(DIRECTORY)
+        except OSError as error:
+            raise StoreError(f"{path} cannot be written: {error}: free space, then repeat the commit") from error
+        return Request(name, None, path, google_crc32c.value(content))
+
+    def _remove(self, node: Node) -> None:
+        with contextlib.suppress(CoordinationConflict, OutcomeUnknown, Unavailable):  # it does no harm
+            self._coordination.delete(self.path, node.version)

@@ -1,0 +1,1 @@
+"""What becomes of tables and tablets: made, loaded, altered, cloned, split, joined, dropped."""

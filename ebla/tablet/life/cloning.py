@@ -1,0 +1,76 @@
+"""Cloning a table: by reference, at one moment between two commits, while everybody goes on reading and writing.
+
+    hold still    what is in memory goes to fragments; then the table's writers wait a moment for the rest  recutter.py
+    take          METADATA of the origin, which is all there is of it now; its files may not be removed from here on
+    go on         everybody writes again
+    create        one METADATA creation with the same references: the clone is there, or is not
+
+Both tables name the files from then on. Which of them is compacted, altered or dropped first does not matter to the
+other: a file goes when nobody names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ebla.errors import OutcomeUnknown, UnknownTable
+from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.values.clone import cloned
+from ebla.metadata.values.table_metadata import TableMetadata
+from ebla.tablet.life.recutter import Recutter
+from ebla.tablet.life.table_lifecycle import Doubts
+from ebla.tablet.tables.table_state import TableState
+from ebla.tablet.upkeep.pending_files import Nursery
+
+
+class Cloner:
+    """Clones tables. Lock order: that of the recutter."""
+
+    def __init__(
+        self,
+        metadata: MetadataServer,
+        recutter: Recutter,
+        nursery: Nursery,
+        doubts: Doubts,
+        new_id: Callable[[], str],
+    ) -> None:
+        # Set once.
+        self._metadata = metadata
+        self._recutter = recutter
+        self._nursery = nursery
+        self._doubts = doubts
+        self._new_id = new_id
+
+    def clone(self, origin: TableState, name: str) -> TableState:
+        """Make a table called `name` of all that is committed in another, and open it."""
+        self._doubts.settle(name)
+        self._metadata.directory.check_free(name)
+        with self._recutter.held_still(origin):
+            taken = self._take(origin)
+        files = set(taken.files())
+        try:
+            made = self._doubts.bring(name, cloned(taken, self._new_id(), self._new_id))
+        except OutcomeUnknown:
+            raise  # METADATA may name them: they stay for as long as this process runs
+        except BaseException:
+            self._nursery.grown(files)
+            raise
+        self._nursery.grown(files)
+        return made
+
+    def _take(self, origin: TableState) -> TableMetadata:
+        """Return METADATA with all of the origin in it, its files safe from sweeps."""
+        while True:
+            if origin.is_dropped:
+                raise UnknownTable(f"the table {origin.name!r} was dropped")
+            taken = self._metadata.refresh(origin.id)
+            files = set(taken.files())
+            self._nursery.adopt(files)
+            # A compaction may have replaced some before they were adopted: then a sweep may have them in mind already.
+            try:
+                if self._metadata.refresh(origin.id).txnid == taken.txnid:
+                    return taken
+            except BaseException:
+                self._nursery.grown(files)
+                raise
+            self._nursery.grown(files)

@@ -1,0 +1,341 @@
+"""Loading and unloading tablets: the driver of their life (tablet_states.py), which decides; here it is carried out.
+
+    open, create     config and log first, for all; fragments when somebody reads the tablet
+    read             a tablet that is not loaded is checked and loaded by its first reader, the others wait
+    idle             what nobody has read for `tablet_idle_seconds` lets go of footers and blocks, and of memory
+    unload_table     read-only, flushed, METADATA says that nobody has it, gone; requests are told to come back later
+    load_table       METADATA read and checked, nothing to replay, METADATA says that it is served, and so on as above
+
+**Safe load.** Before a tablet is read (`metadata.check.check_load`): its range fits those of its neighbours, every
+reference has rows of it, every file is there and has the size it was written with. What does not fit fails the reads of
+that tablet, and says what it is and what can be done; the other tablets are read. If it is METADATA that is wrong, the
+table takes no change until it is repaired.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from ebla.clock import Clock
+from ebla.errors import Corruption, EblaError, MissingFile, OutcomeUnknown, RequestError, TableUnloaded, Unavailable
+from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.values.changes import RequirementFailed, TabletAt
+from ebla.metadata.values.check import FileFacts, Finding, check_load
+from ebla.metadata.values.serving import UNLOADED, LoadTablets, Serving, UnloadTablets
+from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata, TabletMetadata
+from ebla.model.ranges import KeyRange
+from ebla.storage.cache.block_cache import BlockCache
+from ebla.storage.files.files import Files
+from ebla.storage.fragment.fragment_reader import OpenFragments
+from ebla.storage.merge.merge import TXN_MAX
+from ebla.tablet.life.recutter import Recutter
+from ebla.tablet.tables.door import Door
+from ebla.tablet.tables.events import RangeChanged, TabletListener
+from ebla.tablet.tables.open_tables import OpenTables
+from ebla.tablet.tables.table_state import TableState
+from ebla.tablet.tables.tablet_states import LifeEvent, TabletState
+from ebla.tablet.upkeep.flusher import Flusher
+
+__all__ = ["Loader", "is_unloaded"]
+
+SAVE_ATTEMPTS_MAX = 5
+SAVE_PAUSE_SECONDS = 0.05
+
+_BEING_LOADED = (TabletState.CONFIG_LOADING, TabletState.LOG_REPLAYING, TabletState.CONFIG_SAVING)
+
+_log = logging.getLogger(__name__)
+
+
+class Loader(TabletListener):
+    """Loads and unloads tablets of open tables. Lock order: that of the recutter."""
+
+    def __init__(
+        self,
+        tables: OpenTables,
+        metadata: MetadataServer,
+        files: Files,
+        fragments: OpenFragments,
+        cache: BlockCache,
+        recutter: Recutter,
+        flusher: Flusher,
+        clock: Clock,
+        server: str,
+        idle_seconds: float,
+    ) -> None:
+        # Set once.
+        self._tables = tables
+        self._metadata = metadata
+        self._files = files
+        self._fragments = fragments
+        self._cache = cache
+        self._recutter = recutter
+        self._flusher = flusher
+        self._clock = clock
+        self._server = server
+        self._idle_seconds = idle_seconds
+        tables.events.add(self)
+        # Used by whoever drops what is idle: the worker's thread, or a test.
+        self._swept_at = clock.monotonic_seconds()
+
+    # --- tables come ---
+
+    def opened(self, table: TableState) -> None:
+        """Note that the METADATA of a table was read; its log may have to be replayed yet."""
+        table.door = Door(table.name, TabletState.UNKNOWN)
+        table.door.move_all(LifeEvent.LOAD)
+        table.door.move_all(LifeEvent.CONFIG_LOADED)
+
+    def ready(self, table: TableState) -> None:
+        """Note that the log is replayed, and serve the table unless METADATA says that it is unloaded.
+
+        METADATA names the log of this server before the first write to a tablet is acknowledged: that is the saving of
+        the config, and nobody has to wait for it here.
+        """
+        if is_unloaded(table.view.metadata):
+            table.is_offline = True
+            table.door.move_all(LifeEvent.FAILED, "load it with load_table")
+            return
+        if table.damage:
+            table.is_offline = True
+        self._begin(table)
+
+    def _begin(self, table: TableState) -> None:
+        table.door.move_all(LifeEvent.LOG_REPLAYED)
+        table.door.move_all(LifeEvent.CONFIG_SAVED)
+        table.door.begin(tablet.id for tablet in table.view.metadata.tablets)
+
+    # --- requests ---
+
+    def admit(self, table: TableState, rows: KeyRange) -> None:
+        """Return when the tablets of `rows` can be read, loading them if need be; raises if they cannot."""
+        if not table.door.is_open:
+            table.door.admit(table.view.metadata.overlapping(rows), "read", lambda one: self._load(table, one))
+
+    def admit_row(self, table: TableState, row: bytes) -> None:
+        """Return when the tablet of a row can be read, as `admit`."""
+        if not table.door.is_open:
+            tablet = table.view.metadata.tablet_for(row)
+            table.door.admit((tablet,), "read", lambda one: self._load(table, one))
+
+    def admit_write(self, table: TableState) -> None:
+        """Return when a table that was offline takes writes; raises if it does not."""
+        table.check_whole()
+        tablets = table.view.metadata.tablets
+        table.door.admit(tablets[:1], "write", lambda one: None)
+        if table.is_offline:
+            raise TableUnloaded(f"the table {table.name!r} is not loaded: load it with load_table, then retry")
+
+    # --- fragments ---
+
+    def load_all(self, table: TableState) -> None:
+        """Load all tablets of a table, without waiting for somebody to read them."""
+        self.admit(table, KeyRange())
+
+    def _load(self, table: TableState, tablet: TabletMetadata) -> None:
+        """Check a tablet and what it refers to."""
+        while True:
+            metadata = table.view.metadata
+            current = metadata.by_id(tablet.id)
+            if current is None:
+                return  # split or joined meanwhile, after it was loaded by somebody else
+            try:
+                facts = {ref.file: self._facts(ref) for state in current.groups for ref in state.fragments}
+                findings = check_load(table.name, metadata, current.id, facts)
+                if findings:
+                    raise _refusal(metadata, findings)
+            except MissingFile as error:
+                if table.view.metadata is metadata:
+                    raise self._fragments.explain(_missing(facts), error) from None
+                continue  # it was replaced by another, and removed
+            return
+
+    def _facts(self, ref: FragmentRef) -> FileFacts:
+        """Return what can be told of a file without reading it; what is wrong inside is found when it is read."""
+        if self._fragments.find(ref.file, ref.txn) is not None:
+            return FileFacts(ref.bytes, is_sized_only=True)
+        try:
+            return FileFacts(self._files.size(ref.file), is_sized_only=True)
+        except FileNotFoundError:
+            return FileFacts(problem="missing")
+        except OSError as error:
+            raise Unavailable(f"{ref.file} cannot be looked at: {error}: mend the cause, then retry") from error
+
+    # --- idle ---
+
+    def drop_idle(self) -> int:
+        """Let go of what belongs to tablets that nobody has read for a while; return how many these are."""
+        now = self._clock.monotonic_seconds()
+        if not self._idle_seconds or now - self._swept_at < self._idle_seconds:
+            return 0
+        self._swept_at = now
+        used = self._fragments.take_used()
+        dropped = 0
+        for table in self._tables.all():
+            dropped += self._drop_idle(table, used)
+        return dropped
+
+    def _drop_idle(self, table: TableState, used: Collection[str]) -> int:
+        idle, kept = [], set()
+        for tablet in table.view.metadata.tablets:
+            files = {ref.file for state in tablet.groups for ref in state.fragments}
+            if files and files.isdisjoint(used) and table.door.state_of(tablet.id) is TabletState.ACTIVE:
+                idle.append((tablet.id, files))
+            else:
+                kept |= files
+        # Some may have been unloaded, split or joined since they were looked at.
+        moved = table.door.move([tablet for tablet, _ in idle], LifeEvent.IDLE, (TabletState.ACTIVE,))
+        there = table.view.metadata
+        self._retire(table, [tablet for tablet in moved if there.by_id(tablet) is None])
+        if not moved:
+            return 0
+        # What belongs in memory stays there, read or not.
+        self._let_go({file for _, files in idle for file in files if not self._cache.is_kept(file)} - kept)
+        if len(moved) == len(there.tablets) and table.memory_bytes:
+            self._flusher.flush_table(table)
+        return len(moved)
+
+    def _retire(self, table: TableState, tablets: Iterable[str]) -> None:
+        """Forget the states of tablets that were split or joined; those of an unloaded table have none."""
+        served = (TabletState.FRAGMENTS_LOADING, TabletState.ACTIVE, TabletState.READ_ONLY)
+        table.door.move(tablets, LifeEvent.RETIRED, served)
+
+    def _let_go(self, files: Collection[str]) -> None:
+        self._fragments.forget(files)
+        self._cache.drop_files(files)
+
+    # --- offline and back ---
+
+    def unload(self, table: TableState) -> None:
+        """Take a table offline: nothing of it is in memory or in the log any more, and requests are refused."""
+        table.check_whole()
+        with self._recutter.exclusively():
+            if table.is_offline:
+                if table.door.common is TabletState.UNKNOWN and is_unloaded(self._metadata.refresh(table.id)):
+                    return
+                self.load(table)  # METADATA may or may not have it as unloaded, after an outcome that was not known
+            try:
+                with self._tables.lock:
+                    table.is_offline = True
+                table.door.move_all(LifeEvent.UNLOAD, "it is being unloaded: load it with load_table")
+                with self._recutter.held_still(table):
+                    table.door.move_all(LifeEvent.FLUSHED)
+                    self._save(table, UnloadTablets, UNLOADED)
+            except BaseException as error:
+                is_certain = isinstance(error, EblaError) and not isinstance(error, OutcomeUnknown)
+                if not is_certain and table.door.common is TabletState.FINAL_SAVING:
+                    raise  # METADATA may say so, told or interrupted: it stays as it is, until it is loaded or unloaded
+                if table.door.common in (TabletState.READ_ONLY, TabletState.FINAL_SAVING):
+                    table.door.move_all(LifeEvent.FAILED)
+                    table.door.begin(tablet.id for tablet in table.view.metadata.tablets)
+                with self._tables.lock:
+                    table.is_offline = False
+                raise
+            table.door.move_all(LifeEvent.FINAL_SAVED, "load it with load_table")
+            self._forget(table)
+        _log.info("took table %s offline", table.name)
+        self._tables.events.deliver()
+
+    def _forget(self, table: TableState) -> None:
+        with self._tables.lock:
+            table.forget_logs()
+            self._tables.events.note_unloaded(table.view.metadata)
+        table.row_cache.clear(TXN_MAX)  # for good: a reader that is late must not put a row in that is then served
+        self._let_go(set(table.view.metadata.files()))
+
+    def load(self, table: TableState) -> None:
+        """Bring a table back. What was deferred meanwhile goes on; if it fails, it stays offline."""
+        table.check_whole()
+        with self._recutter.exclusively():
+            if not table.is_offline:
+                return
+            try:
+                table.door.move_all(LifeEvent.LOAD)
+                with self._tables.lock:
+                    table.forget_logs()  # METADATA may have forgotten them, though nobody was told
+                self._tables.use_metadata(table, self._metadata.refresh(table.id), self._server)
+                for tablet in table.view.metadata.tablets:
+                    self._load(table, tablet)
+                table.door.move_all(LifeEvent.CONFIG_LOADED)
+                if table.memory_bytes:
+                    raise Unavailable(f"{table.name!r} is not wholly unloaded: unload it again")
+                table.door.move_all(LifeEvent.LOG_REPLAYED)  # there was nothing: it was flushed before it was unloaded
+                self._save(table, LoadTablets, "running")
+            except BaseException as error:
+                if table.door.common in _BEING_LOADED:
+                    told = f"loading failed ({error}): mend that, load it with load_table"
+                    table.door.move_all(LifeEvent.FAILED, told)
+                raise
+            try:
+                self._serve(table)
+            except BaseException:
+                self._serve(table)  # METADATA has it: an interrupt must not leave those waiting who were deferred
+                raise
+            _log.info("brought table %s back online", table.name)
+
+    def _serve(self, table: TableState) -> None:
+        """Let requests pass to a table that METADATA has as loaded; what was interrupted is taken up."""
+        table.row_cache.reopen(self._recutter.newest_txn())
+        with self._tables.lock:
+            table.is_offline = False
+        if table.door.common is TabletState.CONFIG_SAVING:
+            table.door.move_all(LifeEvent.CONFIG_SAVED)
+        if table.door.common is TabletState.FRAGMENTS_LOADING:
+            table.door.begin(tablet.id for tablet in table.view.metadata.tablets)
+
+    def _save(self, table: TableState, change: Callable[[tuple[TabletAt, ...]], Serving], wanted: str) -> None:
+        """Save the state of all tablets; it may be repeated as often as one likes."""
+        unknown: EblaError | None = None
+        for attempt in range(SAVE_ATTEMPTS_MAX):
+            if attempt:
+                self._clock.sleep(SAVE_PAUSE_SECONDS)
+            try:
+                metadata = self._metadata.refresh(table.id) if attempt else table.view.metadata
+                tablets = tuple(TabletAt(one.id, one.epoch) for one in metadata.tablets if one.state != wanted)
+                saved = self._metadata.commit(table.id, [change(tablets)]) if tablets else metadata
+            except OutcomeUnknown as error:
+                unknown = error
+            except RequirementFailed as error:
+                raise RequestError(f"{table.name!r}: {error}") from error
+            except EblaError:
+                if unknown is None:
+                    raise
+            else:
+                self._tables.use_metadata(table, saved, self._server)
+                return
+        raise OutcomeUnknown(
+            f"it is not known whether METADATA of {table.name!r} was saved ({unknown}): nothing is lost; load or "
+            "unload it again"
+        ) from unknown
+
+    # --- events ---
+
+    def on_range_changed(self, event: RangeChanged) -> None:
+        """Forget the state of a tablet that was split or joined."""
+        table = self._tables.find(event.table)
+        if table is not None:
+            self._retire(table, [event.tablet])
+
+
+def _refusal(metadata: TableMetadata, findings: Sequence[Finding]) -> EblaError:
+    """Return the error for a tablet that is not loaded: what is wrong with it, and what can be done about that."""
+    first = findings[0]
+    text = first.text
+    if first.repair:
+        text += f"; close the store and let `repair` {first.repair}"
+    elif "restore" not in text:
+        text += "; `verify` tells more: if it cannot be repaired, restore METADATA from a backup"
+    if len(findings) > 1:
+        text += f" (and {len(findings) - 1} more: `verify` tells all)"
+    if first.kind == "missing":
+        return MissingFile(text)
+    return Corruption(first.file or f"METADATA of table {metadata.table_id}", text)
+
+
+def _missing(facts: Mapping[str, FileFacts]) -> str:
+    return next(file for file, known in facts.items() if known.problem == "missing")
+
+
+def is_unloaded(metadata: TableMetadata) -> bool:
+    """Tell whether METADATA says that no server has the table."""
+    return any(tablet.state == UNLOADED for tablet in metadata.tablets)

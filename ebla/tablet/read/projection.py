@@ -1,0 +1,353 @@
+"""Projections: from the column names of a request to what is read, and from what was merged to what is answered.
+
+    columns=["name", "click:home"]  -->  group profile: field 3          -->  | user | day | name | click:home |
+                                         group events: family click
+
+A row is in the answer if one of the groups that are read shows it: an outer join on the row. Whole families come as
+maps from qualifier to value, the families of a ``*`` group as one map named ``*`` from ``family:qualifier`` to value. A
+cell of the unnamed family stands there as ``qualifier``, or as ``:qualifier`` where a column or family is called so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ebla.errors import RequestError, shown
+from ebla.model.order import Indices, Mask, sort_rows
+from ebla.model.schema import WILDCARD, GroupSchema, TableSchema, Target
+from ebla.storage.merge.arrange import concat
+from ebla.storage.merge.merge import MergedCells, MergedColumns, version_type
+
+
+class Version(NamedTuple):
+    """One version of a value: what it was, the commit that wrote it, and its timestamp."""
+
+    value: Any
+    txn: int
+    timestamp: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One column of an answer."""
+
+    name: str
+    kind: Literal["typed", "cell", "family", "wildcard"]
+    group: GroupSchema
+    field_id: int = 0
+    type: pa.DataType | None = None
+    family: str = ""
+    qualifier: str = ""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """What a read fetches and how its answer looks."""
+
+    schema: TableSchema
+    outputs: tuple[Output, ...]
+    versions: int = 1
+    is_whole: bool = False  # of all columns: then groups that have lost all of theirs still show their rows
+    any_group: bool = False  # any group may show a row, as where nothing but the key is asked for
+
+    @classmethod
+    def of(cls, schema: TableSchema, columns: Sequence[str] | None = None, versions: int = 1) -> Projection:
+        """Resolve column names; None means all. Raises `UnknownColumn` for a name the table does not take."""
+        if isinstance(columns, str):
+            raise RequestError(f"columns is a list of names, such as [{shown(columns)}]")
+        if isinstance(versions, bool) or not isinstance(versions, (int, np.integer)) or versions < 1:
+            raise RequestError(f"versions is a whole number, at least 1, not {versions!r}")
+        outputs: list[Output] = []
+        if columns is None:
+            for group in schema.groups:
+                outputs += _all_of(group)
+        else:
+            named: dict[str, Output] = {}
+            for name in columns:
+                if name in schema.key_names:
+                    continue
+                output = _others(schema) if name == WILDCARD else None
+                output = output or _output(name, schema.resolve(name))
+                if named.setdefault(output.name, output) != output:
+                    raise RequestError(
+                        f"two columns of the answer would be called {output.name!r}: ask for one of them"
+                    )
+            outputs = list(named.values())
+        return cls(schema, tuple(outputs), versions, columns is None)
+
+    @cached_property
+    def groups(self) -> tuple[GroupSchema, ...]:
+        """The groups that must be read. A projection on the key alone reads them all: any may show a row."""
+        if not self.outputs or self.any_group:
+            return self.schema.groups
+        wanted = {output.group.id for output in self.outputs}
+        if self.is_whole:
+            wanted.update(group.id for group in self.schema.groups if not group.is_cells)
+        return tuple(group for group in self.schema.groups if group.id in wanted)
+
+    @cached_property
+    def types(self) -> Mapping[int, Mapping[int, pa.DataType]]:
+        """For every columns group that is read: the field ids wanted, with their types."""
+        return {
+            group.id: {o.field_id: o.type for o in self.outputs if o.group.id == group.id and o.kind == "typed"}
+            for group in self.groups
+            if not group.is_cells
+        }
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether all that is read are typed columns, in one version, that no age limit hides."""
+        return self.versions == 1 and all(
+            not group.is_cells and (group.max_age_microseconds is None) for group in self.groups
+        )
+
+    @cached_property
+    def is_short(self) -> bool:
+        """Whether the newest of all that is read is found without a merge where a row has few records."""
+        return self.versions == 1 and all(group.is_cells or group.max_age_microseconds is None for group in self.groups)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns of the answer, without the key."""
+        return tuple(output.name for output in self.outputs)
+
+    @cached_property
+    def field_names(self) -> tuple[str, ...]:
+        """The field ids of the columns of the answer, as the names that they have in records."""
+        return tuple(str(output.field_id) for output in self.outputs)
+
+    @cached_property
+    def key_fields(self) -> tuple[str, ...]:
+        """The names that the columns of the key have in records; none for a key that is its own row."""
+        return () if self.schema.has_simple_key else tuple(f"key:{column.id}" for column in self.schema.key)
+
+    @cached_property
+    def by_group(self) -> tuple[tuple[int, tuple[tuple[str, str], ...]], ...]:
+        """For every group that is read: the names of the typed columns wanted, with their field ids as text."""
+        return tuple(
+            (group.id, tuple((o.name, str(o.field_id)) for o in self.outputs if o.group.id == group.id))
+            for group in self.groups
+        )
+
+    def wanted_cells(self, group: GroupSchema) -> dict[str, frozenset[str] | None] | None:
+        """Return the families of a cells group that are read, each with its qualifiers (None: all); None for all."""
+        wanted: dict[str, frozenset[str] | None] = {}
+        own = [output for output in self.outputs if output.group.id == group.id]
+        if not own or any(output.kind == "wildcard" for output in own):
+            return None
+        for output in own:
+            if output.kind == "family" or wanted.get(output.family, frozenset()) is None:
+                wanted[output.family] = None
+            else:
+                wanted[output.family] = (wanted.get(output.family) or frozenset()) | {output.qualifier}
+        is_all = all(family.name in wanted and wanted[family.name] is None for family in group.families)
+        return None if is_all else wanted
+
+    def only_wanted(self, group: GroupSchema, cells: dict[tuple[str, str], bytes]) -> dict[tuple[str, str], bytes]:
+        """Leave out cells of a group that are not read."""
+        wanted = self.wanted_cells(group)
+        if wanted is None:
+            return cells
+        return {
+            (family, qualifier): value
+            for (family, qualifier), value in cells.items()
+            if family in wanted and ((own := wanted[family]) is None or qualifier in own)
+        }
+
+    def cell_values(self, cells: Mapping[int, Mapping[tuple[str, str], bytes]]) -> dict[str, Any]:
+        """Return the columns of the answer that are made of cells, for one row, as Arrow gives them to Python."""
+        values: dict[str, Any] = {}
+        for output in self.outputs:
+            own = cells.get(output.group.id, {})
+            if output.kind == "cell":
+                values[output.name] = own.get((output.family, output.qualifier))
+            elif output.kind == "family":
+                items = [(qualifier, own[family, qualifier]) for family, qualifier in own if family == output.family]
+                values[output.name] = sorted(items)
+            elif output.kind == "wildcard":
+                named = {family.name for family in output.group.families}
+                others = sorted(cell for cell in own if cell[0] not in named)
+                values[output.name] = [(self._called(*cell), own[cell]) for cell in others]
+        return values
+
+    def _called(self, family: str, qualifier: str) -> str:
+        """Return what a cell of a ``*`` group is called in an answer."""
+        if family or ":" in qualifier or qualifier in self._taken_names:
+            return f"{family}:{qualifier}"
+        return qualifier
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of the answer."""
+        fields = [pa.field(column.name, column.type) for column in self.schema.key]
+        return pa.schema(fields + [pa.field(output.name, self._type(output)) for output in self.outputs])
+
+    def _type(self, output: Output) -> pa.DataType:
+        value = output.type if output.kind == "typed" else pa.binary()
+        if self.versions > 1:
+            value = version_type(value)
+        return pa.map_(pa.string(), value) if output.kind in ("family", "wildcard") else value
+
+    def assemble(
+        self,
+        keys: Sequence[pa.Array],
+        rows: pa.Array,
+        merged: Mapping[int, tuple[MergedColumns | MergedCells, Indices]],
+    ) -> pa.RecordBatch:
+        """Build the answer for `rows`: `merged` has, per group, what was merged and the place of each of its rows."""
+        arrays: list[pa.Array] = list(keys)
+        placed: dict[int, Indices] = {}
+        for output in self.outputs:
+            part, places = merged[output.group.id]
+            if isinstance(part, MergedColumns):
+                column = part.columns[output.field_id]
+                if len(part.rows) != len(rows):
+                    back = placed.get(output.group.id)
+                    if back is None:
+                        back = np.full(len(rows), -1, dtype=np.int64)
+                        back[places] = np.arange(len(places))
+                        placed[output.group.id] = back
+                    column = column.take(pa.array(back, mask=back < 0))
+                arrays.append(column)
+            else:
+                arrays.append(self._cells(output, part, places[part.row_of], len(rows)))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
+
+    def _cells(self, output: Output, cells: MergedCells, row_of: Indices, count: int) -> pa.Array:
+        """Build one output column from merged cells whose rows are numbered by `row_of`."""
+        mask = self._mask(output, cells)
+        places = np.arange(len(row_of)) if mask is None else np.flatnonzero(mask)
+        # Versions of one cell stand together; its first opens an item.
+        opens = np.ones(len(places), dtype=np.bool_)
+        if self.versions > 1 and len(places):
+            opens = _item_starts(cells, row_of, places)
+        item_rows = row_of[places[opens]]
+        take = pa.array(places)
+        if self.versions > 1:
+            bounds = np.append(np.flatnonzero(opens), len(places)).astype(np.int32)
+            stamps = cells.timestamp.take(take).cast(pa.timestamp("us"))
+            structs = pa.StructArray.from_arrays(
+                [cells.value.take(take), cells.txn.take(take), stamps],
+                fields=list(version_type(pa.binary()).value_type),
+            )
+            items = pa.ListArray.from_arrays(pa.array(bounds), structs, type=version_type(pa.binary()))
+        else:
+            items = cells.value.take(take)
+        if output.kind == "cell":
+            back = np.full(count, -1, dtype=np.int64)
+            back[item_rows] = np.arange(len(item_rows))
+            return items.take(pa.array(back, mask=back < 0))
+        leads = pa.array(places[opens])
+        names = cells.qualifier.take(leads)
+        if output.kind == "wildcard":
+            family = cells.family.take(leads)
+            named = pc.binary_join_element_wise(family, names, ":")
+            names = pc.if_else(pc.and_not(pc.equal(family, ""), self._mean_others(names)), names, named)
+        offsets = np.zeros(count + 1, dtype=np.int32)
+        np.cumsum(np.bincount(item_rows, minlength=count), out=offsets[1:])
+        return pa.MapArray.from_arrays(pa.array(offsets), names, items)
+
+    def _mean_others(self, names: pa.Array) -> pa.Array:
+        """Tell which names, of cells of the unnamed family, mean something else by themselves: such are ``:name``."""
+        taken = pa.array(sorted(self._taken_names), pa.string())
+        return pc.or_(pc.match_substring(names, ":"), pc.is_in(names, value_set=taken))
+
+    @cached_property
+    def _taken_names(self) -> frozenset[str]:
+        """The names of the key, of columns and of families."""
+        taken = set(self.schema.key_names)
+        for group in self.schema.groups:
+            taken.update(column.name for column in group.columns)
+            taken.update(family.name for family in group.families)
+        return frozenset(taken)
+
+    def _mask(self, output: Output, cells: MergedCells) -> Mask | None:
+        if output.kind == "wildcard":
+            named = [f.name for f in output.group.families if f.name != WILDCARD]
+            if not named:
+                return None
+            is_named = pc.is_in(cells.family, value_set=pa.array(named, pa.string()))
+            return np.asarray(pc.invert(is_named).to_numpy(zero_copy_only=False))
+        mask = pc.equal(cells.family, output.family)
+        if output.kind == "cell":
+            mask = pc.and_(mask, pc.equal(cells.qualifier, output.qualifier))
+        return np.asarray(mask.to_numpy(zero_copy_only=False))
+
+
+def _all_of(group: GroupSchema) -> list[Output]:
+    outputs = [Output(c.name, "typed", group, field_id=c.id, type=c.type) for c in group.columns]
+    outputs += [Output(f.name, "family", group, family=f.name) for f in group.families if f.name != WILDCARD]
+    if group.is_wildcard:
+        outputs.append(Output(WILDCARD, "wildcard", group))
+    return outputs
+
+
+def _others(schema: TableSchema) -> Output | None:
+    """Return the column of all families that have none of their own; None if the table takes no such families."""
+    group = schema.wildcard_group
+    return None if group is None else Output(WILDCARD, "wildcard", group)
+
+
+def _output(name: str, target: Target) -> Output:
+    if target.column is not None:
+        return Output(name, "typed", target.group, field_id=target.column.id, type=target.column.type)
+    assert target.family is not None
+    if target.qualifier is None:
+        return Output(name.removesuffix(":"), "family", target.group, family=target.family)
+    return Output(name, "cell", target.group, family=target.family, qualifier=target.qualifier)
+
+
+def _item_starts(cells: MergedCells, row_of: Indices, places: Indices) -> Mask:
+    take = pa.array(places)
+    opens = np.ones(len(places), dtype=np.bool_)
+    same = row_of[places[1:]] == row_of[places[:-1]]
+    for column in (cells.family.take(take), cells.qualifier.take(take)):
+        equal = pc.equal(column.slice(1), column.slice(0, len(column) - 1))
+        same &= np.asarray(equal.to_numpy(zero_copy_only=False))
+    opens[1:] = ~same
+    return opens
+
+
+def join_rows(parts: Sequence[pa.Array]) -> tuple[pa.Array, list[Indices]]:
+    """Join sorted rows of several groups: all rows, and for every part the places of its rows among them."""
+    longest = max(parts, key=len)
+    if all(part is longest or part.equals(longest) for part in parts):
+        whole = np.arange(len(longest))
+        return longest, [whole] * len(parts)
+    rows = concat(list(parts))
+    order, repeats = sort_rows(rows)
+    numbers = np.empty(len(order), dtype=np.int64)
+    numbers[order] = np.cumsum(~repeats) - 1
+    places, begin = [], 0
+    for part in parts:
+        places.append(numbers[begin : begin + len(part)])
+        begin += len(part)
+    return rows.take(pa.array(order[~repeats])), places
+
+
+def spread(row: dict[str, Any], projection: Projection) -> dict[str, Any]:
+    """Turn one row of an answer into the dict that a user gets: maps opened, absent cells left out.
+
+    A cell that is called like a column with a ':' in its name does not take its place.
+    """
+    shown = {name: row[name] for name in projection.schema.key_names}
+    several = projection.versions > 1
+    for output in projection.outputs:
+        value = row[output.name]
+        if output.kind == "typed":
+            shown[output.name] = [Version(**v) for v in value or ()] if several else value
+        elif output.kind == "cell":
+            if value is not None:
+                shown[output.name] = [Version(**v) for v in value] if several else value
+        else:
+            prefix = f"{output.family}:" if output.kind == "family" else ""
+            for qualifier, item in value or ():
+                shown.setdefault(prefix + qualifier, [Version(**v) for v in item] if several else item)
+    return shown

@@ -1,0 +1,133 @@
+"""What a reader of a table sees at one moment: METADATA, and the memory of every group. An immutable value.
+
+Writers, flushes and schema changes put a new view in the place of the old one in a single assignment, so that a reader
+that holds a view needs no lock and never sees half a change. What exists only beyond a reader's txn is left out when
+it reads, not when it takes the view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from ebla.clock import microseconds_of
+from ebla.errors import HistoryGone, UnknownTable
+from ebla.metadata.values.table_metadata import FragmentRef, GroupState, TableMetadata, TabletMetadata
+from ebla.model.ranges import KeyRange
+from ebla.model.schema import TableSchema
+from ebla.storage.merge.memory import Memory
+from ebla.storage.merge.merge import TXN_MAX, Erasure
+from ebla.storage.record.records import Block
+
+if TYPE_CHECKING:
+    from ebla.tablet.tables.schema_parts import SchemaParts
+
+NO_MEMORY = Memory()
+
+
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """A table at one moment."""
+
+    metadata: TableMetadata
+    memory: Mapping[int, Memory]
+    parts: SchemaParts
+
+    @property
+    def schema(self) -> TableSchema:
+        """The schema in force."""
+        return self.metadata.schema
+
+    def memory_of(self, group: int) -> Memory:
+        """Return the unflushed records of a group."""
+        return self.memory.get(group, NO_MEMORY)
+
+    def tablets_in(self, key_range: KeyRange) -> Iterator[tuple[TabletMetadata, KeyRange]]:
+        """Yield the tablets that a range touches, in order, each with its share of the range."""
+        for tablet in self.metadata.overlapping(key_range):
+            share = key_range.intersect(KeyRange(tablet.first, tablet.last))
+            if share is not None:
+                yield tablet, share
+
+    def erased_at(self, tablet: TabletMetadata, group: int, row: bytes, as_of: int = TXN_MAX) -> int:
+        """Return the newest txn up to `as_of` at which a range erasure covered a row; 0 if none did."""
+        known: list[Erasure] = [*self.memory_of(group).erasures, *tablet.group(group).erasures]
+        covering = [e.txn for e in known if e.txn <= as_of and KeyRange(e.first, e.last).contains(row)]
+        return max(covering, default=0)
+
+    def sources(
+        self,
+        tablet: TabletMetadata,
+        group: int,
+        share: KeyRange,
+        as_of: int,
+        blocks: Sequence[Block] | None = None,
+    ) -> Sources:
+        """Return everything that may hold records of one group in `share` at `as_of` or before.
+
+        Of the blocks in memory, those that are given are looked at, or all.
+        """
+        state = tablet.group(group)
+        check_history(state, as_of)
+        memory = self.memory_of(group)
+        looked_at = memory.blocks if blocks is None else blocks
+        blocks = tuple(b for b in looked_at if b.txn_min <= as_of and _touches(share, b.first, b.last))
+        fragments = tuple(f for f in state.fragments if f.txn_min <= as_of and f.may_have_rows_in(share))
+        oldest = min([b.txn_min for b in blocks] + [f.txn_min for f in fragments], default=0)
+        known: list[Erasure] = [*memory.erasures, *state.erasures]
+        erasures = tuple(
+            erasure
+            for erasure in known
+            if oldest < erasure.txn <= as_of and share.overlaps(KeyRange(erasure.first, erasure.last))
+        )
+        return Sources(blocks, fragments, erasures)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The blocks in memory, the fragments and the range erasures that a read of one group has to look at."""
+
+    blocks: tuple[Block, ...]
+    fragments: tuple[FragmentRef, ...]
+    erasures: tuple[Erasure, ...]
+
+    def __len__(self) -> int:
+        return len(self.blocks) + len(self.fragments)
+
+    def spans(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the first and the last row of each block and fragment."""
+        for block in self.blocks:
+            yield block.first, block.last
+        for fragment in self.fragments:
+            yield fragment.first, fragment.last
+
+
+def check_history(state: GroupState, as_of: int) -> None:
+    """Raise `HistoryGone` if a compaction has left out what a reader at `as_of` may need."""
+    if as_of < state.floor_txn:
+        raise HistoryGone(
+            f"txn {as_of} ({time_text(as_of)}) is too long ago: history reaches back to txn {state.floor_txn} there "
+            f"({time_text(state.floor_txn)}); read at a later one, "
+            "and keep more history (history_seconds) if you need it"
+        )
+
+
+def check_existed(name: str, metadata: TableMetadata, as_of: int) -> None:
+    """Raise `UnknownTable` if there was no such table yet at `as_of`."""
+    if as_of < metadata.created_txn:
+        raise UnknownTable(
+            f"at txn {as_of} ({time_text(as_of)}) there was no table {name!r} yet: it was made at txn "
+            f"{metadata.created_txn} ({time_text(metadata.created_txn)}); read at that or a later one"
+        )
+
+
+def time_text(txn: int) -> str:
+    """Return the time of a txn as text."""
+    return datetime.fromtimestamp(microseconds_of(txn) / 1e6, UTC).isoformat(timespec="milliseconds")
+
+
+def _touches(share: KeyRange, first: bytes, last: bytes) -> bool:
+    """Tell whether rows from `first` to `last`, both inclusive, may be in `share`."""
+    return last >= share.first and (share.last is None or first < share.last)

@@ -1,0 +1,1 @@
+"""Open tables: their state, their tablets' states, who may pass, and who is told of changes."""

@@ -1,0 +1,401 @@
+"""Compaction: the worker that keeps tablets in shape by merging their fragments, and sweeps up what that leaves.
+
+    choose     what to merge, tablet by tablet and group by group         compaction.py, pure
+    merge      a stretch of the key at a time, without what nobody can see any more       merging.py, compact.py
+    write      one run: one file, or several side by side when it is large; synced
+    save       one METADATA transaction replaces exactly the inputs
+
+Flushes, bulk loads and other compactions go on meanwhile. They add fragments, and the transaction does not mind; if
+one of the inputs is no longer what it was, or the schema, the transaction is refused and the work was in vain: a column
+that came into the group meanwhile is in no file written. A failure at any step leaves the table as it was, and
+files that nobody names. What failed is not tried again before the tablet's fragments have changed or some time has
+passed, and keeps no other tablet waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, replace
+
+from ebla.clock import Clock
+from ebla.errors import EblaError, MissingFile, OutcomeUnknown, StoreError, TooManyFiles, UnknownTable
+from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.values.changes import RequirementFailed, RequireSchema, TabletAt
+from ebla.metadata.values.table_metadata import GroupState, TableMetadata, TabletMetadata
+from ebla.model.schema import GroupSchema
+from ebla.settings import Settings
+from ebla.storage.cache.spare_memory import SpareMemory
+from ebla.storage.files.files import Files
+from ebla.tablet.tables.open_tables import OpenTables
+from ebla.tablet.tables.table_state import TableState
+from ebla.tablet.upkeep.compaction import Choice, Reason, Strategy, choose, choose_all, expiry_of
+from ebla.tablet.upkeep.merging import Merge, merge, merged_references, new_output, replacement
+from ebla.tablet.upkeep.pending_files import Nursery
+from ebla.threads.worker import Worker
+
+# After a merge of so many bytes, what it needed is given back to the system.
+MUCH_BYTES = 32 << 20
+RETRY_SECONDS = 60.0
+# A merge by hand is chosen anew so many times at most if others merge the same files before it.
+ATTEMPTS_MAX = 10
+RECENT_MAX = 100
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """One compaction that was carried out, as `stats()` tells it."""
+
+    table: str
+    tablet: str
+    group: str
+    reason: Reason
+    is_rooted: bool
+    fragments_read: int
+    fragments_written: int
+    bytes_read: int
+    bytes_written: int
+    records_read: int
+    records_written: int
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What to merge in one group of a tablet, up to which txn versions may go, and the schema it was chosen under."""
+
+    schema_version: int
+    tablet: TabletMetadata
+    group: GroupSchema
+    choice: Choice
+    horizon: int
+
+
+class Compactor:
+    """Merges the fragments of open tables, one choice at a time. Lock order: its own lock, then the commit lock."""
+
+    def __init__(
+        self,
+        tables: OpenTables,
+        metadata: MetadataServer,
+        files: Files,
+        settings: Settings,
+        server: str,
+        clock: Clock,
+        nursery: Nursery,
+        spare: SpareMemory,
+        horizon: Callable[[TableState, int], int],
+        announce: Callable[[int], None],
+        sweep: Callable[[], object],
+    ) -> None:
+        """`announce` puts on record, for other processes, how far a compaction goes."""
+        # Set once.
+        self._tables = tables
+        self._metadata = metadata
+        self._files = files
+        self._settings = settings
+        self._server = server
+        self._clock = clock
+        self._nursery = nursery
+        self._spare = spare
+        self._horizon = horizon
+        self._announce = announce
+        self._sweep = sweep
+        self._swept_at = clock.monotonic_seconds()
+        self.strategy = Strategy(
+            settings.compact_runs_min, settings.compact_runs_max, file_bytes=settings.fragment_bytes_max
+        )
+        self._lock = threading.Lock()
+        self._worker = Worker("ebla-compact", self._work, self._failed, doing="compaction")
+        # The files of a table, by its id, that a job is merging.
+        self.busy: Callable[[str], Collection[str]] = lambda table_id: ()
+        self._counting = threading.Lock()
+        # Written by whoever holds _counting, read by others.
+        self.recent: deque[Compaction] = deque(maxlen=RECENT_MAX)
+        self.count = 0
+        self.seconds = 0.0
+        self.bytes_read = 0
+        self.bytes_written = 0
+        # Written by whoever holds _lock, read by others.
+        self.failure: EblaError | None = None
+        # It only grows. It is raised first, then pins are looked at; a pin is made first, then looks at this.
+        self.horizon_max = 0
+        # What failed in the background, by tablet and group, and when.
+        self._given_up: dict[tuple[str, int], tuple[GroupState, float]] = {}
+
+    def start(self) -> None:
+        """Begin to work in the background."""
+        self._worker.start()
+
+    def stop(self) -> None:
+        """Give up what is under way, and begin nothing more."""
+        self._worker.stop()
+
+    def wake(self) -> None:
+        """Say that fragments were added."""
+        self._worker.wake()
+
+    def stats(self) -> dict[str, object]:
+        """Return what was done, the latest with its reasons."""
+        with self._counting:
+            recent = list(self.recent)
+        return {
+            "count": self.count,
+            "bytes_written": self.bytes_written,
+            "failure": None if self.failure is None else str(self.failure),
+            "recent": [asdict(one) for one in recent],
+        }
+
+    def _work(self, is_idle: bool) -> None:
+        self._spare.look()
+        alive = {tablet.id for table in self._tables.all() for tablet in table.view.metadata.tablets}
+        self._given_up = {key: failed for key, failed in self._given_up.items() if key[0] in alive}
+        while self.compact_next():
+            pass
+        self._sweep_if_due()
+
+    def _sweep_if_due(self) -> None:
+        now = self._clock.monotonic_seconds()
+        if not self._worker.is_stopping and now - self._swept_at >= self._settings.garbage_round_seconds:
+            self._swept_at = now
+            try:
+                self._sweep()
+            except EblaError as error:
+                # Nothing was removed, and the next round looks again; `stats` tells it beside the garbage.
+                _log.warning("a round of garbage collection was given up: %s", error)
+
+    def _failed(self, error: EblaError) -> None:
+        if not self._worker.is_stopping:
+            _log.warning("a compaction was given up: %s", error)
+            self.failure = error
+
+    def compact_next(self) -> bool:
+        """Carry out one compaction that is due; False if none is."""
+        for table in self._tables.all():
+            metadata = table.view.metadata  # tablets and groups that belong together
+            for tablet in metadata.tablets:
+                for group in metadata.schema.groups:
+                    if self._worker.is_stopping:
+                        return False
+                    if not (table.is_dropped or table.is_offline) and self._compact_if_due(
+                        table, metadata.schema.version, tablet, group
+                    ):
+                        return True
+        return False
+
+    def _compact_if_due(
+        self, table: TableState, schema_version: int, tablet: TabletMetadata, group: GroupSchema
+    ) -> bool:
+        state = tablet.group(group.id)
+        horizon = self.horizon_of(table, group.id)
+        purges = group.max_versions is not None
+        busy = self.busy(table.id)
+        choice = choose(
+            state,
+            horizon,
+            self.strategy,
+            purges=purges,
+            is_cells=group.is_cells,
+            columns=group.column_by_id.keys(),
+            expired_before=expiry_of(group, horizon),
+            busy=busy,
+        )
+        if choice is None or self._is_given_up(tablet, state):
+            return False
+        try:
+            return self._carry_out(table, Chosen(schema_version, tablet, group, choice, horizon))
+        except EblaError as error:
+            self._given_up[tablet.id, group.id] = (state, self._clock.monotonic_seconds())
+            self._failed(error)
+            return False
+
+    def _is_given_up(self, tablet: TabletMetadata, state: GroupState) -> bool:
+        failed, at = self._given_up.get((tablet.id, state.group), (None, 0.0))
+        if failed == state and self._clock.monotonic_seconds() - at < RETRY_SECONDS:
+            return True
+        self._given_up.pop((tablet.id, state.group), None)
+        return False
+
+    def horizon_of(self, table: TableState, group: int) -> int:
+        """Return the horizon of a group; whoever begins to hold a snapshot from now on sees that it has come so far."""
+        self.horizon_max = max(self.horizon_max, self._horizon(table, group))
+        return self._told(self._horizon(table, group))
+
+    def _told(self, horizon: int) -> int:
+        """Return a horizon as far as those can know of it who begin to hold a snapshot: it may have moved on since."""
+        return min(horizon, self.horizon_max)
+
+    def agreed_horizon(self, table: TableState, group: int) -> int:
+        """Return the horizon of a group once it is on record: whoever holds a txn by name looks there afterwards."""
+        return self._agreed(table, group, self.horizon_of(table, group))
+
+    def _agreed(self, table: TableState, group: int, horizon: int) -> int:
+        self._announce(horizon)
+        return min(horizon, self._horizon(table, group))
+
+    def compact_table(self, table: TableState, told: Callable[[int, int], None] | None = None) -> None:
+        """Merge every tablet of a table into one run per group, as far as that can be.
+
+        `told` is called after each with how many tablets are done, and how many there are.
+        """
+        done: set[str] = set()
+        # Tablets that were split or joined meanwhile come up again, under other ids.
+        while waiting := [tablet for tablet in table.view.metadata.tablets if tablet.id not in done]:
+            for tablet in waiting:
+                done.add(tablet.id)
+                self.compact_tablet(table, tablet.id)
+                if told is not None:
+                    told(len(done), max(len(done), len(table.view.metadata.tablets)))
+
+    def compact_tablet(self, table: TableState, tablet_id: str) -> int:
+        """Merge one tablet into one run per group, and return how many groups that were; 0 if it is not there."""
+        return sum(self._compact_group(table, tablet_id, group.id) for group in table.view.schema.groups)
+
+    def _compact_group(self, table: TableState, tablet_id: str, number: int) -> bool:
+        """Merge one group of a tablet; chosen anew if somebody else, in the background, merged its files meanwhile."""
+        for _ in range(ATTEMPTS_MAX):
+            metadata = table.view.metadata
+            tablet, group = metadata.by_id(tablet_id), metadata.schema.group_by_id.get(number)
+            if tablet is None or group is None or table.is_dropped:
+                return False
+            horizon = self.horizon_of(table, number)
+            choice = choose_all(tablet.group(number), horizon)
+            if choice is None:
+                return False
+            if self._carry_out(table, Chosen(metadata.schema.version, tablet, group, choice, horizon)):
+                return True
+        return False
+
+    # --- one compaction ---
+
+    def _carry_out(self, table: TableState, chosen: Chosen) -> bool:
+        """Merge, write and save what was chosen. False if the schema or the inputs changed meanwhile."""
+        with self._tables.events.held(), self._lock:
+            began = self._clock.monotonic_seconds()
+            begun: list[str] = []
+            try:
+                horizon = self._agreed(table, chosen.group.id, chosen.horizon)
+                done = self._replace(table, replace(chosen, horizon=horizon), begun)
+            except OutcomeUnknown:
+                raise  # METADATA may come to name them yet
+            except BaseException:
+                self._nursery.grown(begun)
+                raise
+            finally:
+                if chosen.choice.bytes >= MUCH_BYTES:
+                    self._spare.give_back()
+            self._nursery.grown(begun)
+            if done is None:
+                return False
+            self.note(replace(done, seconds=self._clock.monotonic_seconds() - began))
+            self._given_up.pop((chosen.tablet.id, chosen.group.id), None)
+            if not self._given_up:
+                self.failure = None
+            return True
+
+    def _replace(self, table: TableState, chosen: Chosen, begun: list[str]) -> Compaction | None:
+        """Write the files, whose names go to `begun`, and make METADATA name them; None if it was in vain."""
+        tablet, group, choice = chosen.tablet, chosen.group, chosen.choice
+
+        def new_path() -> str:
+            begun.append(self._nursery.new_path(table.id))
+            return begun[-1]
+
+        view = table.view
+        parts = view.parts
+        current = view.metadata.by_id(tablet.id)
+        if current is None or parts.version != chosen.schema_version:
+            return None  # it was split or joined, or the schema was changed, since the choice was made
+        if not set(current.group(group.id).fragments).issuperset(choice.fragments):
+            return None  # they were merged by others, perhaps while this one waited for them
+        # Memory and fragments of one view: what is in neither is nowhere.
+        work = Merge.of(current.group(group.id), choice, group, chosen.horizon, view.memory_of(group.id).txn_min)
+        del view  # or all that is in memory now would stay there until the end, flushed or not
+        files_max = self._settings.fragment_bytes_max
+        output = new_output(work, self._files, new_path, table.id, parts.schema, group, parts.codec, files_max)
+        try:
+            records_read = merge(work, group, tablet.range, parts.reader, output, self._between)
+            written = output.finish()
+        except MissingFile as error:
+            output.abandon()
+            if _names(table, chosen):
+                raise
+            _log.info("a compaction of %s was in vain: %s", table.name, error)
+            return None  # somebody else merged it, or dropped the table, and a sweep came by since
+        except OSError as error:
+            output.abandon()
+            if isinstance(error, TooManyFiles):
+                raise
+            raise StoreError(f"cannot write a fragment of {table.name!r}: {error}; free space and retry") from error
+        except BaseException:
+            output.abandon()
+            raise
+        added = merged_references(work, group, parts.schema, written)
+        change = replacement(work, TabletAt(tablet.id, tablet.epoch), group.id, added, records_read)
+        try:
+            # Columns that came into the group meanwhile are not in what was written, nor in what was chosen.
+            saved = self._metadata.commit(table.id, [RequireSchema(chosen.schema_version), change])
+        except (RequirementFailed, UnknownTable) as error:
+            _log.info("a compaction of %s was in vain: %s", table.name, error)
+            output.abandon()
+            if isinstance(error, RequirementFailed):
+                self._use(table, self._metadata.refresh(table.id))
+            return None
+        self._use(table, saved)
+        table.reader.forget({fragment.file for fragment in choice.fragments} - set(saved.files()))
+        return Compaction(
+            table.name,
+            tablet.id,
+            group.name,
+            choice.reason,
+            choice.is_rooted,
+            len(choice.fragments),
+            len(written),
+            choice.bytes,
+            sum(info.bytes for info, _ in written),
+            records_read,
+            sum(info.rows for info, _ in written),
+        )
+
+    def note(self, done: Compaction) -> None:
+        """Count a compaction that was carried out, here or by a job."""
+        with self._counting:
+            self.recent.append(done)
+            self.count += 1
+            self.seconds += done.seconds
+            self.bytes_read += done.bytes_read
+            self.bytes_written += done.bytes_written
+        _log.info(
+            "compacted %s (%s), %s: %d files, %d bytes, %d records to %d files, %d bytes, %d records in %.3f s",
+            done.table,
+            done.group,
+            done.reason,
+            done.fragments_read,
+            done.bytes_read,
+            done.records_read,
+            done.fragments_written,
+            done.bytes_written,
+            done.records_written,
+            done.seconds,
+        )
+
+    def _between(self) -> None:
+        """See, between two stretches of a merge, whether to go on; what was needed for the last one is free."""
+        if self._worker.is_stopping:
+            raise StoreError("the store is being closed")
+        self._spare.look()
+
+    def _use(self, table: TableState, metadata: TableMetadata) -> None:
+        self._tables.use_metadata(table, metadata, self._server)
+
+
+def _names(table: TableState, chosen: Chosen) -> bool:
+    """Tell whether METADATA still names all that was chosen."""
+    tablet = table.view.metadata.by_id(chosen.tablet.id)
+    if table.is_dropped or tablet is None:
+        return False
+    return set(chosen.choice.fragments) <= set(tablet.group(chosen.group.id).fragments)

@@ -1,0 +1,334 @@
+"""The commit queue and the log worker: many commits, one write, one sync.
+
+    apply ---> queue ---> drain: one log entry ---> write ---> sync ---> committed ---> waiters wake
+
+Whoever waits for a commit and finds nobody draining drains himself, for all that are queued: a single writer pays for
+no change of thread, and many writers share one sync. Everybody else waits for a lock of his own, so that only those are
+woken whose commit is in the log, and one more: the next to drain. A background thread drains what nobody waits for.
+Small blocks of one table group that are queued together are combined into one, for the log and for memory alike.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ebla.errors import Closed, EblaError, LogFailed
+from ebla.model.schema import GroupSchema
+from ebla.storage.log.log_format import ErasureHeader, LogBlock, LogEntry, Reply, Slice
+from ebla.storage.log.log_writer import LogWriter
+from ebla.storage.merge.memory import combine
+from ebla.storage.record.records import Block, schema_bytes
+from ebla.storage.record.row_block import RowBlock
+from ebla.tablet.write.sequencer import Sequencer
+from ebla.threads.sleeper import Sleeper
+from ebla.timing import Timing, now_seconds
+
+# Blocks of at most this many records are combined with their neighbours in the queue.
+SMALL_BLOCK_ROWS = 256
+ENTRY_BYTES_MAX = 16 * 1024 * 1024
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBlock:
+    """A block in memory that is not in the log yet."""
+
+    table: str
+    group: GroupSchema
+    schema_version: int
+    block: Block
+    schema_bytes: bytes
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one request adds to the log."""
+
+    txn: int
+    bytes: int
+    blocks: tuple[StagedBlock, ...] = ()
+    erasures: tuple[ErasureHeader, ...] = ()
+    reply: Reply | None = None
+    older_replies: tuple[Reply, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """Small blocks that were combined into one."""
+
+    old: tuple[StagedBlock, ...]
+    new: StagedBlock
+
+
+class _Waiting(Sleeper):
+    """Somebody who waits for a commit to be in the log, or for his turn to drain."""
+
+    __slots__ = ("txn",)
+
+    def __init__(self, txn: int) -> None:
+        super().__init__()
+        self.txn = txn
+
+
+@dataclass(slots=True)
+class _Gathering:
+    blocks: list[StagedBlock] = field(default_factory=list)
+    combined: list[Combined] = field(default_factory=list)
+
+
+class CommitLog:
+    """Puts staged commits into the log, in order, many at a time."""
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        sequencer: Sequencer,
+        slices_of: Callable[[str, Block], tuple[Slice, ...]],
+        on_durable: Callable[[Sequence[Combined], int], None],
+        fence: Callable[[], None] | None = None,
+        slow_seconds: float = 0.0,
+    ) -> None:
+        """`slices_of` divides a block among tablets; `on_durable` runs after the sync and makes commits visible.
+
+        `fence` runs in between, and raises if somebody else may be writing by now: then nothing is acknowledged.
+        """
+        # Set once.
+        self._writer = writer
+        self._sequencer = sequencer
+        self._slices_of = slices_of
+        self._on_durable = on_durable
+        self._fence = fence
+        self.writing = Timing(_log, "writing and syncing an entry of the log", slow_seconds)
+        self._state = threading.Lock()
+        self._worker_wakes = threading.Condition(self._state)
+        # Guarded by _state.
+        self._queue: deque[Commit] = deque()
+        self._queued_bytes = 0
+        self._waiting: list[_Waiting] = []
+        self._drainer: object | None = None  # whoever writes what is queued
+        self._unattended = False
+        self._unattended_txn = 0  # the newest commit that nobody waits for
+        self._failure: EblaError | None = None
+        self._closed = False
+        self._worker = threading.Thread(target=self._run, name="ebla-log", daemon=True)
+        self._worker.start()
+
+    @property
+    def queued_bytes(self) -> int:
+        """The size of what is queued and not yet in the log."""
+        return self._queued_bytes
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether somebody is writing what is queued."""
+        return self._drainer is not None
+
+    @property
+    def failure(self) -> EblaError | None:
+        """What stopped the log, if something did."""
+        return self._failure
+
+    def push(self, commit: Commit, *, attended: bool) -> None:
+        """Queue a commit. Commits must come in txn order; `attended` says that the caller will wait for it."""
+        with self._state:
+            if self._failure is not None:
+                raise self._failure
+            if self._closed:
+                raise Closed("the database was closed: open it again")
+            self._queue.append(commit)
+            self._queued_bytes += commit.bytes
+            if not attended:
+                self._unattended = True
+                self._unattended_txn = commit.txn
+                self._worker_wakes.notify()
+
+    def wait(self, txn: int) -> None:
+        """Return once `txn` is in the log, writing it there if nobody else is at it."""
+        own = object()
+        try:
+            while self._sequencer.committed < txn:
+                waiting: _Waiting | None = None
+                with self._state:
+                    if self._sequencer.committed >= txn:
+                        return
+                    if self._failure is not None:
+                        raise self._failure
+                    if self._drainer is not None:
+                        waiting = _Waiting(txn)
+                        self._waiting.append(waiting)
+                    else:
+                        self._drainer = own
+                if waiting is not None:
+                    waiting.wait()
+                else:
+                    self._drain_once(own)
+        except BaseException:
+            # An interrupt may hit the one who was woken to drain, or is about to: somebody else has to.
+            with self._state:
+                self._let_go(own)
+                self._wake()
+            raise
+
+    def close(self) -> None:
+        """Write what is queued, stop, and close the log. Raises its failure if that cost commits nobody waits for."""
+        with self._state:
+            self._closed = True
+            self._unattended = True
+            self._wake()
+        self._worker.join()
+        self._writer.close()
+        if self._failure is not None and self._unattended_txn > self._sequencer.committed:
+            raise self._failure
+
+    def abandon(self) -> None:
+        """Stop without writing anything more: what a crash does. For tests."""
+        with self._state:
+            self._closed = True
+            self._queue.clear()
+            self._failure = self._failure or Closed("the store was abandoned")
+            self._wake()
+        self._worker.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._state:
+                while not (self._unattended and self._drainer is None) and self._failure is None:
+                    self._worker_wakes.wait()
+                if self._failure is not None:
+                    return
+                if not self._queue:
+                    self._unattended = False
+                    if self._closed:
+                        return
+                    continue
+                self._drainer = self
+            try:
+                self._drain_once(self)
+            except EblaError:
+                return
+
+    def _drain_once(self, drainer: object) -> None:
+        """Write one entry. The caller is the drainer, and is it no more in the end."""
+        taken: list[Commit] = []
+        size = 0
+        seconds: float | None = None
+        try:
+            with self._state:
+                while self._queue and (not taken or size + self._queue[0].bytes <= ENTRY_BYTES_MAX):
+                    taken.append(self._queue.popleft())
+                    size += taken[-1].bytes
+            if taken:
+                seconds = self._write(taken)
+        except BaseException as error:
+            self.fail(error)
+            raise
+        finally:
+            with self._state:
+                self._let_go(drainer)
+                self._queued_bytes -= size
+                self._wake()
+        if seconds is not None:
+            self.writing.add(seconds)
+
+    def _let_go(self, drainer: object) -> None:
+        if self._drainer is drainer:
+            self._drainer = None
+
+    def _wake(self) -> None:
+        """Wake everybody whose wait is over, and if nobody drains, one who will. The lock is held."""
+        if self._waiting:
+            committed = self._sequencer.committed
+            is_over = [self._failure is not None or waiting.txn <= committed for waiting in self._waiting]
+            woken = [waiting for waiting, over in zip(self._waiting, is_over, strict=True) if over]
+            self._waiting = [waiting for waiting, over in zip(self._waiting, is_over, strict=True) if not over]
+            if self._waiting and self._drainer is None:
+                woken.insert(0, self._waiting.pop(0))
+            for waiting in woken:
+                waiting.wake()
+        if self._unattended or self._failure is not None:
+            self._worker_wakes.notify()
+
+    def fail(self, error: BaseException) -> None:
+        """Write nothing more: everybody who waits, and who comes later, gets the error."""
+        if not isinstance(error, EblaError):
+            failed = LogFailed(
+                f"a commit was interrupted by {error!r}: reopen the store, in which everything is that was acknowledged"
+            )
+            failed.__cause__ = error
+            error = failed
+        with self._state:
+            is_first = self._failure is None
+            self._failure = self._failure or error
+            self._queue.clear()
+            self._wake()
+        self._sequencer.fail(error)
+        if is_first:
+            _log.error("nothing more is written: %s", error)
+
+    def _write(self, commits: Sequence[Commit]) -> float:
+        """Write an entry, make it durable and show it; return how long the disk took."""
+        gathering = self._gather(commits)
+        blocks = tuple([_log_block(staged) for staged in gathering.blocks])
+        erasures = tuple(erasure for commit in commits for erasure in commit.erasures)
+        replies = [commit.reply for commit in commits if commit.reply is not None]
+        replies += [reply for commit in commits for reply in commit.older_replies]
+        last = commits[-1].txn
+        entry = LogEntry(last, blocks, erasures, tuple(replies))
+        began = now_seconds()
+        self._writer.append(entry)
+        self._writer.sync()
+        seconds = now_seconds() - began
+        if self._fence is not None:
+            self._fence()
+        self._on_durable(gathering.combined, last)
+        return seconds
+
+    def _gather(self, commits: Sequence[Commit]) -> _Gathering:
+        gathering = _Gathering()
+        if len(commits) == 1:
+            gathering.blocks = list(commits[0].blocks)
+            return gathering
+        small: dict[tuple[str, int], list[StagedBlock]] = defaultdict(list)
+        for commit in commits:
+            for staged in commit.blocks:
+                if len(staged.block) <= SMALL_BLOCK_ROWS:
+                    small[staged.table, staged.group.id].append(staged)
+                else:
+                    gathering.blocks.append(staged)
+        for several in small.values():
+            if len(several) == 1:
+                gathering.blocks += several
+                continue
+            combined = self._combine(several)
+            gathering.blocks.append(combined)
+            gathering.combined.append(Combined(tuple(several), combined))
+        return gathering
+
+    def _combine(self, several: Sequence[StagedBlock]) -> StagedBlock:
+        first = several[0]
+        block = combine([staged.block for staged in several], is_cells=first.group.is_cells)
+        slices = self._slices_of(first.table, block)
+        described = schema_bytes(block.records.schema)
+        return StagedBlock(first.table, first.group, first.schema_version, block, described, slices)
+
+
+def _log_block(staged: StagedBlock) -> LogBlock:
+    block = staged.block
+    body = block.message if isinstance(block, RowBlock) else None
+    return LogBlock(
+        staged.table,
+        staged.group.id,
+        staged.schema_version,
+        block.txn_max,
+        block.txn_min,
+        staged.slices,
+        staged.schema_bytes,
+        block.records if body is None else None,
+        body,
+    )

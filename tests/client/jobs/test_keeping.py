@@ -1,0 +1,94 @@
+"""Pins that processes keep: renewed while the process lives, gone soon after it was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import ebla
+from ebla.client.jobs import keeping
+from ebla.clock import ManualClock, SystemClock
+from ebla.settings import Settings
+from ebla.tablet.upkeep.pins import Pin, Pins
+
+ROOT = Path(__file__).resolve().parents[2]
+AT_ONCE = Settings(background_compaction=False, history_seconds=0.0, garbage_age_seconds=0.0)
+POINTS = ebla.Schema(key={"k": "int64"}, columns={"n": "int64"})
+
+JOB = """
+import sys
+from ebla.client.jobs import keeping
+
+keeping.HOLD_SECONDS = 4.0
+root, txn, file = sys.argv[1:]
+keeping.begin(root, "scan", "t", int(txn), [file])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert is_so()
+
+
+def test_a_pin_lives_as_long_as_its_process_and_not_much_longer(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=AT_ONCE) as db:
+        table = db.create_table("t", POINTS)
+        txn = table.put({"k": 1, "n": 1})
+        table.flush()
+        (file,) = (str(path.relative_to(tmp_path)) for path in tmp_path.glob("fragments/*/*.parquet"))
+        pins = db._store.pins
+
+        def until() -> int:
+            return max((pin.expires_microseconds or 0 for pin in pins.all()), default=0)
+
+        command = [sys.executable, "-c", JOB, str(tmp_path), str(txn), file]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as job:
+            assert job.stdout is not None
+            assert job.stdout.readline() == "held\n"
+            began: Pin = pins.all()[0]
+            wait_for(lambda: until() > (began.expires_microseconds or 0))
+            table.put({"k": 1, "n": 2})
+            table.compact()
+            for _ in range(3):
+                db.gc(dry_run=False)
+            assert (tmp_path / file).exists()
+            assert [row["n"] for row in table.scan(as_of=txn)] == [1]
+            job.send_signal(signal.SIGKILL)
+            job.wait()
+        then = ManualClock(until())
+        assert Pins(db._coordination, then).remove_expired() == [began.name]
+        for _ in range(3):
+            db.gc(dry_run=False)
+        assert not (tmp_path / file).exists()
+        assert [*db._coordination.list("pins"), *db._coordination.list("held")] == []
+
+
+def test_a_process_that_ends_or_lets_go_leaves_nothing_and_one_that_is_forked_touches_nothing(tmp_path: Path) -> None:
+    with ebla.open(tmp_path, settings=AT_ONCE) as db:
+        txn = db.create_table("t", POINTS).put({"k": 1, "n": 1})
+        held = keeping.begin(str(tmp_path), "scan", "t", txn)
+        child = os.fork()
+        if not child:
+            keeping.end(held)
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert list(db.snapshots()) == [held.name]
+        keeping.end(held)
+        keeping.end(held)
+        assert db.snapshots() == {}
+        later = keeping.begin(str(tmp_path), "scan", "t", txn)
+        keeping.end_later(later)
+        wait_for(lambda: not db.snapshots())
+        keeping.begin(str(tmp_path), "scan", "t", txn)
+        keeping._keeper.end_all()
+        assert db.snapshots() == {}
+        assert keeping.Held(str(tmp_path), "x", SystemClock().microseconds()).is_due
