@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from ebla.client.scan import Position, Scan
     from ebla.client.snapshot import Snapshot
     from ebla.client.table import Table
+    from ebla.model.projection import Version
     from ebla.model.schema import Group, Schema, TableSchema
     from ebla.rows.row import Row
-    from ebla.tablet.read.projection import Version
     from ebla.tablet.tables.events import FragmentsChanged, RangeChanged, TabletListener, Unloaded
 
 __version__ = "0.1.0"
@@ -147,7 +147,7 @@ _HOMES = {
     "TabletListener": "ebla.tablet.tables.events",
     "Unloaded": "ebla.tablet.tables.events",
     "VerifyReport": "ebla.client.embedded.verifying",
-    "Version": "ebla.tablet.read.projection",
+    "Version": "ebla.model.projection",
     "open": "ebla.client.embedded.opened",
     "repair": "ebla.client.embedded.verifying",
     "salvage": "ebla.client.embedded.salvaging",

@@ -11,8 +11,8 @@ from ebla.client.frames import pandas_frame, polars_frame
 from ebla.client.staying import StaysHere
 from ebla.errors import RequestError
 from ebla.model.keys import KeyCodec
+from ebla.model.projection import Projection, spread
 from ebla.model.python_values import python_rows
-from ebla.tablet.read.projection import Projection, spread
 
 DICT_ROWS = 1_024
 

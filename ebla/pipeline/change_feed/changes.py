@@ -31,6 +31,7 @@ from ebla.client.database import Database
 from ebla.client.moments import AsOf, txn_in, txn_of
 from ebla.clock import SystemClock, txn_at
 from ebla.errors import RequestError
+from ebla.model.projection import Projection
 from ebla.model.ranges import KeyRange, successor
 from ebla.pipeline.change_feed.change_plan import check_since, steps, touched_rows
 from ebla.pipeline.change_feed.compare import rows_at, rows_since, were_there
@@ -42,7 +43,6 @@ from ebla.pipeline.spark.spark_text import json_lines as lines_of
 from ebla.pipeline.spark.types import arrow_for_spark, spark_schema
 from ebla.pipeline.spark.worker import numbers_of
 from ebla.tablet.engine import TabletStore
-from ebla.tablet.read.projection import Projection
 from ebla.tablet.scan.scanner import Scanner, ScanRequest
 from ebla.tablet.tables.table_state import TableState
 

@@ -22,13 +22,13 @@ import pyarrow.compute as pc
 
 from ebla.metadata.values.table_metadata import FragmentRef, TabletMetadata
 from ebla.model.order import Mask, lower_bound
+from ebla.model.projection import Projection
 from ebla.model.ranges import ALL, KeyRange, successor
 from ebla.model.schema import GroupSchema
 from ebla.pipeline.change_feed.change_plan import touched_rows
 from ebla.pipeline.scanning.layers import matches
 from ebla.pipeline.scanning.survey import sets_all
 from ebla.tablet.read.answers import ReadPoint
-from ebla.tablet.read.projection import Projection
 from ebla.tablet.read.scopes import is_mixed
 from ebla.tablet.read.view import TableView
 from ebla.tablet.tables.table_state import TableState

@@ -29,6 +29,7 @@ from ebla.errors import EblaError, HistoryGone, MissingFile, RequestError, Schem
 from ebla.metadata.values.restoring import pack_metadata
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.keys import KeyCodec
+from ebla.model.projection import Projection
 from ebla.model.ranges import ALL, KeyRange, successor
 from ebla.model.schema import GroupSchema
 from ebla.model.where import Where, to_expression
@@ -41,7 +42,6 @@ from ebla.pipeline.scanning.survey import survey
 from ebla.pipeline.spark.types import arrow_for_spark, is_native, to_spark
 from ebla.tablet.engine import TabletStore
 from ebla.tablet.read.answers import ReadPoint
-from ebla.tablet.read.projection import Projection
 from ebla.tablet.read.view import check_existed
 from ebla.tablet.scan.scanner import Scanner, ScanRequest, with_columns_of
 from ebla.tablet.tables.table_state import TableState

@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ebla.metadata.values.table_metadata import FragmentRef
+from ebla.model.projection import Projection
 from ebla.model.ranges import KeyRange, successor
 from ebla.model.schema import GroupSchema
 from ebla.pipeline.scanning.stretches import Source, Span, cut_rows, mixed_sources
 from ebla.storage.fragment.fragment_reader import Fragment
 from ebla.storage.merge.merge import Erasure
 from ebla.storage.record.records import ROW, Block
-from ebla.tablet.read.projection import Projection
 from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.view import TableView, check_history
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebla.model.order import Indices, Mask, equal_neighbours, lower_bound
+from ebla.model.projection import version_type
 from ebla.storage.merge.arrange import (
     Arranged,
     ArrangedCells,
@@ -97,11 +98,6 @@ class MergedCells:
     timestamp: pa.Array
     txn: pa.Array
     value: pa.Array
-
-
-def version_type(value: pa.DataType) -> pa.DataType:
-    """Return the type of a column when several versions of it are read."""
-    return pa.list_(pa.struct([("value", value), ("txn", pa.int64()), ("timestamp", pa.timestamp("us"))]))
 
 
 # --- columns groups ------------------------------------------------------------------------------

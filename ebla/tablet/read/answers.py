@@ -19,10 +19,11 @@ import pyarrow.compute as pc
 from ebla.metadata.values.table_metadata import FragmentRef
 from ebla.model.keys import KeyCodec
 from ebla.model.order import is_strictly_sorted
+from ebla.model.projection import Projection
 from ebla.model.schema import GroupSchema
 from ebla.storage.merge.merge import MergedCells, MergedColumns, Rules
 from ebla.storage.record.records import ERASED, FAMILY, QUALIFIER, ROW, Block, Run
-from ebla.tablet.read.projection import Projection, join_rows
+from ebla.tablet.read.assembly import assemble, join_rows
 from ebla.tablet.read.view import Sources
 
 __all__ = [
@@ -67,7 +68,7 @@ class Answers:
         if not len(rows):
             return None
         placed = {group: (part, place) for (group, part), place in zip(merged.items(), places, strict=True)}
-        return projection.assemble(self._codec.decode_arrays(rows), rows, placed)
+        return assemble(projection, self._codec.decode_arrays(rows), rows, placed)
 
     def key_of(self, row: bytes, projection: Projection) -> dict[str, Any]:
         """Return the columns of the key that a row is."""

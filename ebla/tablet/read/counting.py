@@ -19,12 +19,12 @@ from collections.abc import Iterator, Sequence
 
 from ebla.metadata.values.table_metadata import FragmentRef, TabletMetadata
 from ebla.model.order import lower_bound
+from ebla.model.projection import Projection
 from ebla.model.ranges import KeyRange, successor
 from ebla.model.schema import GroupSchema
 from ebla.storage.fragment.fragment_reader import Fragment
 from ebla.storage.record.records import ROW, Block
 from ebla.tablet.read.answers import is_clean, rules_for
-from ebla.tablet.read.projection import Projection
 from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.scopes import is_mixed
 from ebla.tablet.read.view import Sources, TableView

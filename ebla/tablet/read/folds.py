@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ebla.metadata.values.table_metadata import FragmentRef, TabletMetadata
+from ebla.model.projection import Projection
 from ebla.model.ranges import KeyRange, successor
 from ebla.model.schema import GroupSchema
 from ebla.storage.cache.block_cache import BlockCache, Key
@@ -35,7 +36,6 @@ from ebla.storage.fragment.fragment_reader import Fragment
 from ebla.storage.merge.merge import Erasure
 from ebla.storage.record.records import Block
 from ebla.tablet.read.answers import tops_suffice
-from ebla.tablet.read.projection import Projection
 from ebla.tablet.read.view import Sources, TableView, check_history
 
 __all__ = ["Fold", "Folds", "Found"]

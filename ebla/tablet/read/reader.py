@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ebla.metadata.values.table_metadata import FragmentRef, TabletMetadata
 from ebla.model.keys import KeyCodec
+from ebla.model.projection import Projection
 from ebla.model.ranges import KeyRange
 from ebla.model.schema import GroupSchema, TableSchema
 from ebla.storage.fragment.fragment_format import Tail
@@ -28,7 +29,6 @@ from ebla.tablet.read.answers import (
     tops_suffice,
 )
 from ebla.tablet.read.folds import Fold, Folds, Found
-from ebla.tablet.read.projection import Projection
 from ebla.tablet.read.row_reader import RowReader
 from ebla.tablet.read.scopes import Scoped, is_mixed, merge_scoped, restricted, scope_of
 from ebla.tablet.read.view import Sources, TableView

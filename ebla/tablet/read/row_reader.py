@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ebla.metadata.values.table_metadata import FragmentRef, TabletMetadata
 from ebla.model.order import lower_bound, upper_bound
+from ebla.model.projection import spread
 from ebla.model.python_values import python_rows
 from ebla.model.ranges import KeyRange, successor
 from ebla.model.schema import GroupSchema
@@ -29,7 +30,6 @@ from ebla.tablet.read.answers import (
     rules_for,
     tops_suffice,
 )
-from ebla.tablet.read.projection import spread
 from ebla.tablet.read.row_cells import Cells, newest_cells
 from ebla.tablet.read.row_records import RowRecord, newest_first, places_in_memory, resolve, visible_records
 from ebla.tablet.read.scopes import WHOLE, Scoped, covers, is_mixed, merge_scoped, restricted, scope_of

@@ -43,7 +43,7 @@ from ebla.storage.merge.merge import MergedColumns, Rules, merge_columns
 from ebla.storage.merge.parts import join_parts
 from ebla.storage.merge.topping import count_surplus
 from ebla.storage.record.records import ERASED, FAMILY, NOT_VALUES, ROW, SET, TXN, Run, value_names
-from ebla.tablet.read.projection import join_rows
+from ebla.tablet.read.assembly import join_rows
 
 __all__ = [
     "WHOLE",

@@ -25,13 +25,13 @@ import pyarrow.compute as pc
 
 from ebla.errors import HistoryGone, MissingFile, RequestError, SchemaChanged, UnknownColumn, UnknownTable
 from ebla.metadata.values.table_metadata import TabletMetadata
+from ebla.model.projection import Projection
 from ebla.model.ranges import ALL, KeyRange
 from ebla.storage.merge.memory import FOLD_BLOCKS_MIN
 from ebla.storage.record.records import Block
 from ebla.tablet.engine import TabletStore
 from ebla.tablet.read.answers import ReadPoint
 from ebla.tablet.read.counting import count_pieces
-from ebla.tablet.read.projection import Projection
 from ebla.tablet.read.reader import Reader, Served
 from ebla.tablet.read.view import Sources, TableView
 from ebla.tablet.read.windows import WINDOW_GROWTH, cut, even_window_rows, lie_on_each_other

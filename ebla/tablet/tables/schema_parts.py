@@ -14,10 +14,10 @@ import pyarrow as pa
 from ebla.arguments import checked_names
 from ebla.errors import RequestError, shown
 from ebla.model.keys import KeyCodec
+from ebla.model.projection import Projection
 from ebla.model.schema import TableSchema
 from ebla.settings import Settings
 from ebla.storage.fragment.fragment_reader import OpenFragments
-from ebla.tablet.read.projection import Projection
 from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.row_cache import CachedRows, RowCache
 from ebla.tablet.write.admission import Admission

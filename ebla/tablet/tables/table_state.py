@@ -19,6 +19,7 @@ from ebla.errors import SchemaError, TableDamaged
 from ebla.metadata.values.table_metadata import TableMetadata, TabletMetadata
 from ebla.model.keys import KeyCodec
 from ebla.model.order import lower_bound
+from ebla.model.projection import Projection
 from ebla.settings import Settings
 from ebla.storage.fragment.fragment_reader import OpenFragments
 from ebla.storage.log.log_format import ErasureHeader, Reply, Slice, TabletPosition
@@ -26,7 +27,6 @@ from ebla.storage.merge.memory import MemoryErasure
 from ebla.storage.merge.merge import TXN_MAX
 from ebla.storage.record.records import Block
 from ebla.storage.record.row_block import RowBlock
-from ebla.tablet.read.projection import Projection
 from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.row_cache import CachedRows, RowCache
 from ebla.tablet.read.view import TableView

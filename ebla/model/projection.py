@@ -1,4 +1,4 @@
-"""Projections: from the column names of a request to what is read, and from what was merged to what is answered.
+"""Projections: from the column names of a request to what is read, and to how the answer looks.
 
     columns=["name", "click:home"]  -->  group profile: field 3          -->  | user | day | name | click:home |
                                          group events: family click
@@ -17,13 +17,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ebla.errors import RequestError, shown
-from ebla.model.order import Indices, Mask, sort_rows
 from ebla.model.schema import WILDCARD, GroupSchema, TableSchema, Target
-from ebla.storage.merge.arrange import concat
-from ebla.storage.merge.merge import MergedCells, MergedColumns, version_type
 
 
 class Version(NamedTuple):
@@ -32,6 +28,11 @@ class Version(NamedTuple):
     value: Any
     txn: int
     timestamp: Any
+
+
+def version_type(value: pa.DataType) -> pa.DataType:
+    """Return the type of a column when several versions of it are read."""
+    return pa.list_(pa.struct([("value", value), ("txn", pa.int64()), ("timestamp", pa.timestamp("us"))]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ class Projection:
 
     def _called(self, family: str, qualifier: str) -> str:
         """Return what a cell of a ``*`` group is called in an answer."""
-        if family or ":" in qualifier or qualifier in self._taken_names:
+        if family or ":" in qualifier or qualifier in self.taken_names:
             return f"{family}:{qualifier}"
         return qualifier
 
@@ -195,90 +196,14 @@ class Projection:
             value = version_type(value)
         return pa.map_(pa.string(), value) if output.kind in ("family", "wildcard") else value
 
-    def assemble(
-        self,
-        keys: Sequence[pa.Array],
-        rows: pa.Array,
-        merged: Mapping[int, tuple[MergedColumns | MergedCells, Indices]],
-    ) -> pa.RecordBatch:
-        """Build the answer for `rows`: `merged` has, per group, what was merged and the place of each of its rows."""
-        arrays: list[pa.Array] = list(keys)
-        placed: dict[int, Indices] = {}
-        for output in self.outputs:
-            part, places = merged[output.group.id]
-            if isinstance(part, MergedColumns):
-                column = part.columns[output.field_id]
-                if len(part.rows) != len(rows):
-                    back = placed.get(output.group.id)
-                    if back is None:
-                        back = np.full(len(rows), -1, dtype=np.int64)
-                        back[places] = np.arange(len(places))
-                        placed[output.group.id] = back
-                    column = column.take(pa.array(back, mask=back < 0))
-                arrays.append(column)
-            else:
-                arrays.append(self._cells(output, part, places[part.row_of], len(rows)))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
-
-    def _cells(self, output: Output, cells: MergedCells, row_of: Indices, count: int) -> pa.Array:
-        """Build one output column from merged cells whose rows are numbered by `row_of`."""
-        mask = self._mask(output, cells)
-        places = np.arange(len(row_of)) if mask is None else np.flatnonzero(mask)
-        # Versions of one cell stand together; its first opens an item.
-        opens = np.ones(len(places), dtype=np.bool_)
-        if self.versions > 1 and len(places):
-            opens = _item_starts(cells, row_of, places)
-        item_rows = row_of[places[opens]]
-        take = pa.array(places)
-        if self.versions > 1:
-            bounds = np.append(np.flatnonzero(opens), len(places)).astype(np.int32)
-            stamps = cells.timestamp.take(take).cast(pa.timestamp("us"))
-            structs = pa.StructArray.from_arrays(
-                [cells.value.take(take), cells.txn.take(take), stamps],
-                fields=list(version_type(pa.binary()).value_type),
-            )
-            items = pa.ListArray.from_arrays(pa.array(bounds), structs, type=version_type(pa.binary()))
-        else:
-            items = cells.value.take(take)
-        if output.kind == "cell":
-            back = np.full(count, -1, dtype=np.int64)
-            back[item_rows] = np.arange(len(item_rows))
-            return items.take(pa.array(back, mask=back < 0))
-        leads = pa.array(places[opens])
-        names = cells.qualifier.take(leads)
-        if output.kind == "wildcard":
-            family = cells.family.take(leads)
-            named = pc.binary_join_element_wise(family, names, ":")
-            names = pc.if_else(pc.and_not(pc.equal(family, ""), self._mean_others(names)), names, named)
-        offsets = np.zeros(count + 1, dtype=np.int32)
-        np.cumsum(np.bincount(item_rows, minlength=count), out=offsets[1:])
-        return pa.MapArray.from_arrays(pa.array(offsets), names, items)
-
-    def _mean_others(self, names: pa.Array) -> pa.Array:
-        """Tell which names, of cells of the unnamed family, mean something else by themselves: such are ``:name``."""
-        taken = pa.array(sorted(self._taken_names), pa.string())
-        return pc.or_(pc.match_substring(names, ":"), pc.is_in(names, value_set=taken))
-
     @cached_property
-    def _taken_names(self) -> frozenset[str]:
+    def taken_names(self) -> frozenset[str]:
         """The names of the key, of columns and of families."""
         taken = set(self.schema.key_names)
         for group in self.schema.groups:
             taken.update(column.name for column in group.columns)
             taken.update(family.name for family in group.families)
         return frozenset(taken)
-
-    def _mask(self, output: Output, cells: MergedCells) -> Mask | None:
-        if output.kind == "wildcard":
-            named = [f.name for f in output.group.families if f.name != WILDCARD]
-            if not named:
-                return None
-            is_named = pc.is_in(cells.family, value_set=pa.array(named, pa.string()))
-            return np.asarray(pc.invert(is_named).to_numpy(zero_copy_only=False))
-        mask = pc.equal(cells.family, output.family)
-        if output.kind == "cell":
-            mask = pc.and_(mask, pc.equal(cells.qualifier, output.qualifier))
-        return np.asarray(mask.to_numpy(zero_copy_only=False))
 
 
 def _all_of(group: GroupSchema) -> list[Output]:
@@ -302,34 +227,6 @@ def _output(name: str, target: Target) -> Output:
     if target.qualifier is None:
         return Output(name.removesuffix(":"), "family", target.group, family=target.family)
     return Output(name, "cell", target.group, family=target.family, qualifier=target.qualifier)
-
-
-def _item_starts(cells: MergedCells, row_of: Indices, places: Indices) -> Mask:
-    take = pa.array(places)
-    opens = np.ones(len(places), dtype=np.bool_)
-    same = row_of[places[1:]] == row_of[places[:-1]]
-    for column in (cells.family.take(take), cells.qualifier.take(take)):
-        equal = pc.equal(column.slice(1), column.slice(0, len(column) - 1))
-        same &= np.asarray(equal.to_numpy(zero_copy_only=False))
-    opens[1:] = ~same
-    return opens
-
-
-def join_rows(parts: Sequence[pa.Array]) -> tuple[pa.Array, list[Indices]]:
-    """Join sorted rows of several groups: all rows, and for every part the places of its rows among them."""
-    longest = max(parts, key=len)
-    if all(part is longest or part.equals(longest) for part in parts):
-        whole = np.arange(len(longest))
-        return longest, [whole] * len(parts)
-    rows = concat(list(parts))
-    order, repeats = sort_rows(rows)
-    numbers = np.empty(len(order), dtype=np.int64)
-    numbers[order] = np.cumsum(~repeats) - 1
-    places, begin = [], 0
-    for part in parts:
-        places.append(numbers[begin : begin + len(part)])
-        begin += len(part)
-    return rows.take(pa.array(order[~repeats])), places
 
 
 def spread(row: dict[str, Any], projection: Projection) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebla.errors import RequestError, UnknownColumn
+from ebla.model.projection import Projection, Version, spread
 from ebla.model.schema import Group, Schema
 from ebla.storage.merge.merge import MergedCells, MergedColumns
-from ebla.tablet.read.projection import Projection, Version, join_rows, spread
+from ebla.tablet.read.assembly import assemble, join_rows
 
 SCHEMA = Schema(
     key={"user": "string"},
@@ -132,7 +133,7 @@ def merged_cells(*lines: tuple[str, str, str, int, bytes]) -> MergedCells:
 def assembled(projection: Projection, parts: dict[int, MergedColumns | MergedCells]) -> list[dict[str, Any]]:
     rows, places = join_rows([part.rows for part in parts.values()])
     placed = {group: (part, place) for (group, part), place in zip(parts.items(), places, strict=True)}
-    batch = projection.assemble([rows.cast(pa.string())], rows, placed)
+    batch = assemble(projection, [rows.cast(pa.string())], rows, placed)
     assert batch.schema == projection.arrow_schema
     batch.validate(full=True)
     return batch.to_pylist()
