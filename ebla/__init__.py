@@ -49,7 +49,6 @@ from ebla.settings import Settings
 
 if TYPE_CHECKING:
     from ebla.client.database import Database
-    from ebla.client.dropped import DroppedTable
     from ebla.client.embedded.opened import open  # noqa: A004 - ebla.open reads best
     from ebla.client.embedded.salvaging import SalvageReport, salvage
     from ebla.client.embedded.status import StoreStatus, status
@@ -61,7 +60,8 @@ if TYPE_CHECKING:
     from ebla.model.projection import Version
     from ebla.model.schema import Group, Schema, TableSchema
     from ebla.rows.row import Row
-    from ebla.tablet.tables.events import FragmentsChanged, RangeChanged, TabletListener, Unloaded
+    from ebla.service.listener import FragmentsChanged, RangeChanged, TabletListener, Unloaded
+    from ebla.service.reports import DroppedTable
 
 __version__ = "0.1.0"
 
@@ -131,11 +131,11 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 # such as `ebla --help`, need not wait for the engine and Arrow.
 _HOMES = {
     "Database": "ebla.client.database",
-    "DroppedTable": "ebla.client.dropped",
-    "FragmentsChanged": "ebla.tablet.tables.events",
+    "DroppedTable": "ebla.service.reports",
+    "FragmentsChanged": "ebla.service.listener",
     "Group": "ebla.model.schema",
     "Position": "ebla.client.scan",
-    "RangeChanged": "ebla.tablet.tables.events",
+    "RangeChanged": "ebla.service.listener",
     "Row": "ebla.rows.row",
     "SalvageReport": "ebla.client.embedded.salvaging",
     "Scan": "ebla.client.scan",
@@ -144,9 +144,9 @@ _HOMES = {
     "StoreStatus": "ebla.client.embedded.status",
     "Table": "ebla.client.table",
     "TableSchema": "ebla.model.schema",
-    "TabletListener": "ebla.tablet.tables.events",
-    "Unloaded": "ebla.tablet.tables.events",
-    "VerifyReport": "ebla.client.embedded.verifying",
+    "TabletListener": "ebla.service.listener",
+    "Unloaded": "ebla.service.listener",
+    "VerifyReport": "ebla.service.reports",
     "Version": "ebla.model.projection",
     "open": "ebla.client.embedded.opened",
     "repair": "ebla.client.embedded.verifying",

@@ -4,222 +4,74 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
-import os
-import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 import ebla
-from ebla.arguments import checked_flag, checked_names, checked_path, plain_text
+from ebla.arguments import checked_flag, plain_text
 from ebla.client.declaring import declared_schema, difference
-from ebla.client.dropped import DroppedTable, chosen, dropped_tables
-from ebla.client.embedded.coordination_place import COORDINATION_FILE, chosen_address, open_elsewhere
-from ebla.client.embedded.ownership import Ownership
-from ebla.client.embedded.owning import LOCK_FILE
-from ebla.client.embedded.publishing import Publisher, counters_of_owner
-from ebla.client.listening import Listening
+from ebla.client.dropped import chosen
 from ebla.client.metrics import metrics_text
 from ebla.client.moments import AsOf
 from ebla.client.snapshot import Snapshot
 from ebla.client.staying import StaysHere
-from ebla.client.system_tables import is_system_table, system_table
 from ebla.client.table import Table
-from ebla.clock import Clock, SystemClock
-from ebla.coordination.service import CoordinationService
-from ebla.coordination.sqlite import SqliteCoordination
-from ebla.errors import ReadOnly, RequestError, StoreError, TableExists, TooManyFiles, UnknownTable, shown
+from ebla.errors import ReadOnly, RequestError, TableExists, UnknownTable, shown
 from ebla.extras import needing
-from ebla.metadata.values.table_metadata import initial_metadata
 from ebla.model.keys import KeyCodec
 from ebla.model.schema import Group, TableSchema, TypeLike, check_table_name
 from ebla.model.schema_change import Alteration
 from ebla.model.where import Where
-from ebla.settings import Settings
-from ebla.storage.files.files import FileLock, Files, LocalFiles
-from ebla.tablet.check.verify import Verifier, VerifyReport
-from ebla.tablet.engine import TabletStore
-from ebla.tablet.jobs.bulk import BulkCommit, BulkResult
-from ebla.tablet.jobs.bulk_mail import Mailbox
-from ebla.tablet.jobs.orders import Answer, Order
-from ebla.tablet.recovery.found_tables import UNLINKED
-from ebla.tablet.recovery.opening import open_store
-from ebla.tablet.tables.events import TabletListener
-from ebla.tablet.upkeep.garbage import GarbageReport
-from ebla.tablet.upkeep.job_intents import JobIntent, begin_job, end_job
-from ebla.timing import now_seconds
-
-if TYPE_CHECKING:
-    from ebla.client.embedded.opened import Shared
+from ebla.service.listener import TabletListener
+from ebla.service.reports import DroppedTable, GarbageReport, VerifyReport
+from ebla.service.requests import (
+    AlterTable,
+    CloneTable,
+    CollectGarbage,
+    CreateTable,
+    DescribeStore,
+    DescribeTables,
+    DropTable,
+    HoldByName,
+    HoldNewest,
+    LetGo,
+    ListDropped,
+    ListHeld,
+    LoadTable,
+    ReadCounters,
+    ReleaseName,
+    RenameTable,
+    Repair,
+    Sync,
+    UndeleteTable,
+    UnloadTable,
+    Verify,
+)
+from ebla.service.service import SYSTEM_TABLES, Service
 
 TABLETS_MAX = 10_000
-# The files of a bulk job are left alone for so long if its process dies.
-JOB_EXPIRES_SECONDS = 86_400.0
-
-_log = logging.getLogger(__name__)
 
 
-def open_alone(
-    path: str | os.PathLike[str] = "data",
-    *,
-    read_only: bool = False,
-    create: bool = True,
-    settings: Settings | None = None,
-    coordination: str | None = None,
-    metadata: Sequence[str | os.PathLike[str]] | None = None,
-) -> Database:
-    """Open a store that nobody has open for writing, here or elsewhere: what `ebla.open` does for the first who asks.
+class Sharing(Protocol):
+    """Several handles of one store: it is closed with the last of them."""
 
-    `StoreLocked` tells who has it. Jobs that are given a path do this, too, or ask the owner if there is one.
-    """
-    began = now_seconds()
-    root = checked_root(path)
-    read_only, create = checked_flag("read_only", read_only), checked_flag("create", create)
-    settings = Settings() if settings is None else settings
-    if not isinstance(settings, Settings):
-        raise RequestError(f"settings is an ebla.Settings, not {type(settings).__name__}")
-    places = _checked_places(metadata)
-    address = chosen_address(root, coordination, may_create=create and not read_only)
-    files = LocalFiles(root)
-    clock = SystemClock()
-    lock = None
-    if not read_only:
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-            lock = files.lock(LOCK_FILE)
-        except TooManyFiles:
-            raise
-        except OSError as error:
-            raise StoreError(
-                f"the store at {root} cannot be opened for writing: {error.strerror}: choose another place, mend the "
-                "cause, or open it read-only"
-            ) from error
-    with contextlib.ExitStack() as undo:
-        if lock is not None:
-            undo.callback(lock.release)
-        service: CoordinationService
-        ownership = None
-        if address is None:
-            service = SqliteCoordination(root / COORDINATION_FILE, clock, read_only=read_only)
-            undo.callback(service.close)
-        else:
-            service = open_elsewhere(root, files, address, clock, read_only=read_only)
-            undo.callback(service.close)
-            if not read_only:
-                ownership = Ownership(service, clock, root, settings.owner_lease_seconds)
-                undo.callback(ownership.release)
-        database = Database.wire(
-            root, files, service, clock, settings, lock, ownership, read_only=read_only, metadata=places
-        )
-        undo.pop_all()
-    if not read_only:
-        try:
-            database._publisher = Publisher(root, database._store, clock, ebla.__version__)
-        except BaseException:  # an interrupt, for one: nobody gets the store, and it must not stay open
-            database.close()
-            raise
-    _log.info(
-        "opened %s %s: %d tables, in %.3f s",
-        root,
-        "for reading" if read_only else "for writing",
-        len(database._store.tables()),
-        now_seconds() - began,
-    )
-    return database
-
-
-def checked_root(path: object) -> Path:
-    """Return the directory that a path names; `RequestError` if it is no path of a local directory."""
-    return checked_path("the directory of a store", path)
-
-
-def _checked_places(metadata: object) -> list[Path] | None:
-    """Return the further directories of METADATA; None if nothing was said about them."""
-    if metadata is None:
-        return None
-    if isinstance(metadata, (str, os.PathLike)) or not isinstance(metadata, Sequence):
-        raise RequestError(f"metadata is a list of directories, not {shown(metadata)}")
-    return [checked_root(place) for place in metadata]
-
-
-def _checked_files(keep: object) -> tuple[str, ...]:
-    files = checked_names("keep", keep)
-    if not all(isinstance(file, str) for file in files):
-        raise RequestError(f"keep is a list of files, by their names, not {shown(keep)}")
-    return files
-
-
-def new_id() -> str:
-    """Return an id that was never given out before: a random UUID."""
-    return str(uuid.uuid4())
+    def leave(self, handle: Database) -> None:
+        """Close one handle."""
 
 
 class Database(StaysHere):
     """An open store. Close it, or use it as a context manager. Safe to use from several threads."""
 
-    def __init__(
-        self,
-        path: Path,
-        store: TabletStore,
-        coordination: CoordinationService,
-        lock: FileLock | None,
-        mailbox: Mailbox | None = None,
-        clock: Clock | None = None,
-        ownership: Ownership | None = None,
-    ) -> None:
+    def __init__(self, path: Path, service: Service, sharing: Sharing | None = None) -> None:
+        # Set once.
         self.path = path
-        self._store = store
-        self._coordination = coordination
-        self._lock = lock
-        self._ownership = ownership
-        self._mailbox = mailbox
-        self._clock = clock or SystemClock()
-        self._listening = Listening(store.events)
-        self._publisher: Publisher | None = None
-        self._shared: Shared | None = None  # with other handles of this process: see opened.py
-        self._closed = False
-
-    @classmethod
-    def wire(
-        cls,
-        path: Path,
-        files: Files,
-        coordination: CoordinationService,
-        clock: Clock,
-        settings: Settings,
-        lock: FileLock | None,
-        ownership: Ownership | None = None,
-        *,
-        read_only: bool = False,
-        metadata: Sequence[Path] | None = None,
-    ) -> Database:
-        """Put a database together from its parts: what `open` does, and tests with parts of their own."""
-        store = open_store(
-            files=files,
-            coordination=coordination,
-            clock=clock,
-            settings=settings,
-            new_id=new_id,
-            read_only=read_only,
-            fence=None if ownership is None else ownership.check,
-            metadata_places=metadata,
-        )
-        if read_only:
-            return cls(path, store, coordination, lock, clock=clock)
-        if ownership is not None:
-            ownership.on_lost(store.stop_writing)
-        mailbox = Mailbox(coordination, files, clock, store.carry_out)
-        try:
-            mailbox.open()
-        except BaseException:
-            mailbox.close()
-            store.close()
-            raise
-        return cls(path, store, coordination, lock, mailbox, clock, ownership)
+        self._service = service
+        self._sharing = sharing  # with other handles of this process
+        self._closed = False  # this handle; others of the same store may go on
 
     def __repr__(self) -> str:
         return f"<ebla.Database {str(self.path)!r}>"
@@ -233,54 +85,17 @@ class Database(StaysHere):
     @property
     def read_only(self) -> bool:
         """Whether the store was opened for reading only."""
-        return not self._store.is_writable
+        return not self._service.is_writable
 
     def close(self) -> None:
         """Make everything durable and let the store go, unless it was opened more than once. Closing twice is fine."""
-        if self._closed or self._store.is_inherited:
+        if self._closed:
             return
-        if self._shared is not None:
-            self._shared.leave(self)
+        if self._sharing is not None:
+            self._sharing.leave(self)
             return
         self._closed = True
-        self._let_go()
-
-    def _again(self) -> Database:
-        """Return another handle of the same open store, to be closed by itself."""
-        handle = object.__new__(type(self))
-        handle.__dict__.update(self.__dict__)
-        handle._closed = False
-        return handle
-
-    def _let_go(self) -> None:
-        began = now_seconds()
-        try:
-            if self._mailbox is not None:
-                self._mailbox.close()
-            self._store.close()
-            if self._publisher is not None:
-                self._publisher.closed()
-        finally:
-            if self._ownership is not None:
-                self._ownership.release()
-            self._coordination.close()
-            if self._lock is not None:
-                self._lock.release()
-        _log.info("closed %s in %.3f s", self.path, now_seconds() - began)
-
-    def _crash(self) -> None:
-        """Let go of everything without writing, as a crash would. For tests."""
-        self._closed = True
-        if self._shared is not None:
-            self._shared.forget()
-        if self._mailbox is not None:
-            self._mailbox.close()
-        self._store.abandon()
-        if self._ownership is not None:
-            self._ownership.abandon()
-        self._coordination.close()
-        if self._lock is not None:
-            self._lock.release()
+        self._service.close()
 
     # --- tables ---
 
@@ -305,7 +120,7 @@ class Database(StaysHere):
         name, fixed = check_table_name(name), checked_flag("fixed", fixed)
         if_not_exists = checked_flag("if_not_exists", if_not_exists)
         numbered = declared_schema(schema, key).number()
-        codec = KeyCodec(numbered.key, self._store.settings.key_bytes_max)
+        codec = KeyCodec(numbered.key, self._service.settings.key_bytes_max)
         if isinstance(splits, (str, bytes)) or not isinstance(splits, (Sequence, type(None))):
             raise RequestError(f"splits is a list of keys or prefixes of keys, not {shown(splits)}")
         rows = [codec.bound(split) for split in splits or ()]
@@ -316,21 +131,19 @@ class Database(StaysHere):
                 raise RequestError("splits must be keys in ascending order, each once")
         if rows and rows[0] == b"":
             raise RequestError("a split cannot be empty: it would cut off nothing")
-        table_id = new_id()
-        ids = [new_id() for _ in range(len(rows) + 1)]
-        initial = initial_metadata(table_id, numbered, ids, rows, is_fixed=fixed)
         if if_not_exists:
             with contextlib.suppress(UnknownTable):
                 return self._existing(name, numbered)
         try:
-            return Table(self._store, self._store.create_table(name, initial))
+            self._service.carry_out(CreateTable(name, numbered, tuple(rows), fixed))
         except TableExists:
             if not if_not_exists:
                 raise
             return self._existing(name, numbered)  # another thread was faster
+        return self.table(name)
 
     def _existing(self, name: str, wanted: TableSchema) -> Table:
-        found = Table(self._store, self._store.table(name))
+        found = self.table(name)
         told = difference(found.schema, wanted)
         if told is not None:
             raise TableExists(
@@ -345,15 +158,12 @@ class Database(StaysHere):
         ``META``, ``sys.tables``, ``sys.tablets`` and ``sys.servers`` show what the store knows of itself now.
         """
         self._check_open()
-        if is_system_table(name):
-            return system_table(self._store, name)
-        return Table(self._store, self._store.table(name))
+        return Table(self._service.table(name))
 
     def tables(self) -> list[str]:
         """Return the names of all tables, sorted; also of those that are damaged, as ``stats()["damaged"]`` tells."""
         self._check_open()
-        refused = (name for name in self._store.refused.errors if UNLINKED not in name)
-        return sorted([*(table.name for table in self._store.tables()), *refused])
+        return list(self._service.tables())
 
     def drop_table(self, name: str, *, purge: bool = False) -> None:
         """Drop a table. The name is free at once.
@@ -362,12 +172,12 @@ class Database(StaysHere):
         and writes on, and `undelete_table` brings it back. With `purge`, it is gone at once.
         """
         self._check_writable()
-        self._store.drop_table(plain_text(name), purge=checked_flag("purge", purge))
+        self._service.carry_out(DropTable(plain_text(name), checked_flag("purge", purge)))
 
     def dropped_tables(self) -> list[DroppedTable]:
         """Return the tables that were dropped and can be brought back, the last one first."""
         self._check_open()
-        return dropped_tables(self._store)
+        return self._service.carry_out(ListDropped())
 
     def undelete_table(self, name: str, *, id: str | None = None, new_name: str | None = None) -> Table:
         """Bring back a table that was dropped, with everything that was written to it before and since; return it.
@@ -377,8 +187,9 @@ class Database(StaysHere):
         """
         self._check_writable()
         wanted = check_table_name(name if new_name is None else new_name)
-        table_id = chosen(dropped_tables(self._store), name, id)
-        return Table(self._store, self._store.undelete_table(table_id, wanted))
+        table_id = chosen(self.dropped_tables(), name, id)
+        self._service.carry_out(UndeleteTable(table_id, wanted))
+        return self.table(wanted)
 
     def rename_table(self, name: str, new_name: str) -> Table:
         """Give a table another name, and return it; `TableExists` if that is taken. The old one is free at once.
@@ -387,7 +198,9 @@ class Database(StaysHere):
         the store the next time.
         """
         self._check_writable()
-        return Table(self._store, self._store.rename_table(plain_text(name), check_table_name(new_name)))
+        wanted = check_table_name(new_name)
+        self._service.carry_out(RenameTable(plain_text(name), wanted))
+        return self.table(wanted)
 
     def clone_table(self, origin: str, name: str) -> Table:
         """Make a table called `name` of everything that is committed in `origin`, and return it.
@@ -398,7 +211,8 @@ class Database(StaysHere):
         """
         self._check_writable()
         name = check_table_name(name)
-        return Table(self._store, self._store.clone_table(self._store.table(origin), name))
+        self._service.carry_out(CloneTable(origin, name))
+        return self.table(name)
 
     def alter_table(
         self,
@@ -440,7 +254,8 @@ class Database(StaysHere):
             change_groups={} if change_groups is None else change_groups,
             drop_groups=drop_groups,
         )
-        return Table(self._store, self._store.alter_table(plain_text(name), request))
+        self._service.carry_out(AlterTable(plain_text(name), request))
+        return self.table(name)
 
     def unload_table(self, name: str) -> None:
         """Take a table offline: all of it goes to its files, and requests raise `TableUnloaded` until `load_table`.
@@ -448,7 +263,7 @@ class Database(StaysHere):
         It stays offline when the store is opened again.
         """
         self._check_writable()
-        self._store.unload_table(plain_text(name))
+        self._service.carry_out(UnloadTable(plain_text(name)))
 
     def load_table(self, name: str) -> None:
         """Bring a table back that was taken offline. Requests that come meanwhile wait.
@@ -456,7 +271,7 @@ class Database(StaysHere):
         A table that is not offline is loaded wholly, tablet by tablet, instead of when it is read.
         """
         self._check_open()
-        self._store.load_table(plain_text(name))
+        self._service.carry_out(LoadTable(plain_text(name)))
 
     # --- events ---
 
@@ -468,38 +283,12 @@ class Database(StaysHere):
         logged, and nothing else.
         """
         self._check_open()
-        self._listening.add(listener, plain_text(tablet))
+        self._service.add_listener(listener, plain_text(tablet))
 
     def remove_listener(self, listener: TabletListener, tablet: str | None = None) -> None:
         """Undo one `add_listener` with the same arguments."""
         self._check_open()
-        self._listening.remove(listener, plain_text(tablet))
-
-    # --- bulk jobs ---
-
-    def commit_bulk(self, commit: BulkCommit) -> BulkResult:
-        """Make the files that a bulk job wrote part of their table, all of them or none; a job is applied once."""
-        self._check_writable()
-        return self._store.commit_bulk(commit)
-
-    def carry_out(self, order: Order) -> Answer:
-        """Do what a bulk job asks of the process that has the store open; what it raises depends on the order."""
-        self._check_writable()
-        return self._store.carry_out(order)
-
-    def begin_job(self, job: str, table: str, expires_seconds: float = JOB_EXPIRES_SECONDS) -> JobIntent:
-        """Say that a bulk job is about to write files for a table; they are left alone until it ends or expires."""
-        self._check_writable()
-        table_id = self._store.table(table).id
-        return begin_job(self._coordination, self._clock, job, table_id, expires_seconds)
-
-    def end_job(self, job: str, keep: Collection[str] = ()) -> list[str]:
-        """End a job whose commit has a known outcome, or never began; return the files removed.
-
-        These are the files of the job that nobody names; those to `keep`, which the commit named, stay in any case.
-        """
-        self._check_writable()
-        return end_job(self._coordination, self._store.metadata, self._store.files, job, _checked_files(keep))
+        self._service.remove_listener(listener, plain_text(tablet))
 
     # --- Spark ---
 
@@ -521,7 +310,7 @@ class Database(StaysHere):
         use; by default the running one, or a new one on this machine. Needs the extra ``ebla[spark]``.
         """
         self.table(name)  # one that is not there is told before Spark starts
-        if is_system_table(name):
+        if name in SYSTEM_TABLES:
             raise RequestError(f"{name!r} is a system table, which has no files: scan db.table({name!r})")
         with needing("pyspark", "db.spark"):
             from ebla.pipeline.scanning.scan import scan  # Spark is for those who use it
@@ -541,7 +330,7 @@ class Database(StaysHere):
         is_number = isinstance(txn, (int, np.integer)) and not isinstance(txn, bool)
         if txn is not None and not (is_number and 0 <= txn < 1 << 63):
             raise RequestError(f"txn is the number that a write returned, not {shown(txn)}")
-        return self._store.sync(None if txn is None else int(txn))
+        return self._service.carry_out(Sync(None if txn is None else int(txn)))
 
     def snapshot(self, name: str | None = None) -> Snapshot:
         """Return the whole database as it is now, and keep what that shows for as long as it is held.
@@ -551,27 +340,20 @@ class Database(StaysHere):
         """
         self._check_open()
         name = plain_text(name)
-        pins = self._store.pins
+        service = self._service
         if name is None:
-            txn = self._store.hold_newest()
-            return Snapshot(txn, self._table_at, lambda: pins.let_go(txn))
-        pin = pins.find(name)
-        if pin is None:
-            self._check_writable()
-            txn = self._store.hold_newest()
-            try:
-                pin = pins.pin(name, txn)
-            finally:
-                pins.let_go(txn)
-        return Snapshot(pin.txn, self._table_at, lambda: pins.release(pin.name), pin.name)
+            txn = service.carry_out(HoldNewest())
+            return Snapshot(txn, self._table_at, lambda: service.carry_out(LetGo(txn)))
+        txn = service.carry_out(HoldByName(name))
+        return Snapshot(txn, self._table_at, lambda: service.carry_out(ReleaseName(name)), name)
 
     def snapshots(self) -> dict[str, int]:
         """Return the snapshots that are held by name, with their txns."""
         self._check_open()
-        return {pin.name: pin.txn for pin in self._store.pins.all()}
+        return self._service.carry_out(ListHeld())
 
     def _table_at(self, name: str, txn: int) -> Table:
-        return Table(self._store, self._store.table_at(name, txn), txn)
+        return Table(self._service.table(name, txn), txn)
 
     def gc(self, *, dry_run: bool = True) -> GarbageReport:
         """Look for files that no table names any more; without `dry_run`, remove what has been so for long enough.
@@ -580,12 +362,12 @@ class Database(StaysHere):
         it unused.
         """
         self._check_writable()
-        return self._store.garbage.collect(dry_run=checked_flag("dry_run", dry_run))
+        return self._service.carry_out(CollectGarbage(checked_flag("dry_run", dry_run)))
 
     def verify(self) -> VerifyReport:
         """Compare METADATA with itself and with every file that it names; `repair` mends what can be."""
         self._check_open()
-        return self._verifier().verify()
+        return self._service.carry_out(Verify())
 
     def repair(self, *, dry_run: bool = True) -> VerifyReport:
         """Mend METADATA as far as nothing is lost by it, in one transaction for each table; others go on meanwhile.
@@ -596,19 +378,12 @@ class Database(StaysHere):
         if checked_flag("dry_run", dry_run):
             return self.verify()
         self._check_writable()
-        report = self._verifier().repair(new_id)
-        if report.repaired:
-            self._store.reload_metadata()
-        return report
-
-    def _verifier(self) -> Verifier:
-        return Verifier(self._coordination, self._store.files, self._store.metadata.directory)
+        return self._service.carry_out(Repair())
 
     def stats(self) -> dict[str, Any]:
         """Return sizes and counters of the store and of every table."""
         self._check_open()
-        tables = {state.name: Table(self._store, state).stats() for state in self._store.tables()}
-        return {**self._store.stats(), "tables": tables}
+        return self._service.carry_out(DescribeStore())
 
     def metrics(self) -> str:
         """Return sizes and counters in the text format of Prometheus, for whoever collects them.
@@ -617,15 +392,22 @@ class Database(StaysHere):
         open for writing, a few seconds old, or none. A web server says ``text/plain; version=0.0.4`` of the text.
         """
         self._check_open()
-        tables = {state.name: Table(self._store, state).stats() for state in self._store.tables()}
-        counters = counters_of_owner(self.path) if self.read_only else self._store.counters()
+        tables = self._service.carry_out(DescribeTables())
+        counters = self._service.carry_out(ReadCounters())
         return metrics_text(counters, tables, {"version": ebla.__version__, "path": str(self.path)})
 
     def _check_open(self) -> None:
-        if self._closed or self._store.is_inherited:
-            raise self._store.closed()
+        if self._closed:
+            raise self._service.closed()
+        self._service.check_open()
 
     def _check_writable(self) -> None:
         self._check_open()
         if self.read_only:
             raise ReadOnly("the store was opened read-only: open it without read_only to write")
+
+
+def service_of(database: Database) -> Service:
+    """Return who serves a database: for jobs, which ask for more than users do."""
+    database._check_open()
+    return database._service

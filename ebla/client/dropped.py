@@ -1,41 +1,13 @@
-"""Tables that were dropped and can be brought back: which they are, and until when."""
+"""Tables that were dropped and can be brought back: which of them is meant."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 from ebla.errors import RequestError, UnknownTable
-from ebla.tablet.engine import TabletStore
+from ebla.service.reports import DroppedTable
 
-__all__ = ["DroppedTable", "chosen", "dropped_tables"]
-
-
-@dataclass(frozen=True, slots=True)
-class DroppedTable:
-    """A dropped table: the name that it had, its id, and when it was dropped and may be purged, in UTC."""
-
-    name: str
-    id: str
-    dropped: datetime
-    until: datetime
-
-
-def dropped_tables(store: TabletStore) -> list[DroppedTable]:
-    """Return the dropped tables that are still there, the last one first."""
-    found = []
-    for table_id, config in store.dropped_tables().items():
-        dropped, until = _time(config.deleted_microseconds), _time(config.kept_until_microseconds)
-        found.append(DroppedTable(config.name, table_id, dropped, until))
-    return sorted(found, key=lambda table: (table.dropped, table.id), reverse=True)
-
-
-def _time(microseconds: int) -> datetime:
-    try:
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
-    except OverflowError:  # a retention of for ever
-        return datetime.max.replace(tzinfo=UTC)
+__all__ = ["chosen"]
 
 
 def chosen(tables: Sequence[DroppedTable], name: str, table_id: str | None) -> str:

@@ -10,9 +10,9 @@ import numpy as np
 from ebla.client.snapshot import Snapshot
 from ebla.clock import microseconds_of, txn_at
 from ebla.errors import RequestError, shown
-from ebla.tablet.upkeep.pins import Pins
+from ebla.service.requests import Moment
 
-__all__ = ["AsOf", "time_of", "txn_in", "txn_of"]
+__all__ = ["AsOf", "moment_of", "time_of", "txn_of"]
 
 AsOf: TypeAlias = int | datetime | Snapshot | str
 
@@ -32,9 +32,11 @@ def txn_of(as_of: AsOf) -> int:
     return int(as_of)
 
 
-def txn_in(pins: Pins, as_of: AsOf) -> int:
-    """Return the txn that `as_of` means where `pins` are held; text is the name of one of them."""
-    return pins.txn_of(as_of) if isinstance(as_of, str) else txn_of(as_of)
+def moment_of(as_of: AsOf, uncommitted: bool = False) -> Moment:
+    """Return the moment that `as_of` means; text is the name of a snapshot that is held."""
+    if isinstance(as_of, str):
+        return Moment(snapshot=as_of, uncommitted=uncommitted)
+    return Moment(txn_of(as_of), uncommitted=uncommitted)
 
 
 def time_of(txn: int) -> datetime:

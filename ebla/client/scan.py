@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from ebla.client.frames import pandas_frame, polars_frame
 from ebla.client.staying import StaysHere
-from ebla.errors import RequestError
 from ebla.model.keys import KeyCodec
-from ebla.model.projection import Projection, spread
+from ebla.model.projection import spread
 from ebla.model.python_values import python_rows
+from ebla.rows.row import beyond_python
+from ebla.service.service import RowStream
 
 DICT_ROWS = 1_024
 
@@ -36,24 +37,14 @@ class Scan(StaysHere):
     """
 
     def __init__(
-        self,
-        tables: Callable[[bool], Iterator[pa.Table]],
-        projection: Projection,
-        txn: Callable[[], int],
-        batch_rows: int,
-        codec: KeyCodec,
-        resumed_after: tuple[Any, ...] | bytes | None = None,
-        count: Callable[[], int] | None = None,
+        self, stream: RowStream, codec: KeyCodec, resumed_after: tuple[Any, ...] | bytes | None = None
     ) -> None:
-        self._tables = tables
-        self._count = count
-        self._projection = projection
-        self._batch_rows = batch_rows
+        # Set once.
+        self._stream = stream
         self._codec = codec
         # The key of the last row that was given out, or the batch it was in, of which it is made when asked for.
         self._last: tuple[Any, ...] | bytes | pa.RecordBatch | None = resumed_after
         self._last_at = 0
-        self._txn = txn
 
     def __repr__(self) -> str:
         names = ", ".join(self.schema.names)
@@ -62,33 +53,33 @@ class Scan(StaysHere):
     @property
     def txn(self) -> int:
         """The txn of the rows; of a scan that follows newer commits (`latest`), that of the rows read last."""
-        return self._txn()
+        return self._stream.txn
 
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the answer."""
-        return self._projection.arrow_schema
+        return self._stream.projection.arrow_schema
 
     @property
     def position(self) -> Position:
         """Where to go on later with `resume`: after the last batch or row that was given out."""
         if isinstance(self._last, pa.RecordBatch):
-            last = self._last.slice(self._last_at, 1).select(self._projection.schema.key_names)
+            last = self._last.slice(self._last_at, 1).select(self._stream.projection.schema.key_names)
             self._last = self._codec.shown_exactly(self._codec.encode_arrays(last.columns)[0].as_py())
         return Position(self.txn, self._last)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield Arrow record batches of bounded size, in key order."""
-        for table in self._tables(False):
-            for batch in table.to_batches(max_chunksize=self._batch_rows):
+        for table in self._stream.tables(whole=False):
+            for batch in table.to_batches(max_chunksize=self._stream.batch_rows):
                 self._last, self._last_at = batch, batch.num_rows - 1
                 yield batch
 
     def to_arrow(self) -> pa.Table:
         """Return all rows as an Arrow table."""
-        table = pa.concat_tables([self.schema.empty_table(), *self._tables(True)])
+        table = pa.concat_tables([self.schema.empty_table(), *self._stream.tables(whole=True)])
         if table.num_rows:
-            last = table.select(self._projection.schema.key_names).slice(table.num_rows - 1)
+            last = table.select(self._stream.projection.schema.key_names).slice(table.num_rows - 1)
             self._last, self._last_at = last.to_batches()[0], 0
         return table
 
@@ -109,12 +100,12 @@ class Scan(StaysHere):
 
     def count(self) -> int:
         """Return the number of rows, reading no more than it takes to tell."""
-        return sum(table.num_rows for table in self._tables(True)) if self._count is None else self._count()
+        return self._stream.count()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        projection = self._projection
+        projection = self._stream.projection
         is_plain = projection.versions == 1 and all(output.kind == "typed" for output in projection.outputs)
-        for table in self._tables(False):
+        for table in self._stream.tables(whole=False):
             for batch in table.to_batches(max_chunksize=DICT_ROWS):
                 for at, row in enumerate(_dicts(batch)):
                     self._last, self._last_at = batch, at
@@ -126,11 +117,3 @@ def _dicts(batch: pa.RecordBatch) -> list[dict[str, Any]]:
         return python_rows(batch)
     except OverflowError as reason:
         raise beyond_python(reason) from None
-
-
-def beyond_python(reason: OverflowError) -> RequestError:
-    """Return the error for rows that Arrow can hold and Python cannot: dates after the year 9999, and their like."""
-    return RequestError(
-        f"a date, time or duration is beyond what Python has ({reason}): read it as Arrow, by get_many, "
-        "scan(...).to_arrow() or to_batches()"
-    )

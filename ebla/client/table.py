@@ -3,49 +3,55 @@
 from __future__ import annotations
 
 import contextlib
-import copy
+import decimal
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from ebla.arguments import checked_callback, checked_choice, checked_flag, checked_names, plain_text
-from ebla.client.moments import AsOf, txn_in
-from ebla.client.row_reading import RowReading, at_newest
+from ebla.client.moments import AsOf, moment_of
 from ebla.client.scan import Position, Scan
 from ebla.client.staying import StaysHere
-from ebla.client.table_description import describe_table, describe_tablets
-from ebla.client.writing import Writing
-from ebla.errors import CannotJoin, HistoryGone, ReadOnly, RequestError, UnknownTable, shown
-from ebla.model.ranges import ALL, KeyRange, successor
+from ebla.errors import CannotJoin, Conflict, ReadOnly, RequestError, SchemaChanged, shown
+from ebla.model.ranges import ALL, KeyRange
 from ebla.model.schema import TableSchema
-from ebla.model.where import Where, to_expression
+from ebla.model.where import Where
 from ebla.rows.row import Row
-from ebla.tablet.engine import TabletStore
-from ebla.tablet.read.view import check_existed
-from ebla.tablet.scan.scanner import Scanner, ScanRequest
-from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.write.sums import appended, check_addend, count_of, incremented
-from ebla.tablet.write_path import Wait
+from ebla.service.requests import (
+    THIS_VERY_MOMENT,
+    Compact,
+    DescribeTable,
+    DescribeTablets,
+    Erase,
+    EraseRange,
+    Flush,
+    Join,
+    ListFiles,
+    Modify,
+    Moment,
+    Put,
+    PutCells,
+    ReadRow,
+    ReadRows,
+    ScanRows,
+    Split,
+    Wait,
+)
+from ebla.service.service import TableService
 
-# More rows than any table has.
-ROWS_MAX = (1 << 63) - 1
-
-_Answer = TypeVar("_Answer")
+# A change that depends on what was read is begun anew so many times if others change the row meanwhile.
+CHANGE_ATTEMPTS_MAX = 1_000
 
 
 class Table(StaysHere):
     """One table of a database. Safe to use from several threads."""
 
-    def __init__(self, store: TabletStore, state: TableState, as_of: int | None = None) -> None:
-        self._store = store
-        self._state = state
+    def __init__(self, service: TableService, as_of: int | None = None) -> None:
+        # Set once.
+        self._service = service
         self._as_of = as_of
-        self._sequencer = store.sequencer
-        self._reading = RowReading(store, state)
-        self._writing = Writing(store, state, self._reading)
 
     def __repr__(self) -> str:
         return f"<ebla.Table {self.name!r}>"
@@ -53,12 +59,12 @@ class Table(StaysHere):
     @property
     def name(self) -> str:
         """The name of the table."""
-        return self._state.name
+        return self._service.name
 
     @property
     def schema(self) -> TableSchema:
         """The schema in force."""
-        return self._state.view.schema
+        return self._service.schema
 
     @property
     def key_names(self) -> tuple[str, ...]:
@@ -89,12 +95,12 @@ class Table(StaysHere):
         if if_unchanged_since is not None:
             _check_txn("if_unchanged_since", if_unchanged_since)
         replace, if_absent = checked_flag("replace", replace), checked_flag("if_absent", if_absent)
-        return self._writing.put(rows, replace=replace, if_absent=if_absent, since=if_unchanged_since, wait=wait)
+        return self._service.write(Put(rows, replace, if_absent, if_unchanged_since, wait))
 
     def put_cells(self, cells: object, *, wait: Wait = "durable") -> int:
         """Write cells in long form: key columns, family, qualifier, value, and if wanted timestamp (microseconds)."""
         self._check_writable(wait)
-        return self._writing.put_cells(cells, wait)
+        return self._service.write(PutCells(cells, wait))
 
     def erase(
         self,
@@ -125,11 +131,9 @@ class Table(StaysHere):
         self._check_writable(wait)
         if if_unchanged_since is not None:
             _check_txn("if_unchanged_since", if_unchanged_since)
-        rows = self._state.codec.encode_many(keys)
-        if not len(rows):
-            return self._sequencer.committed
+        rows = self._service.codec.encode_many(keys)
         names = None if columns is None else checked_names("columns", columns)
-        return self._writing.erase(rows, names, if_unchanged_since, wait)
+        return self._service.write(Erase(rows, names, if_unchanged_since, wait))
 
     def erase_range(
         self, start: object = None, stop: object = None, *, prefix: object = None, wait: Wait = "durable"
@@ -139,7 +143,7 @@ class Table(StaysHere):
         The three mean what they mean to `scan`. Returns the txn.
         """
         self._check_writable(wait)
-        return self._writing.erase_range(self._range(start, stop, prefix), wait)
+        return self._service.write(EraseRange(self._range(start, stop, prefix), wait))
 
     # --- changes that depend on what was read ---
 
@@ -148,14 +152,16 @@ class Table(StaysHere):
 
         In a cells group the number is a signed 64-bit integer, big-endian.
         """
-        addend = check_addend(by)
+        addend = _checked_addend(by)
         self._check_writable(wait)
-        return count_of(self._writing.modify(key, plain_text(column), partial(incremented, column, addend), wait))
+        return self._service.modify(
+            Modify(self._service.codec.encode(key), plain_text(column), "increment", addend, wait)
+        )
 
     def append(self, key: object, column: str, suffix: Any, *, wait: Wait = "durable") -> Any:
         """Append to a string, binary value or list and return the whole as it is stored. Nothing counts as empty."""
         self._check_writable(wait)
-        return self._writing.modify(key, plain_text(column), partial(appended, column, suffix), wait)
+        return self._service.modify(Modify(self._service.codec.encode(key), plain_text(column), "append", suffix, wait))
 
     def transact(
         self,
@@ -175,7 +181,29 @@ class Table(StaysHere):
             raise RequestError(f"change is a function that gets the row and returns what to put, not {shown(change)}")
         if columns is not None:
             columns = checked_names("columns", columns)  # of an iterator too: the row may be read more than once
-        return self._writing.transact(key, change, columns, wait)
+        row = self._service.codec.encode(key)
+        for _ in range(CHANGE_ATTEMPTS_MAX):
+            read = self._service.read_row(ReadRow(row, columns, THIS_VERY_MOMENT))
+            changes = change(read.row)
+            if changes is None:
+                return read.txn
+            changed = self._with_key(row, changes)
+            with contextlib.suppress(Conflict, SchemaChanged):  # somebody was faster
+                put = Put(changed, unchanged_since=read.txn, wait=wait, schema_version=read.schema_version)
+                return self._service.write(put)
+        raise Conflict(f"rows of {self.name!r} keep changing under this one: try again when fewer others write them")
+
+    def _with_key(self, row: bytes, changes: object) -> dict[str, Any]:
+        """Return what is to be put: what `change` returned, of the row that it was given."""
+        if not isinstance(changes, dict):
+            raise RequestError(f"change returns the columns to put as a dict, or None, not {shown(changes)}")
+        codec = self._service.codec
+        named = dict(zip(self.key_names, codec.decode(row), strict=True))
+        # As rows, not as values: of floats, NaN is not equal to itself and yet the same key.
+        returned = tuple(changes.get(name, value) for name, value in named.items())
+        if any(name in changes for name in named) and codec.encode(returned) != row:
+            raise RequestError("change returned another key: it can only change the row that it was given")
+        return {**changes, **named}
 
     def _check_writable(self, wait: str) -> None:
         if self._as_of is not None:
@@ -201,22 +229,13 @@ class Table(StaysHere):
         """
         if read_uncommitted is not False:
             read_uncommitted = checked_flag("read_uncommitted", read_uncommitted)
-        parts = self._state.view.parts
-        encoded = parts.codec.encode(key)
+        service = self._service
+        row = service.codec.encode(key)
         is_plain = type(versions) is int and versions == 1 and columns is None and as_of is None and self._as_of is None
-        if is_plain and not (read_uncommitted or parts.expires):
-            txn = self._sequencer.committed
-            cached = parts.row_cache.rows.get(encoded)
-            if cached is not None:
-                parts.row_cache.used.add(encoded)
-                row = Row(copy.deepcopy(cached) if parts.has_nested else cached)
-                row.txn = txn
-                return row
-            self._check_served()
-            with contextlib.suppress(HistoryGone):  # then it has ended since the txn was looked up
-                return self._reading.newest(encoded, txn)
+        if is_plain and not read_uncommitted:
+            return service.get(row)
         _check_whole("versions", versions, at_least=1)
-        return self._read(as_of, read_uncommitted, lambda txn: self._reading.one(encoded, columns, txn, versions))
+        return service.read_row(ReadRow(row, columns, self._moment(as_of, read_uncommitted), versions)).row
 
     def get_many(self, keys: Any, columns: Sequence[str] | None = None, *, as_of: AsOf | None = None) -> pa.Table:
         """Return rows in the order asked, one for each key, with a column ``_found``; a missing row is all null.
@@ -224,8 +243,8 @@ class Table(StaysHere):
         `keys` is a list of keys, or Arrow, pandas or polars with the columns of the key. With `columns`, a row is found
         if one of the groups that these columns are in has it.
         """
-        asked = self._state.codec.encode_many(keys)
-        return self._read(as_of, False, lambda txn: self._reading.asked(asked, columns, txn))
+        rows = self._service.codec.encode_many(keys)
+        return self._service.read_rows(ReadRows(rows, columns, self._moment(as_of)))
 
     def scan(
         self,
@@ -261,30 +280,19 @@ class Table(StaysHere):
             raise RequestError(f"resume is the position of a scan, not {shown(resume)}")
         if latest and (as_of is not None or self._as_of is not None):
             raise RequestError("latest follows newer commits, and as_of and snapshots show none: give one of them")
-        # The txn first: under a schema that was in force before it, what came after a change of it would be missing.
-        txn = self._txn(resume.txn if resume is not None else as_of, read_uncommitted)
-        projection = self._state.projection(columns, versions)
         after = None if resume is None else resume.key
-        request = ScanRequest(
-            projection,
-            self._rest(self._range(start, stop, prefix), after, reverse),
-            None if where is None else to_expression(where, projection.schema),
-            None if limit is None else min(limit, ROWS_MAX),
+        request = ScanRows(
+            self._range(start, stop, prefix),
+            columns,
+            versions,
+            where,
+            limit,
             reverse,
-            None if latest else txn,
-            read_uncommitted,
-            txn,
+            self._moment(resume.txn if resume is not None else as_of, read_uncommitted),
+            latest,
+            None if after is None else self._service.codec.row_of(after),
         )
-        scanner = Scanner(self._store, self._state, request)
-        return Scan(
-            lambda whole: scanner.tables(whole=whole),
-            projection,
-            lambda: scanner.txn,
-            self._store.settings.scan_batch_rows,
-            self._state.codec,
-            after,
-            scanner.count,
-        )
+        return Scan(self._service.scan(request), self._service.codec, after)
 
     def count(
         self,
@@ -302,16 +310,8 @@ class Table(StaysHere):
         """
         return self.scan(start, stop, prefix=prefix, columns=(), where=where, as_of=as_of).count()
 
-    def _rest(self, key_range: KeyRange, after: tuple[Any, ...] | bytes | None, reverse: bool) -> KeyRange:
-        """Return what is left of a range after a key that was given already."""
-        if after is None:
-            return key_range
-        row = self._state.codec.row_of(after)
-        rest = KeyRange(b"", row) if reverse else KeyRange(successor(row))
-        return key_range.intersect(rest) or KeyRange(row, row)
-
     def _range(self, start: object, stop: object, prefix: object) -> KeyRange:
-        codec = self._state.codec
+        codec = self._service.codec
         if prefix is not None:
             if start is not None or stop is not None:
                 raise RequestError("give either prefix, or start and stop")
@@ -320,30 +320,17 @@ class Table(StaysHere):
         last = None if stop is None else codec.bound(stop)
         return KeyRange(first, last) if first or last is not None else ALL
 
-    def _txn(self, as_of: AsOf | None, uncommitted: bool) -> int:
-        self._check_served()
-        at = txn_in(self._store.pins, as_of) if as_of is not None else self._as_of
-        if at is not None:
-            check_existed(self.name, self._state.view.metadata, at)
-        return self._store.read_txn(at, uncommitted=uncommitted, at_once=self._state.view.parts.expires)
-
-    def _read(self, as_of: AsOf | None, uncommitted: bool, read: Callable[[int], _Answer]) -> _Answer:
-        if as_of is not None or self._as_of is not None:
-            return read(self._txn(as_of, uncommitted))
-        return at_newest(lambda: self._txn(None, uncommitted), read)[1]
-
-    def _check_served(self) -> None:
-        if self._store.is_closed:
-            raise self._store.closed()
-        if self._state.is_dropped:
-            raise UnknownTable(f"the table {self.name!r} was dropped, or restored in place: get it anew with db.table")
+    def _moment(self, as_of: AsOf | None, uncommitted: bool = False) -> Moment:
+        if as_of is None:
+            return Moment(self._as_of, uncommitted=uncommitted)
+        return moment_of(as_of, uncommitted)
 
     # --- care ---
 
     def flush(self) -> None:
         """Write everything that is committed to fragments."""
         self._check_writable("durable")
-        self._store.flush(self._state)
+        self._service.carry_out(Flush())
 
     def compact(self, *, progress: Callable[[int, int], None] | None = None) -> None:
         """Merge all fragments of the table, leaving out what no snapshot within its history can see.
@@ -352,7 +339,7 @@ class Table(StaysHere):
         called with how many tablets are done, and how many there are.
         """
         self._check_writable("durable")
-        self._store.compact(self._state, checked_callback("progress", progress))
+        self._service.carry_out(Compact(), checked_callback("progress", progress))
 
     def split(self, at: object = None, *, tablet: str | None = None) -> tuple[str, str]:
         """Split a tablet in two and return the ids of the two, the one with the smaller keys first.
@@ -362,8 +349,8 @@ class Table(StaysHere):
         not copied, and reads and writes go on. Raises `CannotSplit` if that is no place to split.
         """
         self._check_writable("durable")
-        row = None if at is None else self._state.codec.bound(at)
-        return self._store.split(self._state, row, tablet)
+        row = None if at is None else self._service.codec.bound(at)
+        return self._service.carry_out(Split(row, tablet))
 
     def join(self, first: object = None, last: object = None, *, tablets: tuple[str, str] | None = None) -> str:
         """Make one tablet of two neighbours and return its id.
@@ -372,27 +359,13 @@ class Table(StaysHere):
         not copied, and reads and writes go on. Raises `CannotJoin` if they are not neighbours.
         """
         self._check_writable("durable")
-        metadata = self._state.view.metadata
         if tablets is not None:
             if first is not None or last is not None or not isinstance(tablets, Sequence) or len(tablets) != 2:
                 raise CannotJoin("give either two keys, or the ids of two tablets")
-            named = [metadata.by_id(tablet) if isinstance(tablet, str) else None for tablet in tablets]
-        else:
-            codec = self._state.codec
-            named = [
-                metadata.tablets[0] if first is None else metadata.tablet_for(codec.bound(first)),
-                metadata.tablets[-1] if last is None else metadata.tablet_for(codec.bound(last)),
-            ]
-        left, right = named
-        if left is None or right is None:
-            raise CannotJoin(f"{self.name!r} has no such tablet: see tablets()")
-        if left.id == right.id:
-            raise CannotJoin(f"both are the same tablet of {self.name!r}, {left.id}: see tablets()")
-        if left.last is None or left.last != right.first:
-            raise CannotJoin(
-                f"the tablets {left.id} and {right.id} of {self.name!r} are not neighbours in this order: see tablets()"
-            )
-        return self._store.join(self._state, left, right)
+            return self._service.carry_out(Join((tablets[0], tablets[1])))
+        codec = self._service.codec
+        ends = [None if key is None else codec.bound(key) for key in (first, last)]
+        return self._service.carry_out(Join(None, *ends))
 
     def tablets(self) -> list[dict[str, Any]]:
         """Describe the tablets of the table: id, key range, fragments and sizes.
@@ -401,11 +374,11 @@ class Table(StaysHere):
         until they are merged an update counts like a new row: `is_exact` tells whether it can be another. `bytes` is
         the tablet's share of its files.
         """
-        return describe_tablets(self._state)
+        return self._service.carry_out(DescribeTablets())
 
     def stats(self) -> dict[str, Any]:
         """Return sizes and counts: per group what is in memory and in fragments, and the row cache."""
-        return describe_table(self._state)
+        return self._service.carry_out(DescribeTable())
 
     def files(self) -> list[str]:
         """Return the fragment files of the table, relative to the store: ordinary Parquet, for any reader.
@@ -413,7 +386,7 @@ class Table(StaysHere):
         What is only in the log is not in them (see `flush`). Others lie beside them for a while: files that were merged
         into these.
         """
-        return sorted(set(self._state.view.metadata.files()))
+        return self._service.carry_out(ListFiles())
 
 
 def _check_txn(name: str, value: object) -> None:
@@ -426,3 +399,11 @@ def _check_whole(name: str, value: object, *, at_least: int) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < at_least:
         raise RequestError(f"{name} is a whole number of at least {at_least}, not {shown(value)}")
+
+
+def _checked_addend(by: Any) -> int | float | decimal.Decimal:
+    """Return what to add as a number of Python's; `RequestError` if it is none."""
+    plain = by.item() if isinstance(by, np.number) else by
+    if isinstance(plain, bool) or not isinstance(plain, (int, float, decimal.Decimal)):
+        raise RequestError(f"by is a number, not {shown(by)}")
+    return plain

@@ -57,7 +57,7 @@ from ebla.tablet.scan.scanners import Scanners
 from ebla.tablet.tables.gone_files import explained
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.pauses import Pauses
-from ebla.tablet.tables.refused_tables import RefusedTables
+from ebla.tablet.tables.refused_tables import UNLINKED, RefusedTables
 from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.upkeep.care_stats import held_stats, log_held_by, writing_stats
 from ebla.tablet.upkeep.compactor import Compactor
@@ -269,6 +269,10 @@ class TabletStore:
     def refused(self) -> RefusedTables:
         """The tables that are there and cannot be served."""
         return self._tables.refused
+
+    def refused_names(self) -> list[str]:
+        """Return the names of tables that are there and cannot be served."""
+        return [name for name in self._tables.refused.errors if UNLINKED not in name]
 
     def reload_metadata(self) -> None:
         """Take over METADATA that somebody else has changed: a repair."""
@@ -560,6 +564,10 @@ class TabletStore:
             # What cannot be is told to the caller, and the last schema that could be stays in force.
             self._tables.use_metadata(table, self.metadata.refresh(table.id), self.server)
         self._loader.load_all(table)
+
+    def check_writable(self) -> None:
+        """Raise what keeps the store from taking writes, if something does."""
+        self._writes.writable_log()
 
     def _check_writable(self, table: TableState) -> None:
         self._writes.writable_log()

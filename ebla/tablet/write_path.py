@@ -14,7 +14,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -24,6 +23,7 @@ from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.changes import TabletAt, TakeLog
 from ebla.metadata.values.table_metadata import TabletMetadata
 from ebla.model.order import Indices
+from ebla.service.requests import Wait
 from ebla.settings import Settings
 from ebla.storage.log.log_format import Slice
 from ebla.storage.log.log_writer import LogWriter
@@ -42,9 +42,7 @@ from ebla.tablet.write.sequencer import Sequencer
 from ebla.threads.worker import IDLE_SECONDS
 from ebla.timing import Timing, Warner, now_seconds
 
-__all__ = ["Wait", "WritePath", "schema_changed"]
-
-Wait: TypeAlias = Literal["durable", "logged", "none"]
+__all__ = ["WritePath", "schema_changed"]
 
 # Look-ups of rows that may have changed are not repeated for ever when others keep changing them.
 CONFLICT_CHECKS_MAX = 100

@@ -14,6 +14,7 @@ import pytest
 import ebla
 from ebla.client.embedded.coordination_place import COORDINATION_FILE
 from ebla.settings import KIB, Settings
+from tests.support.inside import abandon
 
 SCHEMA = ebla.Schema(
     key={"k": "string", "d": "int32"},
@@ -52,7 +53,7 @@ class Scene:
             logged.put({"k": f"k{i:03d}", "d": i, "n": i, "s": "x" * 100})
         self.expected = {name: answers(db.table(name)) for name in ("flushed", "logged")}
         self.fragments = [path / file for file in table.files()]
-        db._crash()
+        abandon(db)
 
     def files(self, directory: str) -> list[Path]:
         return sorted(file for file in (self.path / directory).rglob("*") if file.is_file())
@@ -330,7 +331,7 @@ def test_a_coordination_file_that_is_older_than_the_log_is_refused(scene: Scene)
     older = file.read_bytes()
     db = ebla.open(scene.path, settings=ROLLING)
     db.table("logged").put({"k": "new", "d": 1, "n": 1})
-    db._crash()
+    abandon(db)
     newer = {path: path.read_bytes() for path in scene.path.glob(f"{COORDINATION_FILE}*")}
     for path in newer:
         path.unlink()

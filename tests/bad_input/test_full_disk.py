@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from ebla.client.database import Database
+from ebla.client.embedded.opening import wire
 from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.errors import EblaError, LogFailed, StoreError
 from ebla.model.schema import Group, Schema
 from ebla.settings import KIB, Settings
 from tests.crash.machine import bounded
+from tests.support.inside import engine_of
 from tests.support.simulated_files import FaultPlan, SimulatedFiles
 
 SCHEMA = Schema(
@@ -44,7 +46,7 @@ class Disk:
     def open(self, settings: Settings) -> Database:
         self.clock.advance(60)
         coordination = MemoryCoordination(self.nodes, self.clock)
-        return Database.wire(Path("simulated"), self.files, coordination, self.clock, settings, None)
+        return wire(Path("simulated"), self.files, coordination, self.clock, settings, None)
 
     def used(self) -> int:
         return sum(len(inode.data) for inode in self.files._names.values())
@@ -198,7 +200,7 @@ def test_a_compaction_without_room_changes_nothing_and_is_done_when_there_is_som
         table.compact()
     assert table.files() == named
     assert disk.files.list(f"fragments/{table.stats()['id']}") == there, "the half-written file was removed"
-    assert db._store._nursery.young() == frozenset()
+    assert engine_of(db)._nursery.young() == frozenset()
     assert [dict(one) for one in table.scan()] == expected
     table.put(row(999))
     disk.files.bytes_max = None
@@ -218,7 +220,7 @@ def test_the_background_tells_that_there_is_no_room_and_goes_on_when_there_is() 
 
     def until(is_so: Callable[[], bool]) -> None:
         while not is_so():
-            db._store._compactor.wake()
+            engine_of(db)._compactor.wake()
             time.sleep(0.001)
 
     bounded(lambda: until(lambda: "space" in (db.stats()["compactions"]["failure"] or "")))

@@ -12,6 +12,7 @@ import pytest
 
 import ebla
 from ebla import Group, Schema, SchemaError, UnknownColumn
+from tests.support.inside import abandon, state_of
 
 Rows = dict[str, dict[str, Any]]
 
@@ -37,7 +38,7 @@ class Store:
         self.db = ebla.open(path, settings=settings)
 
     def reopen(self, *, crash: bool = False) -> None:
-        self.db._crash() if crash else self.db.close()
+        abandon(self.db) if crash else self.db.close()
         self.db = ebla.open(self._path, settings=self._settings)
 
     @property
@@ -69,7 +70,7 @@ class Store:
     def columns_on_disk(self) -> dict[str, set[str]]:
         """Return the value columns of the files of each group."""
         found: dict[str, set[str]] = {group.name: set() for group in self.table.schema.groups}
-        for tablet in self.table._state.view.metadata.tablets:
+        for tablet in state_of(self.table).view.metadata.tablets:
             for group in self.table.schema.groups:
                 for ref in tablet.group(group.id).fragments:
                     names = pq.read_schema(self._path / ref.file).names
@@ -331,7 +332,7 @@ def test_moved_columns_end_up_in_the_files_of_their_group_with_its_compression(s
     store.stays(before)
     assert store.columns_on_disk() == {"x": {"a", "c"}, "y": set(), "cold": {"b"}}
     cold = store.table.schema.groups[-1]
-    (ref,) = store.table._state.view.metadata.tablets[0].group(cold.id).fragments
+    (ref,) = state_of(store.table).view.metadata.tablets[0].group(cold.id).fragments
     assert not ref.is_restricted
     assert pq.read_metadata(tmp_path / "data" / ref.file).row_group(0).column(0).compression == "ZSTD"
 
@@ -428,7 +429,7 @@ def test_a_table_that_is_held_sees_the_new_schema(store: Store) -> None:
     held = store.db.create_table("t", TWO)
     held.put({"k": "1", "a": 1})
     assert [held.get("1"), held.get("1"), held.get("1")] == [{"k": "1", "a": 1, "b": None, "c": None, "d": None}] * 3
-    cache = held._state.row_cache
+    cache = state_of(held).row_cache
     assert cache.stats()["rows"] == 1
     store.db.alter_table("t", rename={"a": "n"}, drop_columns=["d"])
     assert cache.stats()["rows"] == 0

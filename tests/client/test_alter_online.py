@@ -23,6 +23,7 @@ from ebla.model.schema import TableSchema
 from ebla.storage.files.files import LocalFiles
 from tests.crash.machine import Machine
 from tests.crash.story import CALM, MIXED, create, put
+from tests.support.inside import abandon, coordination_of, engine_of, local_table, state_of
 
 TWO = Schema(
     key={"k": "string"},
@@ -114,7 +115,7 @@ def test_a_scan_has_all_that_was_committed_up_to_its_txn_under_whichever_schema(
     after: str, db: ebla.Database, table: ebla.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.put({"k": "a", "a": 1})
-    owner = table._state if after == "projection" else table
+    owner = state_of(table) if after == "projection" else local_table(table)
     ask = getattr(owner, after)
 
     def asked(*arguments: Any) -> Any:
@@ -134,10 +135,10 @@ def test_a_change_touches_no_file_of_rows(db: ebla.Database, table: ebla.Table) 
     table.put([{"k": f"{n:05}", "a": n, "c": n, "f:q": b"1"} for n in range(3_000)])
     table.flush()
     before = set(table.files())
-    opened = dict(db._store.fragments._open)
+    opened = dict(engine_of(db).fragments._open)
     db.alter_table("t", move={"c": "x", "f": "z"}, rename={"a": "n"}, drop_columns=["b"], change_groups={"y": {}})
     assert set(table.files()) == before
-    assert db._store.fragments._open == opened
+    assert engine_of(db).fragments._open == opened
     assert table.scan().count() == 3_000
 
 
@@ -151,7 +152,7 @@ def test_a_scan_of_one_group_opens_no_file_of_another(tmp_path: Path) -> None:
     def opened(columns: list[str]) -> set[str]:
         with ebla.open(tmp_path / "data", read_only=True) as db:
             assert db.table("t").scan(columns=columns).to_arrow().num_rows == 1
-            return {file for file, _, _ in db._store.fragments._open}
+            return {file for file, _, _ in engine_of(db).fragments._open}
 
     x, y, z = opened(["a", "c"]), opened(["d"]), opened(["f"])
     assert [len(files) for files in (x, y, z)] == [1, 1, 1]
@@ -174,7 +175,7 @@ def test_a_schema_that_cannot_be_is_ignored_by_a_table_that_is_open(
 ) -> None:
     table.put({"k": "1", "a": 1})
     table.flush()
-    state = table._state
+    state = state_of(table)
     metadata = state.view.metadata
     invalid = msgspec.structs.replace(metadata, schema=broken(metadata.schema), sequence=metadata.sequence + 1)
     state.use_metadata(invalid, None)
@@ -207,15 +208,15 @@ def test_a_schema_that_cannot_be_is_told_to_who_asks_for_a_reload_and_the_last_o
 
 def saved_without_asking(db: ebla.Database, table: ebla.Table) -> TableMetadata:
     """Make METADATA of a table have a schema that cannot be; return what it was before."""
-    former = table._state.view.metadata
+    former = state_of(table).view.metadata
     invalid = msgspec.structs.replace(
         former, schema=broken(former.schema), txnid="invalid", sequence=former.sequence + 1
     )
     content = encode(SnapshotRecord(former.txnid, invalid.checksum, invalid))
     MetadataStore(LocalFiles(db.path)).write(former.table_id, "invalid", content)
-    config, version = db._store.metadata.directory.read(former.table_id)
+    config, version = engine_of(db).metadata.directory.read(former.table_id)
     changed = encode_config(msgspec.structs.replace(config, metadata_txnid="invalid"))
-    db._coordination.compare_and_set(config_path(former.table_id), changed, version)
+    coordination_of(db).compare_and_set(config_path(former.table_id), changed, version)
     return former
 
 
@@ -231,16 +232,16 @@ def test_under_a_schema_that_cannot_be_flushes_go_on_under_the_last_that_could(t
             with pytest.raises(SchemaError, match="stands both in group"):
                 db.load_table("t")
             with pytest.raises(SchemaError, match="stands both in group"):
-                db._store.reload_metadata()
+                engine_of(db).reload_metadata()
         for number in range(20):  # more than memory takes
             table.put([{"k": f"{number}-{row:05}", "a": row, "d": "x" * 40} for row in range(400)])
         table.put({"k": "1", "a": 2})
         table.flush()
         table.compact()
-        assert not any(memory.count for memory in table._state.view.memory.values())
+        assert not any(memory.count for memory in state_of(table).view.memory.values())
         assert table.schema == former.schema
         assert table.scan().count() == 20 * 400 + 1
-        assert table._state.invalid_schema is None
+        assert state_of(table).invalid_schema is None
         assert db.verify().is_clean, "METADATA has the last schema that could be"
         db.alter_table("t", add_columns={"x": {"late": "int64"}})
     with ebla.open(tmp_path / "data") as db:
@@ -255,7 +256,7 @@ def test_a_table_whose_schema_cannot_be_is_not_loaded(tmp_path: Path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(TableSchema, "check", lambda self: None)  # as a program with a fault would
         db.alter_table("t", add_columns={"y": {"a": "int64"}})
-    db._crash()
+    abandon(db)
     for read_only in (False, True):
         with ebla.open(tmp_path / "data", read_only=read_only) as db:
             with pytest.raises(TableDamaged, match=r"'t' cannot be loaded.*'a' stands both in group 'x' and in group"):

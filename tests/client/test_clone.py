@@ -12,6 +12,7 @@ import pytest
 import ebla
 from ebla.settings import Settings
 from tests.client.jobs.bulk_world import NUMBERS, loaded, numbers, written
+from tests.support.inside import begin_job, commit_bulk, end_job
 
 AT_ONCE = Settings(background_compaction=False, history_seconds=0.0, garbage_age_seconds=0.0)
 SCHEMA = ebla.Schema(
@@ -171,12 +172,12 @@ def test_a_commit_is_wholly_in_a_clone_or_not_at_all(tmp_path: Path) -> None:
 def test_a_bulk_job_that_ends_late_leaves_the_files_that_a_clone_needs(tmp_path: Path) -> None:
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         origin = db.create_table("origin", NUMBERS)
-        db.begin_job("job1", "origin")
+        begin_job(db, "job1", "origin")
         loaded(db, origin, "job1", numbers(range(10)))
         clone = db.clone_table("origin", "clone")
         loaded(db, origin, "job2", numbers(range(5), add=100))
         origin.compact()
-        db.end_job("job1")
+        end_job(db, "job1")
         assert [row["a"] for row in clone.scan()] == list(range(10))
 
 
@@ -185,7 +186,7 @@ def test_the_jobs_of_the_origin_can_be_run_on_the_clone(tmp_path: Path) -> None:
         origin = db.create_table("origin", NUMBERS)
         loaded(db, origin, "job1", numbers(range(3)))
         clone = db.clone_table("origin", "clone")
-        assert not db.commit_bulk(written(clone, "job1", numbers(range(3), add=7))).repeated
+        assert not commit_bulk(db, written(clone, "job1", numbers(range(3), add=7))).repeated
         assert [row["a"] for row in clone.scan()] == [7, 8, 9]
         assert [row["a"] for row in origin.scan()] == [0, 1, 2]
 
@@ -200,7 +201,7 @@ def test_a_clone_of_what_came_past_the_log_is_seen_by_readers_beside_the_writer(
         db.drop_table("origin")
         with ebla.open(tmp_path, read_only=True) as reading:
             assert rows_of(reading.table("clone")) == rows_of(clone)
-        assert not db.commit_bulk(written(clone, "job", numbers([9]))).repeated  # the job was the origin's
+        assert not commit_bulk(db, written(clone, "job", numbers([9]))).repeated  # the job was the origin's
 
 
 def test_clone_and_origin_may_give_a_column_of_the_files_they_share_different_types(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import ebla
+from tests.support.inside import state_of
 
 ARROW = pa.schema(
     {"id": pa.int64(), "name": pa.large_string(), "kind": pa.dictionary(pa.int8(), pa.string()), "day": pa.date32()}
@@ -123,7 +124,7 @@ def test_of_threads_that_make_the_same_table_all_get_it(db: ebla.Database) -> No
 
     def make() -> None:
         begin.wait()
-        ids.append(db.create_table("t", SCHEMA, if_not_exists=True)._state.id)
+        ids.append(state_of(db.create_table("t", SCHEMA, if_not_exists=True)).id)
 
     threads = [threading.Thread(target=make) for _ in range(8)]
     for thread in threads:

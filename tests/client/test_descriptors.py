@@ -14,6 +14,7 @@ import pytest
 
 import ebla
 from ebla.settings import Settings
+from tests.support.inside import state_of
 
 ROWS = ebla.Schema(key={"k": "int64"}, groups=[ebla.Group("g", columns={"n": "int64"}, block_bytes=4096)])
 QUIET = Settings(background_compaction=False, scan_batch_rows=10)
@@ -99,7 +100,7 @@ def test_a_closed_store_has_no_file_open_though_its_scans_are_held(root: Path, r
 def test_files_that_were_let_go_of_and_are_still_read_are_closed_too(root: Path) -> None:
     with uncollected():
         db = ebla.open(root, settings=Settings(background_compaction=False, open_files_max=1))
-        state = db.table("t")._state
+        state = state_of(db.table("t"))
         group = state.view.schema.groups[0].id
         references = [ref for tablet in state.view.metadata.tablets for ref in tablet.group(group).fragments]
         held = [state.reader.fragment(ref) for ref in references]
@@ -146,7 +147,7 @@ def test_reads_say_that_no_file_can_be_opened_and_go_on_when_one_can(root: Path)
                         read()
             assert [row["n"] for row in table.scan()] == list(range(50))
             assert db.stats()["damaged"] == {}
-            assert not table._state.damage
+            assert not state_of(table).damage
 
 
 def test_flushes_and_changes_say_so_and_can_be_repeated(root: Path) -> None:

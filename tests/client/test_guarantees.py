@@ -12,6 +12,7 @@ import pytest
 import ebla
 from ebla.settings import Settings
 from ebla.tablet.write_path import WritePath
+from tests.support.inside import abandon
 
 SCHEMA = ebla.Schema(key={"k": "int64"}, columns={"v": "int64"})
 CALM = Settings(background_compaction=False)
@@ -33,7 +34,7 @@ def test_a_crash_leaves_all_of_a_put_over_several_tablets_or_nothing(tmp_path: P
     (segment,) = (tmp_path / "s").glob("log/*/*.log")
     before = segment.stat().st_size
     table.put(batch(2))
-    db._crash()
+    abandon(db)
     after = segment.stat().st_size
     seen = set()
     for size in (before, before + 1, (before + after) // 2, after - 1, after):
@@ -91,7 +92,7 @@ def test_what_is_logged_survives_a_crash_before_metadata_knows_of_it(
     table = db.create_table("t", SCHEMA)
     monkeypatch.setattr(WritePath, "_take_log", lambda *arguments: None)
     table.put({"k": 1, "v": 1}, wait="logged")
-    db._crash()
+    abandon(db)
     monkeypatch.undo()
     with ebla.open(tmp_path / "s", settings=CALM) as again:
         assert again.table("t").get(1) == {"k": 1, "v": 1}

@@ -16,6 +16,7 @@ from ebla.settings import Settings
 from ebla.storage.files.files import LocalFiles
 from ebla.tablet.write_path import WritePath
 from ebla.timing import QUIET_SECONDS, Timing, Warner
+from tests.support.inside import abandon, engine_of
 
 SCHEMA = ebla.Schema(key={"k": "int64"}, columns={"v": "int64"})
 CALM = Settings(background_compaction=False, garbage_age_seconds=0.0)
@@ -83,7 +84,7 @@ def test_the_life_of_a_store_is_told_with_sizes_and_times(tmp_path: Path, caplog
 def test_a_recovery_is_told_with_what_it_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     db = ebla.open(tmp_path / "s", settings=CALM)
     db.create_table("t", SCHEMA).put({"k": 1, "v": 1})
-    db._crash()
+    abandon(db)
     caplog.set_level(logging.INFO, "ebla")
     ebla.open(tmp_path / "s", settings=CALM).close()
     only(told(caplog), r"recovered from 1 log segments: 1 entries, \d+ bytes, 0 flushes on the way, in [\d.]+ s")
@@ -115,7 +116,7 @@ def test_writers_that_are_made_to_wait_are_told_of_and_counted(
     monkeypatch.setattr(WritePath, "_wait_for_room", noticed)
     with ebla.open(tmp_path / "s", settings=Settings(memory_bytes_max=1, flush_bytes=1)) as db:
         table = db.create_table("t", SCHEMA)
-        with db._store._flusher._flush_lock:  # so that nothing is flushed before the second one comes
+        with engine_of(db)._flusher._flush_lock:  # so that nothing is flushed before the second one comes
             table.put({"k": 1, "v": 1})
             writer = threading.Thread(target=table.put, args=({"k": 2, "v": 2},))
             writer.start()
@@ -149,12 +150,12 @@ def test_a_log_that_failed_is_an_error_and_a_flush_that_fails_a_warning(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(LocalFiles, "create", full)
-    db._store._flusher._failed(ebla.StoreError("cannot write a fragment"))
+    engine_of(db)._flusher._failed(ebla.StoreError("cannot write a fragment"))
     monkeypatch.setattr("ebla.storage.log.log_writer.LogWriter.sync", lambda self: full())
     with pytest.raises((ebla.StoreError, OSError)):
         table.put({"k": 2, "v": 2})
     monkeypatch.undo()
-    db._crash()
+    abandon(db)
     only(told(caplog, logging.WARNING), r"a flush failed and is tried again, .*: cannot write a fragment")
     assert len(told(caplog, logging.ERROR)) == 1
     assert told(caplog, logging.ERROR)[0].startswith("nothing more is written: ")

@@ -15,6 +15,7 @@ from ebla.clock import SystemClock
 from ebla.coordination.sqlite import SqliteCoordination
 from ebla.settings import Settings
 from tests.pipeline.replaying.replay_world import replay_here
+from tests.support.inside import abandon, engine_of
 
 # Several segments, and nothing flushed but when it is asked for.
 SETTINGS = Settings(background_compaction=False, log_segment_bytes=2_000)
@@ -76,8 +77,8 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if request.param == "closed":
         db.close()
     else:
-        db._store._record_log()
-        db._crash()
+        engine_of(db)._record_log()
+        abandon(db)
     assert len(segments(root)) >= 4
     return root
 
@@ -176,7 +177,7 @@ def test_opening_putting_and_closing_many_times_leaves_few_segments(tmp_path: Pa
         if number % 10 == 9:
             db = ebla.open(tmp_path / "s", settings=settings)
             db.table("t").put({"k": number, "v": number})
-            db._crash()
+            abandon(db)
     assert len(segments(tmp_path / "s")) == 1
     assert rows_of(tmp_path / "s") == [*range(40)]
 

@@ -18,6 +18,7 @@ from ebla.metadata.server.metadata_store import MetadataStore
 from ebla.metadata.values.table_config import TableConfig, config_path, encode_config
 from ebla.metadata.values.transaction_file import SnapshotRecord, encode
 from ebla.storage.files.files import LocalFiles
+from tests.support.inside import state_of
 
 SCHEMA = ebla.Schema(key={"k": "string"}, columns={"n": "int64"})
 CALM = ebla.Settings(background_compaction=False, metadata_snapshot_every=4)
@@ -31,7 +32,7 @@ class Scene:
         self.further = [path / "disk-2", path / "disk-3"]
         with self.open(metadata=self.further) as db:
             table = db.create_table("t", SCHEMA, splits=["m"])
-            self.table_id = table._state.id
+            self.table_id = state_of(table).id
             table.put([{"k": "a", "n": 1}, {"k": "z", "n": 2}])
             table.flush()
 
@@ -241,11 +242,11 @@ def test_metadata_of_a_dropped_table_goes_everywhere(scene: Scene) -> None:
 def test_an_open_store_of_several_directories_is_repaired(scene: Scene) -> None:
     with scene.open() as db:
         db.repair(dry_run=False)
-        state = db.table("t")._state
+        state = state_of(db.table("t"))
         before = state.view.metadata
-        state_of = before.tablets[0].groups[0]
-        wrong = msgspec.structs.replace(state_of.fragments[0], rows=99)
-        groups = (msgspec.structs.replace(state_of, fragments=(wrong,)),)
+        group = before.tablets[0].groups[0]
+        wrong = msgspec.structs.replace(group.fragments[0], rows=99)
+        groups = (msgspec.structs.replace(group, fragments=(wrong,)),)
         tablets = (msgspec.structs.replace(before.tablets[0], groups=groups), *before.tablets[1:])
         broken = msgspec.structs.replace(before, tablets=tablets, txnid="broken", sequence=before.sequence + 1)
         for directory in scene.directories:

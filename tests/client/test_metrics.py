@@ -14,6 +14,7 @@ import ebla
 from ebla.client.metrics import metrics_text
 from ebla.service.counters import Counters, described
 from ebla.settings import Settings
+from tests.support.inside import publisher_of
 
 SCHEMA = ebla.Schema(key={"k": "int64"}, columns={"v": "int64"})
 CALM = Settings(background_compaction=False)
@@ -106,7 +107,7 @@ def test_every_counter_has_a_meaning_and_begins_at_zero() -> None:
 def test_who_reads_gets_the_counters_of_who_writes_and_none_of_a_closed_store(tmp_path: Path) -> None:
     with ebla.open(tmp_path / "s", settings=CALM) as db:
         db.create_table("t", SCHEMA).put({"k": 1, "v": 1})
-        db._publisher._publish(is_closed=False)  # type: ignore[union-attr]
+        publisher_of(db)._publish(is_closed=False)
         with ebla.open(tmp_path / "s", read_only=True) as reader:
             assert value(reader.metrics(), "ebla_commits_total") == 1
             assert value(reader.metrics(), "ebla_table_tablets", table="t") == 1

@@ -10,6 +10,7 @@ import pytest
 
 import ebla
 from ebla.tablet.tables.table_state import TableState
+from tests.support.inside import engine_of
 
 SCHEMA = ebla.Schema(key={"k": "int64"}, columns={"n": "int64"})
 
@@ -24,7 +25,7 @@ def test_a_table_that_is_made_while_another_of_its_name_is_dropped_is_served(
     db: ebla.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db.create_table("t", SCHEMA).put({"k": 1, "n": 1})
-    drop = db._store.metadata.drop_table
+    drop = engine_of(db).metadata.drop_table
 
     def make() -> None:
         db.create_table("t", SCHEMA).put({"k": 2, "n": 2})
@@ -37,7 +38,7 @@ def test_a_table_that_is_made_while_another_of_its_name_is_dropped_is_served(
         making.join(0.2)
         return found
 
-    monkeypatch.setattr(db._store.metadata, "drop_table", dropped)
+    monkeypatch.setattr(engine_of(db).metadata, "drop_table", dropped)
     db.drop_table("t")
     making.join()
     assert [row["k"] for row in db.table("t").scan()] == [2]
@@ -62,14 +63,14 @@ def test_who_changes_a_table_that_is_dropped_meanwhile_is_told_so(
         "clone": lambda: db.clone_table("t", "u"),
         "unload": lambda: db.unload_table("t"),
     }
-    flush, tables, metadata = db._store._flusher.flush_table, db._store._tables, db._store.metadata
+    flush, tables, metadata = engine_of(db)._flusher.flush_table, engine_of(db)._tables, engine_of(db).metadata
     drops = iter([db.drop_table if is_told else metadata.drop_table])
 
     def dropped_first(state: TableState) -> None:
         next(drops, lambda name: None)("t")
         flush(state)
 
-    monkeypatch.setattr(db._store._flusher, "flush_table", dropped_first)
+    monkeypatch.setattr(engine_of(db)._flusher, "flush_table", dropped_first)
     with pytest.raises(ebla.UnknownTable):
         requests[request_]()
     monkeypatch.undo()

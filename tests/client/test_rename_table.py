@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import ebla
+from tests.support.inside import coordination_of, engine_of
 
 SCHEMA = ebla.Schema(key={"k": "int64"}, columns={"n": "int64"})
 
@@ -77,7 +78,7 @@ def test_a_table_that_is_renamed_while_all_are_listed_is_on_the_list(
     db: ebla.Database, monkeypatch: pytest.MonkeyPatch, swapped: bool
 ) -> None:
     ids = {db.create_table(name, SCHEMA).stats()["id"] for name in ("a", "m", "z")}
-    coordination = db._store.metadata.directory._coordination
+    coordination = coordination_of(engine_of(db).metadata.directory)
     read = coordination.read
     renames = iter([[("m", "x"), ("a", "m"), ("x", "a")] if swapped else [("m", "b")]])
 
@@ -89,7 +90,7 @@ def test_a_table_that_is_renamed_while_all_are_listed_is_on_the_list(
         return found
 
     monkeypatch.setattr(coordination, "read", slow)
-    assert {entry.table_id for entry in db._store.metadata.list_tables()} == ids
+    assert {entry.table_id for entry in engine_of(db).metadata.list_tables()} == ids
     assert next(renames, None) is None
 
 
@@ -101,7 +102,7 @@ def test_a_renaming_of_unknown_outcome_is_settled_before_the_next_use(
 ) -> None:
     table = db.create_table("t", SCHEMA)
     table.put({"k": 1, "n": 1})
-    rename = db._store.metadata.rename_table
+    rename = engine_of(db).metadata.rename_table
 
     def lost(table_id: str, name: str, named_txn: int) -> None:
         if is_done:
@@ -109,7 +110,7 @@ def test_a_renaming_of_unknown_outcome_is_settled_before_the_next_use(
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(db._store.metadata, "rename_table", lost)
+        patched.setattr(engine_of(db).metadata, "rename_table", lost)
         with pytest.raises(type(error)):
             db.rename_table("t", "u")
     there = "u" if is_done else "t"

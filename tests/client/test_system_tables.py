@@ -11,6 +11,7 @@ import pytest
 
 import ebla
 from ebla.metadata.values.meta_view import seek_row
+from tests.support.inside import engine_of, state_of
 
 USERS = ebla.Schema(
     key={"user": "string"},
@@ -37,7 +38,7 @@ def test_meta_has_a_row_for_each_table_and_tablet(db: ebla.Database, users: ebla
         file for row in rows.values() for name in row if name.startswith("fragments:") for file in row[name].split()
     }
     assert files == {file.encode() for file in users.files()}
-    assert rows[b"users g"]["location:"] == db._store.server.encode()
+    assert rows[b"users g"]["location:"] == engine_of(db).server.encode()
 
 
 def test_a_table_that_is_unloaded_has_no_location_until_it_is_loaded(db: ebla.Database, users: ebla.Table) -> None:
@@ -48,7 +49,7 @@ def test_a_table_that_is_unloaded_has_no_location_until_it_is_loaded(db: ebla.Da
             [row["tablets"] for row in db.table("sys.servers").scan()],
         )
 
-    server = db._store.server
+    server = engine_of(db).server
     loaded = ([server.encode()] * 3, [server] * 3, [3])
     assert places() == loaded
     db.unload_table("users")
@@ -61,7 +62,7 @@ def test_a_tablet_is_located_with_one_seek(db: ebla.Database, users: ebla.Table)
     meta = db.table("META")
     for user in ("", "ada", "f", "g", "gz", "p", "zoe"):
         (found,) = meta.scan(start=seek_row("users", user.encode()), columns=["first:"], limit=1)
-        expected = next(t for t in reversed(users._state.view.metadata.tablets) if t.first <= user.encode())
+        expected = next(t for t in reversed(state_of(users).view.metadata.tablets) if t.first <= user.encode())
         assert found["first:"] == expected.first
 
 
@@ -74,7 +75,7 @@ def test_system_tables_take_every_way_of_reading(db: ebla.Database, users: ebla.
     assert [row["first"] for row in tablets] == [b"", b"p"]
     assert db.table("sys.tablets").scan(("users", b"g"), columns=["id", "last"]).to_pandas().shape == (2, 4)
     (server,) = db.table("sys.servers").scan()
-    assert (server["tablets"], server["server"]) == (3, db._store.server)
+    assert (server["tablets"], server["server"]) == (3, engine_of(db).server)
     assert db.table("META").scan(prefix=b"users", reverse=True).count() == 4
     sizes = {row["name"]: row["bytes"] for row in tables.scan()}
     assert sizes["users"] == sum((db.path / file).stat().st_size for file in users.files())

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 import ebla
-from ebla.client.database import Database, open_alone
+from ebla.client.database import Database
+from ebla.client.embedded.opening import open_alone, wire
 from ebla.clock import SystemClock
 from ebla.coordination.service import Operation
 from ebla.coordination.sqlite import SqliteCoordination
 from ebla.errors import OutcomeUnknown, Unavailable
 from ebla.storage.files.files import LocalFiles
+from tests.support.inside import abandon, engine_of
 
 SCHEMA = ebla.Schema(key={"k": "string"}, columns={"v": "int64"})
 KEPT = ebla.Settings(drop_retention_seconds=3_600.0, garbage_age_seconds=0.0, background_compaction=False)
@@ -38,7 +40,7 @@ def opened(root: Path, clock: ManualClock | None = None, **changes: Any) -> Data
     files = LocalFiles(root)
     lock = files.lock("LOCK")
     service = SqliteCoordination(root / "coordination.sqlite", clock)
-    return Database.wire(root, files, service, clock, KEPT, lock, **changes)
+    return wire(root, files, service, clock, KEPT, lock, **changes)
 
 
 @pytest.fixture
@@ -91,7 +93,7 @@ def test_everything_written_before_and_after_the_drop_is_there_after_reopening(
     db.drop_table("t")
     table.put({"k": "b", "v": 2})
     (dropped,) = db.dropped_tables()
-    db._crash() if is_crashed else db.close()
+    abandon(db) if is_crashed else db.close()
     with opened(tmp_path / "s") as db:
         assert db.tables() == []
         assert db.dropped_tables() == [dropped]
@@ -277,7 +279,7 @@ def test_a_lost_reply_at_any_step_loses_no_row(
         clock = ManualClock()
         files = LocalFiles(path)
         service = Unreliable(path / "coordination.sqlite", clock)
-        db = Database.wire(path, files, service, clock, KEPT, files.lock("LOCK"))
+        db = wire(path, files, service, clock, KEPT, files.lock("LOCK"))
         if operation == "purge":
             clock.added_microseconds = 3_601_000_000
         service.steps, service.fail_at = 0, step
@@ -289,7 +291,7 @@ def test_a_lost_reply_at_any_step_loses_no_row(
             elif operation == "undelete":
                 db.undelete_table("t")
             else:
-                db._store.purge_tables()
+                engine_of(db).purge_tables()
         except ebla.EblaError as error:
             failed = error
         is_over = service.steps < step
@@ -300,7 +302,7 @@ def test_a_lost_reply_at_any_step_loses_no_row(
         if operation == "drop":
             table_of(db).put({"k": "b", "v": 2})  # it is found out first what became of the drop
             written["b"] = 2
-        db._crash()
+        abandon(db)
         with opened(path) as db:
             there = [*db.tables(), *(table.name for table in db.dropped_tables())]
             if operation != "purge":
@@ -319,5 +321,5 @@ def test_a_lost_reply_at_any_step_loses_no_row(
 
 def table_of(db: Database) -> ebla.Table:
     """Return the only table that is served, whatever it is called, as somebody has it who opened it before."""
-    (state,) = db._store.served_tables().values()
-    return ebla.Table(db._store, state)
+    (state,) = engine_of(db).served_tables().values()
+    return ebla.Table(engine_of(db), state)

@@ -18,6 +18,7 @@ from ebla.metadata.values.check_names import examine_names
 from ebla.metadata.values.table_config import TableConfig, config_path, decode_config, encode_config, name_path
 from ebla.tablet.check.verify_names import NamesVerifier
 from tests.client.damages import ROWS, current
+from tests.support.inside import state_of
 
 replace = msgspec.structs.replace
 
@@ -123,7 +124,7 @@ def test_a_damaged_index_is_found_and_mended(
         for wanted, table_id in zip(names, ids.values(), strict=True):
             name = f"{wanted}{table_id[:8]}" if wanted.endswith("-") else wanted
             table = database.table(name)
-            assert table._state.id == table_id
+            assert state_of(table).id == table_id
             assert table.scan().to_arrow().num_rows == len(ROWS)
             table.put({"k": "new", "v": 1})
 
@@ -140,7 +141,7 @@ def test_a_store_with_a_damaged_index_opens_and_serves_what_is_right(
         served = {}
         for name in database.tables():
             try:
-                served[name] = database.table(name)._state.id
+                served[name] = state_of(database.table(name)).id
             except ebla.TableDamaged as error:
                 assert "`ebla.verify` tells" in str(error)  # noqa: PT017 - others are served
                 with pytest.raises((ebla.Corruption, ebla.UnknownTable, ebla.ReadOnly)):

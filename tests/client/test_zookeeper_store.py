@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 import ebla
-from ebla.client.database import open_alone
 from ebla.client.embedded.coordination_place import ADDRESS_FILE
+from ebla.client.embedded.opening import open_alone
 from ebla.client.embedded.ownership import OWNER_NODE
 from ebla.client.jobs.keeping import begin, end
 from ebla.clock import SystemClock
 from ebla.coordination.address import connect, parse_address
 from ebla.coordination.service import CoordinationService
 from ebla.pipeline.place.place import Place
+from tests.support.inside import abandon, coordination_of, engine_of
 from tests.support.zookeeper import ZooKeeperServer
 
 SCHEMA = ebla.Schema(key={"k": "string"}, groups=[ebla.Group("g", columns={"v": "int32"})])
@@ -32,7 +33,7 @@ def test_a_store_is_made_crashes_and_is_found_again_without_the_address(tmp_path
     table.put([{"k": f"{number:03d}", "v": number} for number in range(100)])
     table.flush()
     table.put({"k": "last", "v": 7})
-    database._crash()
+    abandon(database)
     with ebla.open(tmp_path) as again:  # by the address in the directory, and over the lease of the crashed one
         assert again.table("t").scan().to_arrow().num_rows == 101
         again.table("t").put({"k": "more", "v": 1})
@@ -45,9 +46,9 @@ def test_a_store_is_made_crashes_and_is_found_again_without_the_address(tmp_path
         with ebla.open(tmp_path) as same:
             assert same.table("t").get("more") == {"k": "more", "v": 1}
         held = begin(str(tmp_path), "scan", "t", 5, ["a file"])
-        assert (again.snapshots(), again._store.pins.files()) == ({held.name: 5}, {"a file"})
+        assert (again.snapshots(), engine_of(again).pins.files()) == ({held.name: 5}, {"a file"})
         end(held)
-        assert [*again._coordination.list("pins"), *again._coordination.list("held")] == []
+        assert [*coordination_of(again).list("pins"), *coordination_of(again).list("held")] == []
     assert not (tmp_path / "coordination.sqlite").exists()
     assert Place.of(tmp_path).metadata("t") is not None
 
@@ -69,7 +70,7 @@ def test_a_store_whose_lease_was_stolen_writes_no_more_and_the_thief_sees_everyt
         assert table.scan().to_arrow().num_rows - len(acknowledged) in (0, 1)
         with pytest.raises(ebla.LogFailed):
             table.put({"k": "x", "v": 1})
-    database._crash()
+    abandon(database)
     with ebla.open(tmp_path) as again:
         assert again.table("t").scan().to_arrow().num_rows >= len(acknowledged)
 

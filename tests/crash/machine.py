@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ebla.client.database import Database
+from ebla.client.embedded.opening import wire
 from ebla.clock import ManualClock
 from ebla.coordination.memory import Faults, MemoryCoordination, MemoryStore
 from ebla.errors import Conflict, EblaError, RequestError, Unavailable
@@ -37,6 +38,7 @@ from tests.crash.journal import (
     possible,
 )
 from tests.crash.story import Step
+from tests.support.inside import abandon, state_of
 from tests.support.simulated_files import FaultPlan, Operation, SimulatedFiles
 
 STEP_SECONDS = 4.0
@@ -72,7 +74,7 @@ def open_store(
 ) -> Database:
     """Open a store for writing on simulated parts."""
     coordination = MemoryCoordination(nodes, clock, faults=faults)
-    return Database.wire(Path("simulated"), files, coordination, clock, settings, None)
+    return wire(Path("simulated"), files, coordination, clock, settings, None)
 
 
 def contents_of(db: Database, *, thorough: bool = True) -> Contents:
@@ -81,7 +83,7 @@ def contents_of(db: Database, *, thorough: bool = True) -> Contents:
     as_of = db.snapshot().txn  # commits that nobody waited for may still be on their way into the log
     for name in db.tables():
         table = db.table(name)
-        if table._state.is_offline:  # a step was cut between unloading and loading it
+        if state_of(table).is_offline:  # a step was cut between unloading and loading it
             db.load_table(name)
         keys = table.key_names
         rows = list(table.scan(versions=VERSIONS, as_of=as_of))
@@ -231,7 +233,7 @@ class Machine:
         try:
             self.check(db, statuses, where, thorough=thorough)
         finally:
-            db._crash()
+            abandon(db)
 
     def capture(self, moments: list[Moment], wanted: Callable[[Operation], bool] = lambda operation: True) -> None:
         """Note a moment before every operation on a file that is wanted, and on a node, from now on."""

@@ -32,6 +32,7 @@ from tests.crash.story import (
     story,
     sync,
 )
+from tests.support.inside import abandon
 from tests.support.simulated_files import Operation, SimulatedFiles
 
 
@@ -104,7 +105,7 @@ def check_crash_in_recovery(machine: Machine, moment: Moment, seed: int, every: 
     settled = tuple(IN if there else OUT for there in found)
     # From here on somebody may have read it: it must not go away any more.
     after = Moment("after recovery", recovering.files.restarted(), recovering.nodes.copy(), settled)
-    db._crash()
+    abandon(db)
     for step in [*(replace(one, statuses=moment.statuses) for one in within[seed % every :: every]), after]:
         for disk in step.disks(seed, 1):
             machine.check_disk(

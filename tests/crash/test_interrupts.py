@@ -22,6 +22,7 @@ from ebla.tablet.write.gate import Gate
 from ebla.tablet.write.sequencer import Sequencer
 from tests.crash.machine import Machine, bounded
 from tests.crash.story import CALM, MIXED, create, put
+from tests.support.inside import commit_bulk, engine_of, state_of
 
 
 @pytest.fixture
@@ -201,9 +202,9 @@ def test_writers_go_on_after_a_bulk_commit_that_was_interrupted_when_it_had_its_
     with interrupted(Gate, "close"):
         if has_files:
             table = db.table("mixed")
-            db.commit_bulk(BulkCommit("job", table._state.id, table.schema.version, ()))
+            commit_bulk(db, BulkCommit("job", state_of(table).id, table.schema.version, ()))
         else:
-            db._store._bulk.pass_txn()
+            engine_of(db)._bulk.pass_txn()
     bounded(lambda: db.table("mixed").put({"user": "kurt", "age": 3}))
     check(machine, "age", [1, 3])
 
@@ -245,6 +246,6 @@ def test_no_file_is_removed_that_is_read_after_an_interrupted_compaction(machine
     for _ in range(3):
         db.gc(dry_run=False)
         machine.clock.advance(CALM.garbage_age_seconds + 1)
-    named = {ref.file for tablet in table._state.view.metadata.tablets for g in tablet.groups for ref in g.fragments}
+    named = {ref.file for tablet in state_of(table).view.metadata.tablets for g in tablet.groups for ref in g.fragments}
     assert named == {path for path in machine.files._names if path.startswith("fragments/")}
     check(machine, "age", [1, 3])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ebla.client.database import Database
+from ebla.client.embedded.opening import wire
 from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from tests.crash.machine import Machine, Moment, bounded
@@ -21,7 +22,7 @@ from tests.support.simulated_files import SimulatedFiles
 def open_for_reading(files: Any, nodes: MemoryStore, on_request: Any = None) -> Database:
     clock = ManualClock()
     coordination = MemoryCoordination(nodes, clock, faults=on_request, read_only=True)
-    return Database.wire(Path("simulated"), files, coordination, clock, CALM, None, read_only=True)
+    return wire(Path("simulated"), files, coordination, clock, CALM, None, read_only=True)
 
 
 def test_a_reader_opens_at_every_moment_of_the_story_and_changes_nothing() -> None:

@@ -29,6 +29,7 @@ from tests.crash.story import (
     unload,
 )
 from tests.crash.test_crash_points import played
+from tests.support.inside import abandon, engine_of, state_of
 from tests.support.simulated_files import Fault, FaultPlan
 
 USERS = ("ada", "bob", "emmy", "kurt", "max", "rosa", "sofia", "tim")
@@ -73,14 +74,14 @@ def check(machine: Machine, moment: Moment, seed: int) -> int:
         where = f"crashed at {moment.label}"
         machine.check(db, moment.statuses, where, thorough=False)
         table = db.table("mixed")
-        db._store._recutter.finish_begun(table._state)
+        engine_of(db)._recutter.finish_begun(state_of(table))
         assert {tablet["state"] for tablet in table.tablets()} == {"running"}, where
         machine.check(db, moment.statuses, f"{where}, then finished", thorough=False)
-        table._state.view.metadata.check()
-        db._crash()
+        state_of(table).view.metadata.check()
+        abandon(db)
         again = open_store(disk, nodes, clock, machine.settings)
         machine.check(again, moment.statuses, f"{where}, finished, and opened again", thorough=False)
-        again._crash()
+        abandon(again)
         checked += 1
     return checked
 
@@ -112,7 +113,7 @@ def run_with(fault: Fault, number: int) -> Machine:
         clock = ManualClock(machine.clock.microseconds() + 60_000_000)
         db = open_store(disk, nodes.copy(), clock, CALM)
         machine.check(db, statuses, f"opened again after operation {number}", thorough=False)
-        db._crash()
+        abandon(db)
     if machine.db is not None:
         machine.tried(machine.db.close)
     return machine

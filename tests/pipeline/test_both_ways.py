@@ -21,6 +21,7 @@ from ebla.pipeline.loading.load import load
 from ebla.pipeline.scanning.export import ExportFormat, export
 from ebla.pipeline.scanning.export_manifest import ExportManifest, check_export
 from tests.pipeline.tables import EVERYTHING, FULL_ROW, fill
+from tests.support.inside import engine_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -154,11 +155,11 @@ def test_changes_that_nobody_reads_hold_nothing(db: ebla.Database) -> None:
     since = table.put(MANY)
     table.put({"n": 3})
     stream = changes(db, "numbers", since, spark=False)
-    assert db._store.pins.oldest() is not None
+    assert engine_of(db).pins.oldest() is not None
     del stream
-    assert db._store.pins.oldest() is None
+    assert engine_of(db).pins.oldest() is None
     changes(db, "numbers", since, spark=False).read_all()
-    assert db._store.pins.oldest() is None
+    assert engine_of(db).pins.oldest() is None
 
 
 # --- loads -------------------------------------------------------------------------------------------

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 import ebla
-from ebla.client.database import open_alone
+from ebla.client.embedded.opening import open_alone
 from tests.recovery.process import ROOT, Held, writer
 from tests.recovery.work import SCHEMA, SMALL, SPLITS, TABLE, Work
+from tests.support.inside import engine_of
 
 THREADS = 2
 FAR = 1 << 40
@@ -164,7 +165,7 @@ def test_a_reader_whose_files_were_merged_and_removed_is_told_to_open_again_and_
         table.compact()
         db.gc(dry_run=False)
         assert len(db.gc(dry_run=False).removed) > 0
-        before._store.fragments.forget(list(before._store.table("t").view.metadata.files()))
+        engine_of(before).fragments.forget(list(engine_of(before).table("t").view.metadata.files()))
         old = before.table("t")
         for read in (lambda: old.get(2), lambda: old.get(60), lambda: old.get_many([2, 60]), lambda: list(old.scan())):
             with pytest.raises(ebla.HistoryGone, match="open it again"):

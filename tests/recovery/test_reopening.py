@@ -11,12 +11,14 @@ import pytest
 import ebla
 from ebla.client.database import Database
 from ebla.client.embedded.coordination_place import COORDINATION_FILE
+from ebla.client.embedded.opening import wire
 from ebla.clock import ManualClock
 from ebla.coordination.sqlite import SqliteCoordination
 from ebla.rows.rows import to_put_batch
 from ebla.settings import KIB, Settings
 from ebla.storage.files.files import LocalFiles
 from ebla.storage.log.log_reader import read_segment
+from tests.support.inside import abandon, engine_of
 
 SCHEMA = ebla.Schema(
     key={"k": "string"},
@@ -34,7 +36,7 @@ def written(path: Path, count: int = 6, settings: Settings | None = None) -> Pat
     table = db.create_table("t", SCHEMA, ["m"])
     for n in range(count):
         table.put([{"k": f"a{n:02d}", "n": n, "text": "x" * 100}, {"k": "z", "n": n, "c:n": b"%d" % n}])
-    db._crash()
+    abandon(db)
     return segments(path)[-1]
 
 
@@ -236,7 +238,7 @@ def test_writers_that_are_at_it_when_the_store_or_table_goes_are_told_and_lose_n
 def opened_at(path: Path, clock: ManualClock) -> Database:
     path.mkdir(exist_ok=True)
     coordination = SqliteCoordination(path / COORDINATION_FILE, clock)
-    return Database.wire(path, LocalFiles(path), coordination, clock, Settings(), None)
+    return wire(path, LocalFiles(path), coordination, clock, Settings(), None)
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["closed", "killed"])
@@ -247,7 +249,7 @@ def test_txns_never_go_back_over_restarts_even_if_the_clock_does(tmp_path: Path,
     last = table.put({"k": "a", "n": 0})
     for n in range(1, 6):
         if is_killed:
-            db._crash()
+            abandon(db)
         else:
             db.close()
         clock.set_microseconds(clock.microseconds() - 3_600_000_000)
@@ -266,9 +268,9 @@ def test_txns_never_go_back_over_restarts_even_if_the_clock_does(tmp_path: Path,
 
 def apply(db: Database, row: dict[str, Any], request: tuple[str, int]) -> int:
     """Put a row as a client does that numbers its requests."""
-    state = db._store.table("t")
+    state = engine_of(db).table("t")
     mutation = state.admission.put(to_put_batch(row, state.view.schema))
-    return db._store.apply(state, mutation, request=request)
+    return engine_of(db).apply(state, mutation, request=request)
 
 
 def test_a_request_that_is_repeated_after_a_reopening_is_answered_and_not_applied_again(tmp_path: Path) -> None:
@@ -277,7 +279,7 @@ def test_a_request_that_is_repeated_after_a_reopening_is_answered_and_not_applie
     first = apply(db, {"k": "a", "n": 1}, ("client", 7))
     other = apply(db, {"k": "a", "n": 2}, ("somebody else", 7))
     assert apply(db, {"k": "a", "n": 1}, ("client", 7)) == first
-    db._crash()
+    abandon(db)
     for _ in range(2):
         db = ebla.open(tmp_path / "s")
         assert apply(db, {"k": "a", "n": 1}, ("client", 7)) == first
@@ -311,7 +313,7 @@ def test_versions_written_right_after_a_crash_keep_their_own_timestamps(tmp_path
     schema = ebla.Schema(key={"k": "string"}, groups=[ebla.Group("c", families=["f"])])
     db = ebla.open(tmp_path)
     db.create_table("t", schema).put({"k": "a", "f:x": b"0"})
-    db._crash()
+    abandon(db)
     with ebla.open(tmp_path) as db:
         table = db.table("t")
         for number in (1, 2, 3):
@@ -348,7 +350,7 @@ def test_a_close_that_leaves_nothing_to_replay_leaves_a_short_log_that_goes_on(t
         assert apply(db, {"k": "c", "n": 8}, ("ada", 7)) == told
         db.table("t").put([{"k": "b", "n": 1}])
         assert len(rows(db)) == 42
-        db._crash()
+        abandon(db)
     assert segments(tmp_path) == [rest]
     with ebla.open(tmp_path, settings=ROLLING) as db:
         assert len(rows(db)) == 42

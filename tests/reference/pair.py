@@ -28,6 +28,7 @@ from ebla.model.schema_change import Alteration, altered
 from ebla.settings import KIB, Settings
 from ebla.tablet.tables.table_state import FORMER_MAX
 from tests.support.compact_here import compact_here
+from tests.support.inside import abandon, engine_of
 
 from .alterations import same_names
 from .comparing import as_rows, assert_equal, compare, history
@@ -67,7 +68,7 @@ ROOMY = Settings(scan_batch_rows=5, recent_row_slots=1 << 10, garbage_age_second
 
 def crash_and_reopen(database: Any, settings: Settings) -> Any:
     """Abandon a store as a killed process would, with nothing flushed or closed in order, and open it again."""
-    database._crash()
+    abandon(database)
     return ebla.open(database.path, settings=settings)
 
 
@@ -149,7 +150,7 @@ class Pair:
             scan.alterations += 1
             if scan.alterations > FORMER_MAX:  # more changes than the store remembers
                 self.scans.remove(scan)
-        schema = altered(model.schema, Alteration(**request), self.database._store.sequencer.allocated)
+        schema = altered(model.schema, Alteration(**request), engine_of(self.database).sequencer.allocated)
         self.database.alter_table(name, **request)
         assert self.table(name).schema == schema
         model.alter(schema)
@@ -168,7 +169,7 @@ class Pair:
             return
         self._let_go()
         self.moments[name] = []
-        store = self.database._store
+        store = engine_of(self.database)
         horizon = store._compactor._horizon
 
         def now(table: Any, group: int) -> Any:

@@ -22,6 +22,7 @@ from ebla.model.schema import WILDCARD, Group, Schema
 from ebla.model.schema_change import Alteration, altered
 from ebla.tablet.upkeep.compaction import Choice
 from ebla.tablet.upkeep.compactor import Chosen
+from tests.support.inside import engine_of, state_of
 from tests.support.seeds import seeds
 
 from .alterations import any_change, columns_of
@@ -104,7 +105,7 @@ class Walk:
             ]
             if not names:
                 return
-        now = self.db._store.sequencer.committed
+        now = engine_of(self.db).sequencer.committed
         txn = self.table.erase(key, columns=names)
         if txn > now:  # else there was no row to erase a column of
             self.model.erase((key,), txn, names)
@@ -126,7 +127,7 @@ class Walk:
 
     def compact_some(self) -> None:
         """Merge any of the files of one group, as a strategy might choose them."""
-        compactor, state = self.db._store._compactor, self.table._state
+        compactor, state = engine_of(self.db)._compactor, state_of(self.table)
         metadata = state.view.metadata
         tablet, group = self.dice.choice(metadata.tablets), self.dice.choice(metadata.schema.groups)
         held = tablet.group(group.id)
@@ -144,7 +145,7 @@ class Walk:
     @contextlib.contextmanager
     def history_ending(self) -> Iterator[None]:
         """Let history end now, as far as all is in files; or let it be."""
-        store = self.db._store
+        store = engine_of(self.db)
         horizon = store._compactor._horizon
 
         def now(table: Any, group: int) -> int:
@@ -183,7 +184,7 @@ class Walk:
         request = any_change(self.model.schema, self.dice)
         if request is None:
             return
-        txn = self.db._store.sequencer.allocated
+        txn = engine_of(self.db).sequencer.allocated
         try:
             expected = altered(self.model.schema, Alteration(**request), txn)
         except ebla.RequestError as error:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 
 import ebla
-from ebla.client.database import new_id
+from ebla.client.embedded.opening import new_id
+from ebla.clock import SystemClock
 from ebla.metadata.values.restoring import pack_metadata, restored
 from ebla.tablet.jobs.bulk import BulkResult, new_file
 from ebla.tablet.jobs.restore_job import RestoreCommit
 from ebla.tablet.upkeep.job_intents import begin_job, end_job
+from tests.support.inside import carry_out, coordination_of, engine_of
 
 
 def bring(
@@ -18,7 +20,7 @@ def bring(
     """Copy the files of a table, and make another of them."""
     order = prepared(source, table, target, name, in_place=in_place, job=job or f"bring-{new_id()}")
     try:
-        result = target.carry_out(order)
+        result = carry_out(target, order)
     except ebla.OutcomeUnknown:
         raise
     except BaseException:
@@ -34,23 +36,23 @@ def prepared(
 ) -> RestoreCommit:
     """Do all but the commit, and return that."""
     source.table(table).flush()
-    metadata = source._store.metadata.refresh(source._store.table(table).id)
-    former = target._store.table(name).id if in_place else None
+    metadata = engine_of(source).metadata.refresh(engine_of(source).table(table).id)
+    former = engine_of(target).table(name).id if in_place else None
     table_id = new_id()
     writers = sorted({file.split("/")[1] for file in metadata.files()})
     for number, writer in enumerate(writers):
-        begin_job(target._coordination, target._clock, f"{job}.{number}", writer, 86_400.0)
+        begin_job(coordination_of(target), SystemClock(), f"{job}.{number}", writer, 86_400.0)
     names = {}
     for file in sorted(set(metadata.files())):
         writer = file.split("/")[1]
         names[file] = new_file(writer, f"{job}.{writers.index(writer)}")
     try:
         for file, copy in names.items():
-            with target._store.files.create(copy) as made:
-                made.write(source._store.files.read(file))
+            with engine_of(target).files.create(copy) as made:
+                made.write(engine_of(source).files.read(file))
                 made.sync()
         for writer in writers:
-            target._store.files.sync_directory(f"fragments/{writer}")
+            engine_of(target).files.sync_directory(f"fragments/{writer}")
     except OSError as error:
         raise ebla.StoreError(f"cannot copy: {error}") from error
     made = restored(metadata, table_id, names, new_id, in_place=in_place)
@@ -60,4 +62,6 @@ def prepared(
 def _end(target: ebla.Database, order: RestoreCommit) -> None:
     for number in range(10):  # a test has no more tables
         with contextlib.suppress(ebla.EblaError):  # what stays is garbage
-            end_job(target._coordination, target._store.metadata, target._store.files, f"{order.job}.{number}")
+            end_job(
+                coordination_of(target), engine_of(target).metadata, engine_of(target).files, f"{order.job}.{number}"
+            )

@@ -24,7 +24,7 @@ from ebla.settings import Settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ebla.tablet.upkeep.garbage import GarbageReport
+    from ebla.service.reports import GarbageReport
 
 _LISTS = ("doomed", "removed", "unknown_tables", "lost_tables")
 GC_EXAMPLES = examples("ebla gc", "ebla gc --delete", "ebla gc --json", "ebla gc --spark --delete")

@@ -22,8 +22,10 @@ from dataclasses import fields
 from pathlib import Path
 
 from ebla.arguments import checked_flag
-from ebla.client.database import Database, checked_root, open_alone
+from ebla.client.database import Database
 from ebla.client.embedded.coordination_place import recorded_address
+from ebla.client.embedded.embedded_service import EmbeddedService
+from ebla.client.embedded.opening import checked_root, open_alone, open_service
 from ebla.client.embedded.owning import LOCK_FILE
 from ebla.coordination.address import parse_address
 from ebla.errors import RequestError, StoreLocked
@@ -65,11 +67,11 @@ def open(  # noqa: A001 - ebla.open reads best
         )
     while True:
         with _held(os.path.realpath(root)) as shared:
-            if shared.database is None:
-                database = open_alone(
+            if shared.service is None:
+                service = open_service(
                     root, create=create, settings=settings, coordination=coordination, metadata=metadata
                 )
-                return shared.begin(database, root, settings or Settings(), metadata)
+                return shared.begin(service, root, settings or Settings(), metadata)
             if shared.is_at(root):
                 shared.check(root, settings, coordination, metadata)
                 return shared.again()
@@ -84,25 +86,26 @@ class Shared:
         # Held while the store is opened or closed.
         self.lock = threading.RLock()
         # Guarded by it.
-        self.database: Database | None = None
+        self.service: EmbeddedService | None = None
         self._holders = 0
         self._file = (0, 0)
         self._settings = Settings()
         self._metadata: list[str] | None = None
 
-    def begin(self, database: Database, root: Path, settings: Settings, metadata: Sequence[object] | None) -> Database:
+    def begin(
+        self, service: EmbeddedService, root: Path, settings: Settings, metadata: Sequence[object] | None
+    ) -> Database:
         """Share a store that was just opened; return its first handle."""
-        self.database, self._holders = database, 1
+        self.service = service
         self._file = _file_at(root)
         self._settings, self._metadata = settings, _directories(metadata)
-        database._shared = self
-        return database
+        return self.again()
 
     def again(self) -> Database:
         """Return one more handle."""
-        assert self.database is not None, "somebody has it open"
+        assert self.service is not None, "somebody has it open"
         self._holders += 1
-        return self.database._again()
+        return Database(self.service.path, self.service, self)
 
     def is_at(self, root: Path) -> bool:
         """Tell whether the directory still is the one that was opened, and not another of the same name."""
@@ -130,6 +133,9 @@ class Shared:
 
     def leave(self, handle: Database) -> None:
         """Close one handle, and with the last one the store."""
+        service = self.service
+        if service is None or service.is_inherited:
+            return  # it belongs to another process, and so may the lock
         with self.lock:
             if handle._closed:
                 return
@@ -138,14 +144,15 @@ class Shared:
             if self._holders:
                 return
             try:
-                handle._let_go()
+                service.close()
             finally:
                 self.forget()
 
     def forget(self) -> None:
         """Share the store no longer: it is closed, or lost."""
         with self.lock:
-            self.database = None
+            self.service = None
+            self._holders = 0
             with _registry_lock:
                 if _registry.get(self.key) is self:
                     del _registry[self.key]
@@ -170,7 +177,7 @@ def _held(key: str) -> Iterator[Shared]:
                 try:
                     yield shared
                 finally:
-                    if shared.database is None:
+                    if shared.service is None:
                         shared.forget()
                 return
         finally:

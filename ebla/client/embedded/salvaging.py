@@ -25,8 +25,8 @@ from pathlib import Path
 import msgspec
 
 from ebla.arguments import checked_flag
-from ebla.client.database import checked_root, new_id
 from ebla.client.embedded.coordination_place import connect_at, is_store, no_store
+from ebla.client.embedded.opening import checked_root, new_id
 from ebla.client.embedded.owning import owning
 from ebla.clock import SystemClock
 from ebla.errors import Corruption, EblaError, MissingFile, OutcomeUnknown, RequestError, SchemaError, StoreError, shown

@@ -17,8 +17,8 @@ from typing import Literal
 
 import msgspec
 
-from ebla.client.database import checked_root, new_id
 from ebla.client.embedded.coordination_place import connect_at, is_store, no_store, recorded_address
+from ebla.client.embedded.opening import checked_root, new_id
 from ebla.client.embedded.ownership import OWNER_NODE
 from ebla.client.embedded.publishing import Status, is_locked, read_status
 from ebla.clock import Clock, SystemClock

@@ -15,13 +15,14 @@ import os
 from pathlib import Path
 
 from ebla.arguments import checked_flag
-from ebla.client.database import checked_root, new_id
 from ebla.client.embedded.coordination_place import connect_at, is_store, no_store
+from ebla.client.embedded.opening import checked_root, new_id
 from ebla.client.embedded.owning import owning
 from ebla.clock import SystemClock
 from ebla.metadata.server.directory import TableDirectory
+from ebla.service.reports import VerifyReport
 from ebla.storage.files.files import LocalFiles
-from ebla.tablet.check.verify import Verifier, VerifyReport
+from ebla.tablet.check.verify import Verifier
 from ebla.tablet.recovery.open_metadata import open_metadata
 
 __all__ = ["VerifyReport", "repair", "verify"]

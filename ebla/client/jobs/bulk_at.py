@@ -18,12 +18,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from ebla.client.database import JOB_EXPIRES_SECONDS, Database, new_id, open_alone
+from ebla.client.database import Database, service_of
 from ebla.client.embedded.coordination_place import connect_at
+from ebla.client.embedded.opening import new_id, open_alone
 from ebla.clock import Clock, SystemClock
 from ebla.coordination.service import CoordinationService
 from ebla.errors import EblaError, StoreLocked
 from ebla.metadata.server.transaction import MetadataServer
+from ebla.service.requests import JobOrder
 from ebla.settings import Settings
 from ebla.storage.files.files import Files, LocalFiles
 from ebla.tablet.jobs.bulk import BulkCommit, BulkResult, job_of, new_file
@@ -43,6 +45,9 @@ __all__ = [
 ]
 
 Root = str | os.PathLike[str]
+
+# The files of a bulk job are left alone for so long if its process dies.
+JOB_EXPIRES_SECONDS = 86_400.0
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +70,8 @@ def commit_bulk_at(
 def order_at(root: Root, order: Order, timeout_seconds: float = 60.0, settings: Settings | None = None) -> Answer:
     """Have an order of a job carried out, whoever has the store open; raises as `commit_bulk_at` does."""
     with contextlib.suppress(StoreLocked), _opened(root, settings) as database:
-        return database.carry_out(order)
+        answer: Answer = service_of(database).carry_out(JobOrder(order))
+        return answer
     with contextlib.ExitStack() as opened, _parts(root) as (coordination, files, clock):
         owned: list[Database] = []
 

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebla.arguments import checked_callback, checked_flag, checked_path
-from ebla.client.database import Database, new_id
+from ebla.client.database import Database
+from ebla.client.embedded.opening import new_id
 from ebla.client.jobs.bulk_at import begin_restore_at, parts_of
 from ebla.errors import Corruption, EblaError, OutcomeUnknown, StoreError, TableExists, UnknownTable
 from ebla.metadata.values.restoring import every_reference, pack_metadata, restored

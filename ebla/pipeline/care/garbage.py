@@ -37,10 +37,11 @@ from ebla.pipeline.spark.failures import plain_errors, unwrapping
 from ebla.pipeline.spark.progress import JobProgress, Report, watched
 from ebla.pipeline.spark.session import active_session, session
 from ebla.pipeline.spark.worker import numbers_of
+from ebla.service.reports import GarbageReport
 from ebla.storage.files.files import FileInfo, LocalFiles
 from ebla.tablet.recovery.lost_tables import METADATA, Strangers, look_at_strangers, lost
 from ebla.tablet.upkeep.candidates import Candidates
-from ebla.tablet.upkeep.garbage_report import GarbageReport, Seen, sum_up
+from ebla.tablet.upkeep.garbage_report import Seen, sum_up
 from ebla.tablet.upkeep.job_intents import list_intents
 from ebla.tablet.upkeep.pending_files import FRAGMENTS
 from ebla.tablet.upkeep.pins import Pins

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from ebla.arguments import checked_flag
 from ebla.client.database import Database
-from ebla.client.moments import AsOf, txn_in, txn_of
+from ebla.client.moments import AsOf, txn_of
 from ebla.clock import SystemClock, txn_at
 from ebla.errors import RequestError
 from ebla.model.projection import Projection
@@ -36,7 +36,7 @@ from ebla.model.ranges import KeyRange, successor
 from ebla.pipeline.change_feed.change_plan import check_since, steps, touched_rows
 from ebla.pipeline.change_feed.compare import rows_at, rows_since, were_there
 from ebla.pipeline.place.holding import Holding, Needs, held_plan
-from ebla.pipeline.place.location import forget, store_of
+from ebla.pipeline.place.location import forget, store_of, txn_in
 from ebla.pipeline.scanning.sections import Target, range_asked, rest_of, resumed, target_of
 from ebla.pipeline.spark.engine import session_for
 from ebla.pipeline.spark.spark_text import json_lines as lines_of
@@ -148,7 +148,7 @@ def changes(
         state = store.table(table)
         key_range = range_asked(state, start, stop, prefix)
         target = target_of(database, state, table, columns, until)
-        moment = txn_in(store.pins, since) if isinstance(since, str) else since
+        moment = txn_in(store, since) if isinstance(since, str) else since
         first = txn_of(moment) if until is not None else txn_since(moment, target.as_of)
         if first > target.as_of:
             raise RequestError(f"since ({first}) is later than until ({target.as_of}): exchange them")

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from ebla.client.database import open_alone
+from ebla.client.embedded.opening import open_alone
 from ebla.client.jobs.keeping import share
 from ebla.errors import EblaError, InvalidBatch, RequestError, UnknownTable
 from ebla.pipeline.datasource.datasource_options import ReadOptions, key_from_text

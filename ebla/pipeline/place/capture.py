@@ -15,14 +15,15 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ebla.client.database import Database, open_alone
+from ebla.client.database import Database
+from ebla.client.embedded.opening import open_alone
 from ebla.client.jobs.keeping import begin, end
 from ebla.clock import SystemClock
 from ebla.errors import Unavailable
 from ebla.metadata.values.changes import Change, RangeErase, TabletAt, update
 from ebla.metadata.values.table_metadata import FragmentRef, RangeErasure, TableMetadata
 from ebla.model.ranges import KeyRange
-from ebla.pipeline.place.location import store_of
+from ebla.pipeline.place.location import coordination_of, store_of
 from ebla.pipeline.place.place import Place
 from ebla.settings import Settings
 from ebla.storage.files.files import Files
@@ -115,7 +116,9 @@ def _captured_here(database: Database, tables: Sequence[str] | None) -> Iterator
         else:
             raise _too_fast()
         yield Capture(
-            read_identity(database._coordination).cluster, txn, {s.name: v for s, v in zip(states, views, strict=True)}
+            read_identity(coordination_of(database)).cluster,
+            txn,
+            {s.name: v for s, v in zip(states, views, strict=True)},
         )
 
 
@@ -151,12 +154,12 @@ def _captured_elsewhere(root: str, tables: Sequence[str] | None, name: str) -> I
                     continue
                 trying.callback(end, begin(root, "backup", name, txn, _files(views)))
                 # Asked after all of it is held: from here on neither files nor history go.
-                is_before = txn < Horizon(database._coordination).read()
+                is_before = txn < Horizon(coordination_of(database)).read()
                 current = [store.metadata.refresh(view.metadata.table_id) for view in views]
                 floors = [state.floor_txn for one in current for tablet in one.tablets for state in tablet.groups]
                 if is_before or not _are_named(views, store.metadata.read) or any(floor > txn for floor in floors):
                     continue
-                store_id = read_identity(database._coordination).cluster
+                store_id = read_identity(coordination_of(database)).cluster
                 held.push(trying.pop_all())
                 break
         else:

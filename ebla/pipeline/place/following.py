@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import time
 
-from ebla.client.database import Database, open_alone
+from ebla.client.database import Database
+from ebla.client.embedded.opening import open_alone
 from ebla.pipeline.place.location import TASK_SETTINGS, store_of
 
 __all__ = ["Follower"]

@@ -28,7 +28,7 @@ from ebla.client.jobs import keeping
 from ebla.client.jobs.keeping import Held
 from ebla.errors import EblaError, HistoryGone, Unavailable
 from ebla.model.ranges import ALL, KeyRange
-from ebla.pipeline.place.location import opened, store_of
+from ebla.pipeline.place.location import coordination_of, opened, store_of
 from ebla.settings import Settings
 from ebla.tablet.engine import TabletStore
 from ebla.tablet.read.view import check_history
@@ -163,7 +163,7 @@ def _is_held(database: Database, holding: Holding, needs: Needs) -> bool:
 
 def _is_there(database: Database, needs: Needs) -> bool:
     """Tell whether all of it is still there, asked after it was held."""
-    if not needs.is_fixed and needs.txn < Horizon(database._coordination).read():
+    if not needs.is_fixed and needs.txn < Horizon(coordination_of(database)).read():
         return False
     now = store_of(database).metadata.refresh(needs.table.id)
     if now.txnid == needs.table.view.metadata.txnid:

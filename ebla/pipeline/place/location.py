@@ -16,13 +16,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebla.client.database import Database, open_alone
+from ebla.client.database import Database, service_of
+from ebla.client.embedded.opening import open_alone
+from ebla.client.moments import AsOf, txn_of
+from ebla.coordination.service import CoordinationService
 from ebla.errors import RequestError, UnknownTable
 from ebla.settings import MIB, Settings
 from ebla.tablet.engine import TabletStore
+from ebla.tablet.serve.local_service import LocalService
 from ebla.tablet.tables.table_state import TableState
 
-__all__ = ["TASK_SETTINGS", "forget", "open_at", "opened", "reading", "store_of", "table_by_id"]
+__all__ = [
+    "TASK_SETTINGS",
+    "coordination_of",
+    "forget",
+    "open_at",
+    "opened",
+    "reading",
+    "store_of",
+    "table_by_id",
+    "txn_in",
+]
 
 # Every core of a machine may run a task, each with a store of its own.
 TASK_SETTINGS = Settings(block_cache_bytes=16 * MIB, row_cache_bytes=MIB, scan_threads=1, recent_row_slots=1 << 10)
@@ -129,8 +143,23 @@ def forget(root: str) -> None:
 
 def store_of(database: Database) -> TabletStore:
     """Return the store behind a database: the pipeline plans below the API for users."""
-    database._check_open()
-    return database._store
+    return _local(database).engine
+
+
+def coordination_of(database: Database) -> CoordinationService:
+    """Return the coordination service of the store behind a database."""
+    return _local(database).coordination
+
+
+def txn_in(store: TabletStore, as_of: AsOf) -> int:
+    """Return the txn that `as_of` means in a store; text is the name of a snapshot that is held there."""
+    return store.pins.txn_of(as_of) if isinstance(as_of, str) else txn_of(as_of)
+
+
+def _local(database: Database) -> LocalService:
+    service = service_of(database)
+    assert isinstance(service, LocalService), "jobs plan from a store in this process"
+    return service
 
 
 def table_by_id(database: Database, table_id: str) -> TableState:

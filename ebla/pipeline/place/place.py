@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from ebla.arguments import checked_names, checked_path
-from ebla.client.database import Database, new_id, open_alone
+from ebla.client.database import Database, service_of
 from ebla.client.embedded.coordination_place import connect_at, is_store, no_store
-from ebla.client.jobs.bulk_at import begin_job_at, commit_bulk_at, end_job_at, order_at
+from ebla.client.embedded.opening import new_id, open_alone
+from ebla.client.jobs.bulk_at import JOB_EXPIRES_SECONDS, begin_job_at, commit_bulk_at, end_job_at, order_at
 from ebla.clock import SystemClock
 from ebla.coordination.service import CoordinationService
 from ebla.errors import Closed, RequestError, StoreLocked, Unavailable, UnknownTable, shown
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.schema import Schema
+from ebla.pipeline.place.location import coordination_of, store_of
+from ebla.service.requests import BeginJob, EndJob, JobOrder
 from ebla.storage.files.files import LocalFiles
 from ebla.tablet.jobs.bulk import BulkCommit, BulkResult, check_job
 from ebla.tablet.jobs.orders import Answer, Order
@@ -47,8 +50,7 @@ class Place:
     def of(cls, given: Database | str | os.PathLike[str]) -> Place:
         """Return the place of an open database, or of a root; `StoreNotFound` if there is no store."""
         if isinstance(given, Database):
-            if given._closed:
-                raise Closed("the database was closed: open it again")
+            service_of(given)  # raises `Closed`
             return cls(given.path, None if given.read_only else given)
         if not isinstance(given, (str, os.PathLike)):
             raise RequestError(f"give an open database or the directory of a store, not {type(given).__name__}")
@@ -107,7 +109,7 @@ class Place:
     @contextlib.contextmanager
     def _metadata_server(self) -> Iterator[MetadataServer]:
         if self._database is not None:
-            yield self._database._store.metadata
+            yield store_of(self._database).metadata
             return
         clock = SystemClock()
         with connect_at(Path(self.root), clock, read_only=True) as coordination:
@@ -117,7 +119,7 @@ class Place:
     def coordination(self) -> Iterator[CoordinationService]:
         """Lend the coordination service of the store, to be read."""
         if self._database is not None:
-            yield self._database._coordination
+            yield coordination_of(self._database)
             return
         with connect_at(Path(self.root), SystemClock(), read_only=True) as service:
             yield service
@@ -143,19 +145,21 @@ class Place:
     def begin(self, job: str, table: str) -> str:
         """Say that files are about to come, and return the id of the table."""
         if self._database is not None:
-            return self._database.begin_job(job, table).table_id
+            return service_of(self._database).carry_out(BeginJob(job, table, JOB_EXPIRES_SECONDS))
         return begin_job_at(self.root, job, table).table_id
 
     def commit(self, commit: BulkCommit) -> BulkResult:
         """Make the files of a job part of the table."""
         if self._database is not None:
-            return self._database.commit_bulk(commit)
+            result: BulkResult = service_of(self._database).carry_out(JobOrder(commit))
+            return result
         return commit_bulk_at(self.root, commit)
 
     def carry_out(self, order: Order) -> Answer:
         """Have the owner of the store do something: here, in another process, or by opening the store for a moment."""
         if self._database is not None:
-            return self._database.carry_out(order)
+            answer: Answer = service_of(self._database).carry_out(JobOrder(order))
+            return answer
         return order_at(self.root, order, ORDER_SECONDS_MAX)
 
     def restore(self, commit: RestoreCommit) -> BulkResult:
@@ -166,8 +170,9 @@ class Place:
 
     def end(self, job: str, keep: Collection[str] = ()) -> list[str]:
         """Remove what nobody names of a job whose outcome is known, but for `keep`; return what was removed."""
-        if self._database is not None and not self._database._closed:
-            return self._database.end_job(job, keep)
+        if self._database is not None:
+            with contextlib.suppress(Closed):
+                return service_of(self._database).carry_out(EndJob(job, keep))
         return end_job_at(self.root, job, keep)
 
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ebla.client.database import new_id
+from ebla.client.embedded.opening import new_id
 from ebla.clock import SystemClock, TxnClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.metadata.server.metadata_store import MetadataStore

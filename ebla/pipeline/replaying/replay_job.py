@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ebla.client.database import JOB_EXPIRES_SECONDS, new_id
+from ebla.client.embedded.opening import new_id
 from ebla.client.embedded.owning import Owned
+from ebla.client.jobs.bulk_at import JOB_EXPIRES_SECONDS
 from ebla.errors import Conflict, EblaError, LogFailed, OutcomeUnknown, StoreError, UnknownTable
 from ebla.metadata.values.changes import Change, RequirementFailed, update
 from ebla.metadata.values.table_metadata import TableMetadata

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from ebla.arguments import checked_names
 from ebla.client.database import Database
 from ebla.client.jobs.keeping import Held, kept
-from ebla.client.moments import AsOf, txn_in
+from ebla.client.moments import AsOf
 from ebla.errors import EblaError, HistoryGone, MissingFile, RequestError, SchemaChanged, UnknownTable
 from ebla.metadata.values.restoring import pack_metadata
 from ebla.metadata.values.table_metadata import TableMetadata
@@ -34,7 +34,7 @@ from ebla.model.ranges import ALL, KeyRange, successor
 from ebla.model.schema import GroupSchema
 from ebla.model.where import Where, to_expression
 from ebla.pipeline.place.holding import Holding, Needs, held_plan
-from ebla.pipeline.place.location import forget, reading, store_of, table_by_id
+from ebla.pipeline.place.location import forget, reading, store_of, table_by_id, txn_in
 from ebla.pipeline.place.table_value import VALUE_NAME, reading_value
 from ebla.pipeline.scanning.layers import Layers, lay, rows_from_stream
 from ebla.pipeline.scanning.plan import Limits, ScanPlan, Section, make_plan
@@ -235,7 +235,7 @@ def _flush_much(store: TabletStore, state: TableState) -> None:
 def _txn(store: TabletStore, state: TableState, as_of: AsOf | None) -> tuple[int, int]:
     """Return the txn at which to read, and the newest commit that is seen there."""
     expires = any(group.max_age_microseconds is not None for group in state.view.schema.groups)
-    at = None if as_of is None else txn_in(store.pins, as_of)
+    at = None if as_of is None else txn_in(store, as_of)
     if at is not None:
         check_existed(state.name, state.view.metadata, at)
     txn = store.read_txn(at, at_once=expires)

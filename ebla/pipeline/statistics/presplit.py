@@ -15,7 +15,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from ebla.arguments import checked_callback, checked_flag
-from ebla.client.database import Database, open_alone
+from ebla.client.database import Database
+from ebla.client.embedded.opening import open_alone
 from ebla.errors import ReadOnly, RequestError
 from ebla.pipeline.place.holding import Holding
 from ebla.pipeline.place.location import TASK_SETTINGS, opened, store_of

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from ebla.arguments import checked_callback, checked_flag
-from ebla.client.database import Database, open_alone
+from ebla.client.database import Database
 from ebla.client.embedded.coordination_place import is_store
+from ebla.client.embedded.opening import open_alone
 from ebla.errors import RequestError, UnknownColumn, UnknownTable
 from ebla.model.schema import WILDCARD, Group, Schema, TableSchema, check_table_name
 from ebla.pipeline.place.place import Place

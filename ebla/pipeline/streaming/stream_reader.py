@@ -36,7 +36,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from ebla.client.database import Database, open_alone
+from ebla.client.database import Database
+from ebla.client.embedded.opening import open_alone
 from ebla.clock import microseconds_of
 from ebla.errors import RequestError, SchemaChanged, UnknownTable
 from ebla.model.ranges import KeyRange

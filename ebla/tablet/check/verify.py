@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import msgspec
 
@@ -40,6 +39,7 @@ from ebla.metadata.values.check import Examination, FileFacts, Finding, examine
 from ebla.metadata.values.table_config import TableConfig, config_path, encode_config
 from ebla.metadata.values.table_metadata import FragmentRef, InvalidMetadata, TableMetadata
 from ebla.metadata.values.transaction_file import SnapshotRecord, encode
+from ebla.service.reports import VerifyReport
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.files import FileInfo, Files
 from ebla.storage.fragment.fragment_format import Tail
@@ -55,21 +55,6 @@ from ebla.tablet.upkeep.job_intents import list_intents
 
 ATTEMPTS_MAX = 8
 FRAGMENTS = "fragments"
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
-    """What was looked at and what was found. `repaired` says whether METADATA was changed."""
-
-    tables: int
-    files: int
-    findings: tuple[Finding, ...]
-    repaired: bool = False
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether nothing is wrong; files that nobody names are not wrong."""
-        return all(finding.kind == "orphan" for finding in self.findings)
 
 
 class Verifier:

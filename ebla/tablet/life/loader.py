@@ -25,13 +25,13 @@ from ebla.metadata.values.check import FileFacts, Finding, check_load
 from ebla.metadata.values.serving import UNLOADED, LoadTablets, Serving, UnloadTablets
 from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata, TabletMetadata
 from ebla.model.ranges import KeyRange
+from ebla.service.listener import RangeChanged, TabletListener
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.files import Files
 from ebla.storage.fragment.fragment_reader import OpenFragments
 from ebla.storage.merge.merge import TXN_MAX
 from ebla.tablet.life.recutter import Recutter
 from ebla.tablet.tables.door import Door
-from ebla.tablet.tables.events import RangeChanged, TabletListener
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.tables.tablet_states import LifeEvent, TabletState

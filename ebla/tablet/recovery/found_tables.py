@@ -17,11 +17,9 @@ from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.table_config import TableConfig, name_path
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.tablet.engine import TabletStore
+from ebla.tablet.tables.refused_tables import UNLINKED
 
-__all__ = ["UNLINKED", "FoundTable", "add_tables", "read_tables"]
-
-# Between name and id of a dropped table that cannot be loaded, where it is refused.
-UNLINKED = "~"
+__all__ = ["FoundTable", "add_tables", "read_tables"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 
 from ebla.errors import EblaError
 from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata
+from ebla.service.listener import TabletListener, Unloaded
 from ebla.storage.cache.block_cache import BlockCache, class_of
 from ebla.tablet.life.loader import is_unloaded
-from ebla.tablet.tables.events import TabletListener, Unloaded
 from ebla.tablet.tables.table_state import TableState
 from ebla.threads.worker import Worker
 

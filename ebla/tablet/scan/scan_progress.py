@@ -20,8 +20,9 @@ from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 from ebla.model.ranges import KeyRange
+from ebla.service.listener import FragmentsChanged, RangeChanged, TabletListener, Unloaded
 from ebla.tablet.scan.scanners import Scanners
-from ebla.tablet.tables.events import Events, FragmentsChanged, RangeChanged, TabletListener, Unloaded
+from ebla.tablet.tables.events import Events
 
 __all__ = ["ScanProgress", "Window", "after"]
 

@@ -18,60 +18,13 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TypeAlias
 
-from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata, TabletMetadata
-from ebla.model.ranges import KeyRange
+from ebla.metadata.values.table_metadata import TableMetadata, TabletMetadata
+from ebla.service.listener import Event, FragmentsChanged, RangeChanged, TabletListener, Unloaded
 
-__all__ = ["Event", "Events", "FragmentsChanged", "RangeChanged", "TabletListener", "Unloaded", "events_between"]
+__all__ = ["Events", "events_between"]
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class FragmentsChanged:
-    """A group of a tablet refers to other fragments. For an insertion nothing is removed."""
-
-    table: str
-    tablet: str
-    group: int
-    removed: tuple[FragmentRef, ...]
-    added: tuple[FragmentRef, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RangeChanged:
-    """A tablet was split or joined: its rows are now those of the `successors`, and it has none any more."""
-
-    table: str
-    tablet: str
-    rows: KeyRange
-    successors: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Unloaded:
-    """A tablet is not served any more."""
-
-    table: str
-    tablet: str
-
-
-Event: TypeAlias = FragmentsChanged | RangeChanged | Unloaded
-
-
-class TabletListener:
-    """Hears of tablets. All it does by itself is nothing."""
-
-    def on_fragments_changed(self, event: FragmentsChanged) -> None:
-        """The fragments of a tablet were added to, or replaced."""
-
-    def on_range_changed(self, event: RangeChanged) -> None:
-        """A tablet was split or joined."""
-
-    def on_unloaded(self, event: Unloaded) -> None:
-        """A tablet was unloaded, or its table dropped."""
 
 
 def events_between(before: TableMetadata, after: TableMetadata) -> Iterator[Event]:

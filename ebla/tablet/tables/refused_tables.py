@@ -17,7 +17,10 @@ from types import MappingProxyType
 from ebla.errors import EblaError, SchemaError, TableDamaged
 from ebla.storage.log.log_format import LogEntry
 
-__all__ = ["RefusedTables"]
+__all__ = ["UNLINKED", "RefusedTables"]
+
+# Between name and id of a dropped table that cannot be loaded, where it is refused.
+UNLINKED = "~"
 
 
 class RefusedTables:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from ebla.service.reports import GarbageReport
 from ebla.tablet.recovery.lost_tables import Strangers
 from ebla.tablet.upkeep.candidates import CANDIDATES_MAX
 
@@ -45,39 +46,6 @@ def judge(
         elif len(candidates) < CANDIDATES_MAX:
             candidates[path] = now_microseconds if since is None else since
     return Verdict(tuple(doomed), candidates)
-
-
-@dataclass(frozen=True, slots=True)
-class GarbageReport:
-    """What a round found. `removed` is empty in a dry run; `doomed` is what would go.
-
-    Of all files, so many are `named`, and `shared` of those by several tables (clones); `by_writers` are about to be
-    named by this process, `by_jobs` perhaps by bulk jobs under way, or read by other jobs; `candidates` were found
-    unused and wait for their age. `metadata_files` are those of dropped tables and of creations that were given up,
-    `unknown_tables` have METADATA and nobody knows them: both are no part of `files`. `lost_tables` are those of the
-    latter that certainly were tables: as long as there are any, nothing goes.
-    """
-
-    files: int
-    bytes: int
-    named: int
-    shared: int
-    shared_bytes: int
-    by_writers: int
-    by_jobs: int
-    candidates: int
-    candidate_bytes: int
-    metadata_files: int
-    unknown_tables: tuple[str, ...]
-    lost_tables: tuple[str, ...]
-    doomed: tuple[str, ...]
-    doomed_bytes: int
-    removed: tuple[str, ...]
-
-    @property
-    def about_to_be_named(self) -> int:
-        """How many files a writer or a job may be about to name."""
-        return self.by_writers + self.by_jobs
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import ebla
 from ebla.cli.shared.command_failures import ExitCode
 from tests.cli.conftest import Cli
 from tests.pipeline.replaying.replay_world import UNFLUSHED
+from tests.support.inside import abandon
 from tests.support.logs import flipped
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -22,7 +23,7 @@ def died(store: str) -> list[Path]:
     table = db.create_table("t", ebla.Schema(key={"k": "string"}, columns={"text": "string"}))
     for n in range(30):
         table.put({"k": f"{n:02}", "text": "x" * 500})
-    db._crash()
+    abandon(db)
     return sorted(Path(store).glob("log/*/*.log"))
 
 

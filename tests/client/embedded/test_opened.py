@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import ebla
-from ebla.client.database import open_alone
 from ebla.client.embedded import opened
+from ebla.client.embedded.opening import open_alone
 from tests.client.test_fork import told_by_a_child
+from tests.support.inside import abandon, engine_of
 
 PEOPLE = ebla.Schema(key={"user": "string"}, columns={"n": "int64"})
 
@@ -53,7 +54,7 @@ def test_all_ways_to_a_directory_lead_to_the_same_store(tmp_path: Path, monkeypa
         db.create_table("people", PEOPLE)
         for way in ways:
             with ebla.open(way) as same:
-                assert same._store is db._store
+                assert engine_of(same) is engine_of(db)
         assert db.tables() == ["people"]
 
 
@@ -74,7 +75,7 @@ def test_another_way_to_open_it_is_refused_and_says_what_differs(tmp_path: Path)
     given = ebla.Settings(flush_bytes=1 << 20)
     with ebla.open(tmp_path / "s", settings=given) as db:
         with ebla.open(tmp_path / "s", settings=ebla.Settings(flush_bytes=1 << 20)) as same:
-            assert same._store is db._store
+            assert engine_of(same) is engine_of(db)
         with pytest.raises(ebla.RequestError, match=r"open already, with other settings \(flush_bytes\)"):
             ebla.open(tmp_path / "s", settings=ebla.Settings())
         with pytest.raises(ebla.RequestError, match="another coordination service"):
@@ -89,7 +90,7 @@ def test_another_way_to_open_it_is_refused_and_says_what_differs(tmp_path: Path)
 def test_further_directories_that_are_the_same_are_taken(tmp_path: Path) -> None:
     places = [tmp_path / "m1", tmp_path / "m2"]
     with ebla.open(tmp_path / "s", metadata=places) as db, ebla.open(tmp_path / "s", metadata=places[::-1]) as same:
-        assert same._store is db._store
+        assert engine_of(same) is engine_of(db)
 
 
 def test_threads_that_open_and_close_at_the_same_time_share_one_store_at_any_time(tmp_path: Path) -> None:
@@ -140,8 +141,8 @@ def test_a_directory_that_was_made_anew_is_another_store(tmp_path: Path) -> None
     with ebla.open(tmp_path / "s") as fresh:
         assert fresh.tables() == []
         with ebla.open(tmp_path / "s") as same:
-            assert same._store is fresh._store
-        lost._crash()
+            assert engine_of(same) is engine_of(fresh)
+        abandon(lost)
         assert fresh.tables() == []
 
 

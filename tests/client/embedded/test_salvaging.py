@@ -19,6 +19,7 @@ from ebla.client.embedded import salvaging
 from ebla.errors import Unavailable
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.storage.files.files import LocalFiles
+from tests.support.inside import state_of
 
 SCHEMA = ebla.Schema(
     key={"n": "int64"},
@@ -48,7 +49,7 @@ def root(tmp_path: Path) -> Path:
 
 def file_of(root: Path, group: str = "main", table: str = "t", at: int = 0) -> str:
     with ebla.open(root, read_only=True) as db:
-        state = db.table(table)._state
+        state = state_of(db.table(table))
         number = next(one.id for one in state.view.schema.groups if one.name == group)
         return state.view.metadata.tablets[0].group(number).fragments[at].file
 
@@ -235,7 +236,7 @@ def test_a_tablet_that_has_nothing_of_what_is_kept_refers_to_nothing(root: Path)
     damage_block(root, file, 0)
     ebla.salvage(root, file, accept_loss=True)
     with ebla.open(root, read_only=True) as db:
-        first = db.table("t")._state.view.metadata.tablets[0]
+        first = state_of(db.table("t")).view.metadata.tablets[0]
         assert [len(state.fragments) for state in first.groups] == [0, 1]
     assert is_clean(root)
 

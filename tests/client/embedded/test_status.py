@@ -21,6 +21,7 @@ from ebla.clock import ManualClock
 from ebla.coordination.sqlite import SqliteCoordination
 from ebla.settings import Settings
 from tests.client.damages import make_store
+from tests.support.inside import abandon, engine_of, publisher_of
 
 SCHEMA = ebla.Schema(key={"k": "int64"}, columns={"v": "int64"})
 CALM = Settings(background_compaction=False)
@@ -32,7 +33,7 @@ def test_an_open_store_tells_who_has_it_and_how_it_is(tmp_path: Path) -> None:
         table = db.create_table("t", SCHEMA)
         table.put([{"k": k, "v": k} for k in range(10)])
         table.flush()
-        db._publisher._publish(is_closed=False)  # type: ignore[union-attr]
+        publisher_of(db)._publish(is_closed=False)
         found = ebla.status(tmp_path / "s")
         assert (found.state, found.format_version, found.problems) == ("open", 1, ())
         assert found.owner is not None
@@ -85,7 +86,7 @@ def test_where_the_kernel_lists_no_locks_the_process_is_looked_for(
     db.close()
     assert ebla.status(tmp_path / "s").state == "closed"
     db = ebla.open(tmp_path / "s", settings=CALM)
-    db._crash()
+    abandon(db)
     monkeypatch.setattr(publishing, "_runs", lambda pid: False)
     assert ebla.status(tmp_path / "s").state == "died"
 
@@ -133,12 +134,12 @@ def test_the_status_is_written_anew_now_and_then_and_a_full_disk_does_no_harm(
     with ebla.open(tmp_path / "s", settings=CALM) as db:
         file = tmp_path / "s" / STATUS_FILE
         first = file.read_bytes()
-        db._store.publish()
+        engine_of(db).publish()
         assert file.read_bytes() == first
-        publisher = db._publisher
+        publisher = publisher_of(db)
         assert publisher is not None
         publisher._written_seconds -= PUBLISH_SECONDS
-        db._store.publish()
+        engine_of(db).publish()
         assert file.read_bytes() != first
 
         def full(path: Path, data: bytes) -> int:
@@ -147,17 +148,17 @@ def test_the_status_is_written_anew_now_and_then_and_a_full_disk_does_no_harm(
         with monkeypatch.context() as patch:
             patch.setattr(Path, "write_bytes", full)
             publisher._written_seconds -= PUBLISH_SECONDS
-            db._store.publish()
+            engine_of(db).publish()
         db.create_table("t", SCHEMA).put({"k": 1, "v": 1})
 
 
 def test_what_the_owner_cannot_do_is_told(tmp_path: Path) -> None:
     db = ebla.open(tmp_path / "s", settings=CALM)
     db.create_table("t", SCHEMA).put({"k": 1, "v": 1})
-    db._store.stop_writing(ebla.LogFailed("no space left on the disk"))
-    db._publisher._publish(is_closed=False)  # type: ignore[union-attr]
+    engine_of(db).stop_writing(ebla.LogFailed("no space left on the disk"))
+    publisher_of(db)._publish(is_closed=False)
     assert ebla.status(tmp_path / "s").problems == ("the log takes no more writes: no space left on the disk",)
-    db._crash()
+    abandon(db)
 
 
 def test_a_store_that_hosts_share_is_open_while_its_lease_is_held(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from ebla.client.jobs.bulk_writer import BulkWriter
 from ebla.client.table import Table
 from ebla.storage.files.files import Files, LocalFiles
 from ebla.tablet.jobs.bulk import BulkCommit, BulkFragment
+from tests.support.inside import commit_bulk, engine_of, state_of
 
 USERS = ebla.Schema(
     key={"user": "string", "day": "int32"},
@@ -34,15 +35,15 @@ def writer_for(table: Table, job: str, files: Files | None = None, partition: in
     """A writer for a table of a store on this disk."""
     options.setdefault("is_sorted", False)
     options.setdefault("stamp_microseconds", now_microseconds())
-    return BulkWriter(files or files_of(table), table._state.id, table.schema, job, partition, **options)
+    return BulkWriter(files or files_of(table), state_of(table).id, table.schema, job, partition, **options)
 
 
 def files_of(table: Table) -> Files:
-    return table._store.files
+    return engine_of(table).files
 
 
 def commit_of(table: Table, job: str, fragments: Iterable[BulkFragment], *, overwrite: bool = False) -> BulkCommit:
-    return BulkCommit(job, table._state.id, table.schema.version, tuple(fragments), overwrite)
+    return BulkCommit(job, state_of(table).id, table.schema.version, tuple(fragments), overwrite)
 
 
 def written(table: Table, job: str, *batches: pa.RecordBatch, overwrite: bool = False, **options: Any) -> BulkCommit:
@@ -57,7 +58,7 @@ def loaded(
     db: Database, table: Table, job: str, *batches: pa.RecordBatch, overwrite: bool = False, **options: Any
 ) -> int:
     """Write and commit batches; return the txn."""
-    return db.commit_bulk(written(table, job, *batches, overwrite=overwrite, **options)).txn
+    return commit_bulk(db, written(table, job, *batches, overwrite=overwrite, **options)).txn
 
 
 def numbers(keys: Iterable[int], add: int = 0) -> pa.RecordBatch:

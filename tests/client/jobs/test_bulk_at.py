@@ -30,6 +30,7 @@ from tests.client.jobs.bulk_world import (
     writer_for,
     written,
 )
+from tests.support.inside import begin_job, commit_bulk, coordination_of, end_job, state_of
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_a_commit_is_seen_from_its_txn_on(db: Database, table: Table) -> None:
     before = db.snapshot()
     commit = written(table, "job", numbers(range(0, 100, 5)))
     assert a_by_k(table) == {key: key + 1_000 for key in range(0, 100, 2)}
-    result = db.commit_bulk(commit)
+    result = commit_bulk(db, commit)
     expected = {key: key + 1_000 for key in range(0, 100, 2)} | {key: key for key in range(0, 100, 5)}
     assert not result.repeated
     assert db.snapshot().txn == result.txn
@@ -70,13 +71,13 @@ def test_a_job_is_applied_once_even_after_reopening(tmp_path: Path) -> None:
     with ebla.open(tmp_path / "store") as db:
         table = db.create_table("t", NUMBERS)
         commit = written(table, "job", numbers([1, 2]))
-        first = db.commit_bulk(commit)
+        first = commit_bulk(db, commit)
         table.put({"k": 1, "a": 100})
-        assert db.commit_bulk(commit) == msgspec.structs.replace(first, repeated=True)
+        assert commit_bulk(db, commit) == msgspec.structs.replace(first, repeated=True)
         other = written(table, "job", numbers([7]))
-        assert db.commit_bulk(other) == msgspec.structs.replace(first, repeated=True)
+        assert commit_bulk(db, other) == msgspec.structs.replace(first, repeated=True)
     with ebla.open(tmp_path / "store") as db:
-        assert db.commit_bulk(commit) == msgspec.structs.replace(first, repeated=True)
+        assert commit_bulk(db, commit) == msgspec.structs.replace(first, repeated=True)
         assert a_by_k(db.table("t")) == {1: 100, 2: 2}
     assert commit_bulk_at(tmp_path / "store", commit) == msgspec.structs.replace(first, repeated=True)
 
@@ -108,7 +109,7 @@ def test_where_files_overlap_the_later_partition_and_chunk_win(db: Database, tab
         writer = writer_for(table, "job", partition=partition)
         writer.write(numbers(keys, add))
         fragments += writer.finish()
-    result = db.commit_bulk(commit_of(table, "job", reversed(fragments)))
+    result = commit_bulk(db, commit_of(table, "job", reversed(fragments)))
     expected = {k: k + (0 if k < 40 else 2_000 if 45 <= k < 50 else 1_000) for k in range(100)}
     assert a_by_k(table) == a_by_k(table, as_of=result.txn) == expected
     assert {key: table.get(key)["a"] for key in range(100)} == expected
@@ -162,19 +163,19 @@ def test_another_schema_version_is_a_conflict_that_says_so(db: Database, table: 
     commit = written(table, "job", numbers([1]))
     db.alter_table("t", add_columns={"main": {"e": "int64"}} if len(NUMBERS.groups) > 1 else {"e": "int64"})
     with pytest.raises(Conflict, match=r"schema of 't' is not version 1 any more.*run the job again"):
-        db.commit_bulk(commit)
+        commit_bulk(db, commit)
     assert rows_of(table) == []
-    assert not db.commit_bulk(written(table, "job", numbers([1]))).repeated
+    assert not commit_bulk(db, written(table, "job", numbers([1]))).repeated
 
 
 def test_a_dropped_table_is_unknown(db: Database, table: Table) -> None:
     commit = written(table, "job", numbers([1]))
     db.drop_table("t")
     with pytest.raises(UnknownTable, match="dropped"):
-        db.commit_bulk(commit)
+        commit_bulk(db, commit)
     again = db.create_table("t", NUMBERS)
     with pytest.raises(UnknownTable):
-        db.commit_bulk(commit)
+        commit_bulk(db, commit)
     again.put(numbers([2]))
     assert a_by_k(again) == {2: 2}
 
@@ -184,26 +185,26 @@ def test_files_that_are_not_as_they_were_written_are_refused(db: Database, table
     commit = written(table, "job", numbers([1]), numbers([2]))
     (made,) = commit.fragments
     with pytest.raises(RequestError, match="not a file of job"):
-        db.commit_bulk(msgspec.structs.replace(commit, job="another"))
+        commit_bulk(db, msgspec.structs.replace(commit, job="another"))
     with pytest.raises(RequestError, match="not a file of job"):
-        db.commit_bulk(msgspec.structs.replace(commit, table_id=other._state.id))
+        commit_bulk(db, msgspec.structs.replace(commit, table_id=state_of(other).id))
     path = db.path / made.fragment.file
     content = path.read_bytes()
     path.write_bytes(content[:-1])
     with pytest.raises(MissingFile, match="bytes"):
-        db.commit_bulk(commit)
+        commit_bulk(db, commit)
     path.unlink()
     with pytest.raises(MissingFile, match="run the job again"):
-        db.commit_bulk(commit)
+        commit_bulk(db, commit)
     path.write_bytes(content)
-    db.commit_bulk(commit)
+    commit_bulk(db, commit)
     assert a_by_k(table) == {1: 1, 2: 2}
 
 
 def test_a_store_opened_for_reading_commits_nothing(db: Database, table: Table) -> None:
     commit = written(table, "job", numbers([1]))
     with ebla.open(db.path, read_only=True) as reading, pytest.raises(ReadOnly):
-        reading.commit_bulk(commit)
+        commit_bulk(reading, commit)
 
 
 # --- readers beside the owner --------------------------------------------------------------------
@@ -218,7 +219,7 @@ def test_a_read_only_open_sees_bulk_commits_and_stays(tmp_path: Path, flushed: s
             table.put(numbers(range(5)))
         if flushed == "before":
             table.flush()
-        result = db.commit_bulk(written(table, "job", numbers([3, 30], add=10)))
+        result = commit_bulk(db, written(table, "job", numbers([3, 30], add=10)))
         expected = a_by_k(table)
         with ebla.open(db.path, read_only=True) as reading:
             snapshot = reading.snapshot().txn
@@ -268,7 +269,7 @@ def test_every_snapshot_taken_beside_puts_and_bulk_commits_is_stable(tmp_path: P
         def bulks() -> None:
             for number, commit in enumerate(commits):
                 assert looked.acquire(timeout=60)
-                assert not db.commit_bulk(commit).repeated
+                assert not commit_bulk(db, commit).repeated
                 if number % 3 == 1:
                     table.flush()
 
@@ -309,19 +310,19 @@ def test_every_snapshot_taken_beside_puts_and_bulk_commits_is_stable(tmp_path: P
 
 
 def test_ending_a_job_removes_what_nobody_names(db: Database, table: Table) -> None:
-    intent = db.begin_job("job", "t")
-    assert intent.table_id == table._state.id
-    assert [one.job for one in list_intents(db._coordination)] == ["job"]
+    intent = begin_job(db, "job", "t")
+    assert intent.table_id == state_of(table).id
+    assert [one.job for one in list_intents(coordination_of(db))] == ["job"]
     losing, winning = written(table, "job", numbers([1])), written(table, "job", numbers([2]))
     others = written(table, "job-2", numbers([3]))
     table.put(numbers([4]))
     table.flush()
-    db.commit_bulk(winning)
-    assert db.end_job("job") == [one.fragment.file for one in losing.fragments]
-    assert list_intents(db._coordination) == []
-    assert db.end_job("job") == []
+    commit_bulk(db, winning)
+    assert end_job(db, "job") == [one.fragment.file for one in losing.fragments]
+    assert list_intents(coordination_of(db)) == []
+    assert end_job(db, "job") == []
     assert a_by_k(table) == {2: 2, 4: 4}
-    db.commit_bulk(others)
+    commit_bulk(db, others)
     assert a_by_k(table) == {2: 2, 3: 3, 4: 4}
 
 
@@ -336,15 +337,15 @@ def test_jobs_begin_and_end_beside_the_owner(db: Database, table: Table) -> None
     leftover = written(table, "job", numbers([1]))
     db.drop_table("t")
     assert end_job_at(db.path, "job") == [one.fragment.file for one in leftover.fragments]
-    assert list_intents(db._coordination) == []
+    assert list_intents(coordination_of(db)) == []
 
 
 def test_files_to_keep_are_kept(db: Database, table: Table) -> None:
-    db.begin_job("job", "t")
+    begin_job(db, "job", "t")
     first, second, third = (written(table, "job", numbers([key])).fragments[0].fragment.file for key in (1, 2, 3))
-    assert db.end_job("job", keep=[first, second]) == [third]
-    assert remove_leftovers(files_of(table), table._state.id, "job", {second}) == [first]
-    assert [info.path for info in files_of(table).list(f"fragments/{table._state.id}")] == [second]
+    assert end_job(db, "job", keep=[first, second]) == [third]
+    assert remove_leftovers(files_of(table), state_of(table).id, "job", {second}) == [first]
+    assert [info.path for info in files_of(table).list(f"fragments/{state_of(table).id}")] == [second]
 
 
 # --- the owner is in this very process -----------------------------------------------------------
@@ -354,14 +355,14 @@ def test_a_commit_at_the_root_finds_the_owner_in_the_same_process(db: Database, 
     result = commit_bulk_at(db.path, written(table, "job", numbers([1, 2])))
     assert not result.repeated
     assert a_by_k(table) == {1: 1, 2: 2}
-    assert db._coordination.list("bulk") == []
+    assert coordination_of(db).list("bulk") == []
     with pytest.raises(Conflict, match="run the job again"):
-        commit_bulk_at(db.path, BulkCommit("late", table._state.id, 9, ()))
+        commit_bulk_at(db.path, BulkCommit("late", state_of(table).id, 9, ()))
     with pytest.raises(UnknownTable):
         commit_bulk_at(db.path, BulkCommit("lost", "nowhere", 1, ()))
     with pytest.raises(RequestError, match="id of a job"):
-        commit_bulk_at(db.path, BulkCommit("a/b", table._state.id, 1, ()))
-    assert db._coordination.list("bulk") == []
+        commit_bulk_at(db.path, BulkCommit("a/b", state_of(table).id, 1, ()))
+    assert coordination_of(db).list("bulk") == []
 
 
 def test_a_commit_stands_if_the_store_that_was_opened_for_it_cannot_be_closed_well(

@@ -19,6 +19,7 @@ from ebla.client.jobs.bulk_at import begin_job_at, commit_bulk_at, end_job_at
 from ebla.errors import Conflict
 from ebla.tablet.jobs.bulk import BulkCommit, BulkResult
 from tests.client.jobs.bulk_world import NUMBERS, a_by_k, numbers, written
+from tests.support.inside import coordination_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -117,7 +118,7 @@ def test_a_request_outlives_the_death_of_the_owner(root: Path) -> None:
     assert [result.repeated for result in results] == [False]
     with ebla.open(root) as db:
         assert a_by_k(db.table("t")) == {1: 11, 2: 12, 5: 5}
-        assert db._coordination.list("bulk") == []
+        assert coordination_of(db).list("bulk") == []
 
 
 def _wait_for_request(root: Path) -> None:

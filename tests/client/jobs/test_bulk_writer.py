@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ebla.client.database import Database
+from ebla.client.embedded.opening import wire
 from ebla.client.jobs import bulk_writer
 from ebla.client.jobs.bulk_writer import BulkWriter
 from ebla.client.table import Table
@@ -35,6 +36,7 @@ from tests.client.jobs.bulk_world import (
     writer_for,
     written,
 )
+from tests.support.inside import commit_bulk, state_of
 from tests.support.simulated_files import FaultPlan, SimulatedFiles
 
 
@@ -99,7 +101,7 @@ def test_a_bulk_job_does_what_the_same_puts_do(
     with_rows = data.draw(st.booleans(), "encoded rows given")
     clock = ManualClock()
     coordination = MemoryCoordination(MemoryStore(), clock)
-    with Database.wire(Path("simulated"), SimulatedFiles(), coordination, clock, Settings(), None) as db:
+    with wire(Path("simulated"), SimulatedFiles(), coordination, clock, Settings(), None) as db:
         put, bulk = (db.create_table(name, USERS, splits=[("b",)]) for name in ("put", "bulk"))
         for table in (put, bulk):
             table.put(batch_of(*before))
@@ -131,7 +133,7 @@ def test_erased_keys_are_gone_in_all_groups(db: Database, small_chunks: None, is
     writer = writer_for(table, "job", is_sorted=is_sorted)
     for users in (["u1", "u2", "u2"], ["u2", "u7", "u99"]):
         writer.erase(pa.record_batch({"user": users, "day": pa.array([0] * 3, pa.int64())}))
-    db.commit_bulk(commit_of(table, "job", writer.finish()))
+    commit_bulk(db, commit_of(table, "job", writer.finish()))
     assert [row["user"] for row in table.scan()] == ["u0", "u3", "u4", "u5", "u6", "u8", "u9"]
     assert table.get(("u7", 0)) is None
     assert [row["user"] for row in table.scan(columns=["click"])] == ["u0", "u3", "u4", "u5", "u6", "u8", "u9"]
@@ -143,7 +145,7 @@ def test_writes_and_erasures_of_unsorted_rows_follow_each_other(db: Database) ->
     writer.write(numbers([1, 2, 3]))
     writer.erase(pa.record_batch({"k": [3, 2]}))
     writer.write(numbers([2], add=40))
-    db.commit_bulk(commit_of(table, "job", writer.finish()))
+    commit_bulk(db, commit_of(table, "job", writer.finish()))
     assert a_by_k(table) == {1: 1, 2: 42}
 
 
@@ -155,7 +157,7 @@ def test_sorted_rows_make_one_layer_and_files_of_the_size_asked_for(db: Database
     assert set(layers_of(commit.fragments)) == {0}
     ends = [(one.fragment.first, one.fragment.last) for one in commit.fragments]
     assert all(before[1] < after[0] for before, after in itertools.pairwise(ends))
-    db.commit_bulk(commit)
+    commit_bulk(db, commit)
     assert a_by_k(table) == {key: key for key in range(100)}
 
 
@@ -165,7 +167,7 @@ def test_duplicates_are_counted_over_the_borders_of_batches(db: Database, is_sor
     writer = writer_for(table, "job", is_sorted=is_sorted)
     for add, keys in enumerate([[1, 2, 2], [2, 2], [2, 3]]):
         writer.write(numbers(keys, add=10 * add))
-    db.commit_bulk(commit_of(table, "job", writer.finish()))
+    commit_bulk(db, commit_of(table, "job", writer.finish()))
     assert writer.duplicates == 4
     assert writer.rows == 7
     assert a_by_k(table) == {1: 1, 2: 22, 3: 23}
@@ -176,12 +178,12 @@ def test_a_key_with_more_rows_than_a_chunk_keeps_the_last(db: Database, small_ch
     writer = writer_for(table, "columns", is_sorted=True)
     for number in range(20):
         writer.write(pa.record_batch({"user": ["ada"], "day": [1], "age": [number]}))
-    db.commit_bulk(commit_of(table, "columns", writer.finish()))
+    commit_bulk(db, commit_of(table, "columns", writer.finish()))
     assert writer.duplicates == 19
     writer = writer_for(table, "cells", is_sorted=True)
     for number in range(20):
         writer.write(pa.record_batch({"user": ["ada"], "day": [1], "click:home": [str(number)]}))
-    db.commit_bulk(commit_of(table, "cells", writer.finish()))
+    commit_bulk(db, commit_of(table, "cells", writer.finish()))
     assert rows_of(table, columns=["age", "click:home"]) == [{"user": "ada", "day": 1, "age": 19, "click:home": b"19"}]
 
 
@@ -189,7 +191,7 @@ def test_the_files_are_ordinary_parquet_without_txns(db: Database) -> None:
     table = db.create_table("t", USERS)
     commit = written(table, "the-job", batch_of(["name"], [{"user": "ada", "day": 1, "name": "Ada"}]), is_sorted=True)
     (made,) = commit.fragments
-    assert made.fragment.file.startswith(f"fragments/{table._state.id}/the-job-")
+    assert made.fragment.file.startswith(f"fragments/{state_of(table).id}/the-job-")
     assert job_of(made.fragment.file) == "the-job"
     content = pq.read_table(db.path / made.fragment.file)
     assert content.column_names == ["user", "day", "_row", "name"]
@@ -237,7 +239,7 @@ def test_rows_that_do_not_fit_are_refused_and_leave_no_file(
     table = db.create_table("t", NUMBERS)
     with pytest.raises(error):
         written(table, "job", batch, is_sorted=is_sorted)
-    assert not files_of(table).list(f"fragments/{table._state.id}")
+    assert not files_of(table).list(f"fragments/{state_of(table).id}")
 
 
 def test_rows_out_of_order_are_refused(db: Database, small_chunks: None) -> None:
@@ -245,7 +247,7 @@ def test_rows_out_of_order_are_refused(db: Database, small_chunks: None) -> None
     for batches in ([numbers([2, 1])], [numbers([5, 6, 7, 8]), numbers([4, 9, 10])]):
         with pytest.raises(RequestError, match="not in the order of their keys"):
             written(table, "job", *batches, is_sorted=True)
-    assert not files_of(table).list(f"fragments/{table._state.id}")
+    assert not files_of(table).list(f"fragments/{state_of(table).id}")
 
 
 def test_sorted_rows_of_another_shape_are_refused(db: Database) -> None:
@@ -275,17 +277,17 @@ def test_no_rows_make_no_file(db: Database) -> None:
     table = db.create_table("t", NUMBERS)
     commit = written(table, "job", numbers([]), is_sorted=True)
     assert commit.fragments == ()
-    assert not db.commit_bulk(commit).repeated
-    assert db.commit_bulk(commit).repeated
+    assert not commit_bulk(db, commit).repeated
+    assert commit_bulk(db, commit).repeated
 
 
 def test_an_abandoned_attempt_leaves_nothing(db: Database, small_chunks: None) -> None:
     table = db.create_table("t", NUMBERS)
     writer = writer_for(table, "job", is_sorted=True, file_bytes_max=1)
     writer.write(numbers(range(50)))
-    assert files_of(table).list(f"fragments/{table._state.id}")
+    assert files_of(table).list(f"fragments/{state_of(table).id}")
     writer.abandon()
-    assert not files_of(table).list(f"fragments/{table._state.id}")
+    assert not files_of(table).list(f"fragments/{state_of(table).id}")
 
 
 def test_an_attempt_that_failed_does_not_go_on_without_its_first_rows(db: Database) -> None:

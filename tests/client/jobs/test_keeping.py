@@ -15,6 +15,7 @@ from ebla.client.jobs import keeping
 from ebla.clock import ManualClock, SystemClock
 from ebla.settings import Settings
 from ebla.tablet.upkeep.pins import Pin, Pins
+from tests.support.inside import coordination_of, engine_of
 
 ROOT = Path(__file__).resolve().parents[2]
 AT_ONCE = Settings(background_compaction=False, history_seconds=0.0, garbage_age_seconds=0.0)
@@ -45,7 +46,7 @@ def test_a_pin_lives_as_long_as_its_process_and_not_much_longer(tmp_path: Path) 
         txn = table.put({"k": 1, "n": 1})
         table.flush()
         (file,) = (str(path.relative_to(tmp_path)) for path in tmp_path.glob("fragments/*/*.parquet"))
-        pins = db._store.pins
+        pins = engine_of(db).pins
 
         def until() -> int:
             return max((pin.expires_microseconds or 0 for pin in pins.all()), default=0)
@@ -65,11 +66,11 @@ def test_a_pin_lives_as_long_as_its_process_and_not_much_longer(tmp_path: Path) 
             job.send_signal(signal.SIGKILL)
             job.wait()
         then = ManualClock(until())
-        assert Pins(db._coordination, then).remove_expired() == [began.name]
+        assert Pins(coordination_of(db), then).remove_expired() == [began.name]
         for _ in range(3):
             db.gc(dry_run=False)
         assert not (tmp_path / file).exists()
-        assert [*db._coordination.list("pins"), *db._coordination.list("held")] == []
+        assert [*coordination_of(db).list("pins"), *coordination_of(db).list("held")] == []
 
 
 def test_a_process_that_ends_or_lets_go_leaves_nothing_and_one_that_is_forked_touches_nothing(tmp_path: Path) -> None:

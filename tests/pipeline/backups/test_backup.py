@@ -35,6 +35,7 @@ from ebla.storage.files.files import LocalFiles
 from ebla.tablet.upkeep.job_intents import list_intents
 from ebla.tablet.upkeep.pins import Pins
 from tests.pipeline.tables import EVERYTHING, fill
+from tests.support.inside import coordination_of, engine_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,13 +71,13 @@ def rows(table: ebla.Table, **more: Any) -> list[dict[str, Any]]:
 def held(db: ebla.Database) -> tuple[object, ...]:
     """What keeps versions and files of a store from going, but for a file that its own flushes are just making."""
     deadline = time.monotonic() + 10
-    while db._store._nursery.young() and time.monotonic() < deadline:
+    while engine_of(db)._nursery.young() and time.monotonic() < deadline:
         time.sleep(0.02)
     return (
         db.snapshots(),
-        db._store.pins.held_here(),
-        [*list_intents(db._coordination), *db._coordination.list("held")],
-        set(db._store._nursery.young()),
+        engine_of(db).pins.held_here(),
+        [*list_intents(coordination_of(db)), *coordination_of(db).list("held")],
+        set(engine_of(db)._nursery.young()),
         [*(db.path / "bulk").glob("*.lock")],
     )
 
@@ -310,7 +311,7 @@ def test_a_backup_that_fails_leaves_nothing_and_holds_nothing(
 
             def fail(progress: JobProgress, at: str = phase) -> None:
                 if progress.phase == at:
-                    assert db._store.pins.oldest() is not None
+                    assert engine_of(db).pins.oldest() is not None
                     raise KeyboardInterrupt
 
             with pytest.raises(KeyboardInterrupt):
@@ -337,13 +338,13 @@ def test_what_a_killed_backup_has_left_is_known_and_goes(
         f"module.backup({str(db.path)!r}, 'plain', {str(there)!r}, spark=False)\n"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 9
-    (left,) = db._store.pins.all()
+    (left,) = engine_of(db).pins.all()
     assert left.name.startswith("backup-")
     assert left.expires_microseconds is not None
     found = list_backups(there)
     assert (len(found.complete), len(found.unfinished)) == (0, 1)
     assert backup(db, "plain", there, spark=spark).rows == 10
-    assert Pins(db._coordination, ManualClock(left.expires_microseconds)).remove_expired() == [left.name]
+    assert Pins(coordination_of(db), ManualClock(left.expires_microseconds)).remove_expired() == [left.name]
     assert held(db) == NOTHING
     with LocalFiles(there / found.unfinished[0]).lock(LOCK_NAME):  # somebody is still at it
         assert remove_unfinished(there, found.unfinished) == []

@@ -42,7 +42,7 @@ with ebla.open(root) as db, replaced("ebla.pipeline.backups.copying", "TASK_BYTE
     assert Path(f"{place}/mark-backup").exists()
     assert (done.rows, done.files) == (1000, len(table.files()))
     assert files(f"{there}/{done.id}") == {Path(file).name for file in table.files()}
-    assert (db.snapshots(), db._store.pins.held_here()) == ({}, {})
+    assert (db.snapshots(), engine_of(db).pins.held_here()) == ({}, {})
     table.erase_range(100, 200)
     second = ebla.pipeline.backup(root, "t", there, since="last", spark=spark)
     assert second.rows == 900 and second.new_files < second.files

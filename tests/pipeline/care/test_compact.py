@@ -27,6 +27,7 @@ from ebla.tablet.upkeep.compaction import runs_of
 from ebla.tablet.upkeep.job_intents import list_intents
 from tests.pipeline.tables import EVERYTHING, expected, fill, fragment_files
 from tests.support.compact_here import compact_here, compacting, tasks_here
+from tests.support.inside import carry_out, coordination_of, engine_of, state_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +56,7 @@ def rows(table: ebla.Table, **arguments: Any) -> list[dict[str, Any]]:
 
 
 def groups_of(table: ebla.Table) -> list[Any]:
-    return [state for tablet in table._state.view.metadata.tablets for state in tablet.groups if state.fragments]
+    return [state for tablet in state_of(table).view.metadata.tablets for state in tablet.groups if state.fragments]
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_a_table_of_everything_reads_as_before_and_has_one_run_for_each_group(ro
         assert summary.files_written == sum(len(state.fragments) for state in groups_of(table))
         assert summary.records_written < summary.records_read
         assert ebla.verify(root).is_clean
-        assert list_intents(db._coordination) == []
+        assert list_intents(coordination_of(db)) == []
 
 
 def test_a_job_elsewhere_commits_through_the_process_that_has_the_store_open(root: str, spark: SparkSession) -> None:
@@ -139,7 +140,7 @@ def test_a_task_that_fails_leaves_nothing(root: str, spark: SparkSession, monkey
             compact(db, "t", spark=spark)
         assert table.files() == files
         assert fragment_files(root, table) == set(files)
-        assert list_intents(db._coordination) == []
+        assert list_intents(coordination_of(db)) == []
         assert rows(table) == before
 
 
@@ -266,7 +267,7 @@ def test_the_store_leaves_the_files_of_a_job_alone_and_merges_what_has_come_sinc
 ) -> None:
     with ebla.open(root, settings=BY_HAND) as db:
         table = filled(db, splits=())
-        compactor, driver = db._store._compactor, db._store._jobs_compact
+        compactor, driver = engine_of(db)._compactor, engine_of(db)._jobs_compact
         merged: list[int] = []
 
         def disturb() -> None:
@@ -277,22 +278,22 @@ def test_the_store_leaves_the_files_of_a_job_alone_and_merges_what_has_come_sinc
             assert compactor.compact_next()
             merged.append(compactor.recent[-1].fragments_read)
             assert not compactor.compact_next()
-            assert len(driver.busy(table._state.id)) == 3
+            assert len(driver.busy(state_of(table).id)) == 3
 
         before_commit(monkeypatch, disturb)
         assert compact(db, "t", spark=here).rounds == 1
         assert merged == [5]
-        assert driver.busy(table._state.id) == frozenset()
+        assert driver.busy(state_of(table).id) == frozenset()
         assert len(table.files()) == 2
 
         def fail(*arguments: Any) -> Any:
-            assert driver.busy(table._state.id)
+            assert driver.busy(state_of(table).id)
             raise StoreError("the disk is full")
 
         monkeypatch.setattr(compacting._Compaction, "_commit", fail)
         with pytest.raises(StoreError):
             compact(db, "t", spark=here)
-        assert driver.busy(table._state.id) == frozenset(), "given back"
+        assert driver.busy(state_of(table).id) == frozenset(), "given back"
         assert ebla.verify(root).is_clean
 
 
@@ -306,7 +307,7 @@ def test_a_drop_ends_the_job_and_leaves_no_file_of_it(
             compact(db, "t", spark=here)
         assert not any("compact-" in str(path) for path in Path(root).glob("fragments/*/*"))
         assert table is not None
-        assert list_intents(db._coordination) == []
+        assert list_intents(coordination_of(db)) == []
 
 
 def test_a_tablet_that_changes_every_time_is_given_up_and_others_are_done(
@@ -319,8 +320,8 @@ def test_a_tablet_that_changes_every_time_is_given_up_and_others_are_done(
             # The last tablet only.
             table.put([{"k": "02500", "n": 1}])
             table.flush()
-            tablet = table._state.view.metadata.tablets[-1]
-            assert db._store._compactor.compact_tablet(table._state, tablet.id) == 1
+            tablet = state_of(table).view.metadata.tablets[-1]
+            assert engine_of(db)._compactor.compact_tablet(state_of(table), tablet.id) == 1
 
         before_commit(monkeypatch, *[disturb] * 4)
         summary = compact(db, "t", spark=here)
@@ -369,7 +370,7 @@ def test_an_old_txn_that_somebody_begins_to_hold_refuses_what_would_hide_it(
         table = filled(db)
         old, txn = rows(table), db.sync()
         table.put([{"k": f"{n:05}", "n": 0} for n in range(3_000)])
-        before_commit(monkeypatch, lambda: db._store.pins.hold(txn))
+        before_commit(monkeypatch, lambda: engine_of(db).pins.hold(txn))
         assert compact(db, "t", spark=here).rounds == 2
         assert rows(table, as_of=txn) == old
 
@@ -437,7 +438,7 @@ def test_files_of_an_unknown_outcome_stay_until_the_intent_expires_and_garbage_c
         def lost(*arguments: Any) -> Any:
             raise OutcomeUnknown("the connection broke")
 
-        monkeypatch.setattr(db._store._jobs_compact, "commit", lost)
+        monkeypatch.setattr(engine_of(db)._jobs_compact, "commit", lost)
         with pytest.raises(OutcomeUnknown):
             compact(db, "t", spark=here)
         written = {file for file in fragment_files(root, table) if "compact-" in file}
@@ -478,10 +479,10 @@ def test_a_job_that_is_killed_has_changed_nothing_and_its_files_are_garbage_once
 
 def end_intent(db: ebla.Database) -> None:
     """Let the one job that is under way be expired."""
-    (intent,) = list_intents(db._coordination)
-    node = db._coordination.read(f"intents/{intent.job}")
+    (intent,) = list_intents(coordination_of(db))
+    node = coordination_of(db).read(f"intents/{intent.job}")
     assert node is not None
-    db._coordination.delete(f"intents/{intent.job}", node.version)
+    coordination_of(db).delete(f"intents/{intent.job}", node.version)
 
 
 def test_a_commit_that_is_repeated_does_no_harm_and_strange_ones_are_refused(
@@ -491,24 +492,24 @@ def test_a_commit_that_is_repeated_does_no_harm_and_strange_ones_are_refused(
         table = filled(db)
         before = rows(table)
         orders: list[CompactCommit] = []
-        driver = db._store._jobs_compact
-        carry_out = driver.commit
-        monkeypatch.setattr(driver, "commit", lambda order: (orders.append(order), carry_out(order))[1])
+        driver = engine_of(db)._jobs_compact
+        commit = driver.commit
+        monkeypatch.setattr(driver, "commit", lambda order: (orders.append(order), commit(order))[1])
         compact(db, "t", spark=here)
         files = table.files()
         (order,) = orders
         counted = db.stats()["compactions"]
         assert (counted["count"], counted["recent"][-1]["reason"]) == (3, "job")
-        again = db.carry_out(order)
+        again = carry_out(db, order)
         assert isinstance(again, CompactResult)
         assert [reason for _, reason in again.refused] == ["fragments_changed"] * 3
         assert table.files() == files
         assert rows(table) == before
         strange = msgspec.structs.replace(order, job="another")
         with pytest.raises(ebla.RequestError, match="is not a file of job another"):
-            db.carry_out(strange)
+            carry_out(db, strange)
         Path(root, order.replacements[0].added[0].file).rename(Path(root, "elsewhere"))
         with pytest.raises(ebla.RequestError, match="is not as it was written"):
-            db.carry_out(order)
-        assert db._store._nursery.young() == frozenset()
+            carry_out(db, order)
+        assert engine_of(db)._nursery.young() == frozenset()
         assert order.replacements[0].merge.horizon >> COUNTER_BITS > 0

@@ -15,6 +15,7 @@ from ebla.pipeline import gc
 from ebla.settings import Settings
 from ebla.tablet.upkeep.candidates import Candidates
 from ebla.tablet.upkeep.sweep_job import Sweep, SweepResult
+from tests.support.inside import begin_job, carry_out, coordination_of, engine_of, state_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,12 +44,12 @@ def with_everything(db: ebla.Database, root: str) -> None:
     flushed_thrice(db, "c").compact()
     flushed_thrice(db, "gone")
     db.drop_table("gone")
-    db.begin_job("job", "a")
+    begin_job(db, "job", "a")
     directory = Path(root, "fragments", db.table("a").stats()["id"])
     (directory / "job-00000000-0000-0000-0000-000000000000.parquet").write_bytes(b"to come")
     (directory / "stray.parquet").write_bytes(b"nobody's")
     (directory / "young.parquet").write_bytes(b"about to be named")
-    db._store._nursery.adopt([f"fragments/{directory.name}/young.parquet"])
+    engine_of(db)._nursery.adopt([f"fragments/{directory.name}/young.parquet"])
     Path(root, "metadata", "unknown").mkdir()
 
 
@@ -127,7 +128,7 @@ def test_a_clone_that_is_made_while_tables_are_read_keeps_its_files(
 
 
 def swept(db: ebla.Database, *paths: str) -> tuple[int, ...]:
-    answer = db.carry_out(Sweep("gc", paths, {}, None))
+    answer = carry_out(db, Sweep("gc", paths, {}, None))
     assert isinstance(answer, SweepResult)
     return answer.kept
 
@@ -140,12 +141,12 @@ def test_the_owner_removes_nothing_that_it_does_not_find_unused_itself(root: str
         unused = sorted(files(root) - set(table.files()))
         assert swept(db, *unused) == (0, 1, 2), "no round has found them before"
         db.gc(dry_run=False)
-        memory = Candidates(db._coordination, db._store.files)
+        memory = Candidates(coordination_of(db), engine_of(db).files)
         candidates, version = memory.read()
         assert sorted(candidates) == unused == sorted(named)
         own = table.files()[0]
         memory.remember({**candidates, own: 0, "metadata/other/file": 0}, version)
-        db._store._nursery.adopt([unused[0]])
+        engine_of(db)._nursery.adopt([unused[0]])
         assert swept(db, *unused, own, "metadata/other/file") == (0, 3, 4), "in use, named, of a table that is unknown"
         assert files(root) == {unused[0], own}
         assert [row["n"] for row in table.scan()] == [2] * 9
@@ -159,7 +160,7 @@ def test_the_owner_removes_nothing_if_it_cannot_read_a_table(root: str) -> None:
         db.gc(dry_run=False)
         unused = sorted(files(root) - set(table.files()) - set(bad.files()))
         lose_metadata(root, bad.stats()["id"])
-        db._store.metadata._forget(bad.stats()["id"])  # or it would know by heart
+        engine_of(db).metadata._forget(bad.stats()["id"])  # or it would know by heart
         with pytest.raises(EblaError):
             swept(db, *unused)
         assert files(root) >= set(unused)
@@ -168,7 +169,7 @@ def test_the_owner_removes_nothing_if_it_cannot_read_a_table(root: str) -> None:
 def test_many_candidates_are_remembered_in_a_file(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ebla.tablet.upkeep.candidates.IN_NODE_MAX", 2)
     with ebla.open(root, settings=replace(AT_ONCE, garbage_age_seconds=3600.0)) as db:
-        memory = Candidates(db._coordination, db._store.files)
+        memory = Candidates(coordination_of(db), engine_of(db).files)
         assert memory.read() == ({}, None)
         many = {f"fragments/t/{n}": n for n in range(5)}
         memory.remember(many, None)
@@ -191,13 +192,13 @@ def test_many_candidates_are_remembered_in_a_file(root: str, monkeypatch: pytest
 
 def test_a_catalog_that_lost_a_table_stops_the_job_and_the_owner(root: str, spark: SparkSession) -> None:
     with ebla.open(root, settings=AT_ONCE) as db:
-        lost = flushed_thrice(db, "lost")._state.id
+        lost = state_of(flushed_thrice(db, "lost")).id
         flushed_thrice(db, "kept").compact()
         assert gc(db, spark=spark, dry_run=False).candidates > 0
         for path in (f"tables/{lost}", "names/lost"):
-            node = db._coordination.read(path)
+            node = coordination_of(db).read(path)
             assert node is not None
-            db._coordination.delete(path, node.version)
+            coordination_of(db).delete(path, node.version)
         before = files(root)
         looked = gc(db, spark=spark)
         assert looked == db.gc()
@@ -205,7 +206,7 @@ def test_a_catalog_that_lost_a_table_stops_the_job_and_the_owner(root: str, spar
         with pytest.raises(Corruption, match="that nobody dropped"):
             gc(db, spark=spark, dry_run=False)
         # A job that looked before the table was lost has the owner look again.
-        doomed = tuple(Candidates(db._coordination, db._store.files).read()[0])
+        doomed = tuple(Candidates(coordination_of(db), engine_of(db).files).read()[0])
         with pytest.raises(Corruption, match="that nobody dropped"):
-            db._store.garbage.sweep(Sweep("job", doomed))
+            engine_of(db).garbage.sweep(Sweep("job", doomed))
         assert files(root) == before

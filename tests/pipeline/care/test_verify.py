@@ -22,6 +22,7 @@ from ebla.storage.files.files import LocalFiles
 from ebla.storage.fragment.fragment_reader import Fragment
 from ebla.tablet.check.inspection import inspect
 from tests.pipeline.tables import EVERYTHING, fill
+from tests.support.inside import engine_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +32,7 @@ verifying = sys.modules["ebla.pipeline.care.verify"]
 
 
 def refs_of(db: ebla.Database, name: str = "t") -> list[FragmentRef]:
-    tablets = db._store.table(name).view.metadata.tablets
+    tablets = engine_of(db).table(name).view.metadata.tablets
     return [ref for tablet in tablets for state in tablet.groups for ref in state.fragments]
 
 
@@ -113,7 +114,7 @@ def test_a_reference_that_promises_what_its_file_does_not_hold_is_found(root: st
         table.flush()
         (ref,) = refs_of(db)
         fragment = Fragment(LocalFiles(root), ref.file, BlockCache(0), ref.txn)
-        schema = db._store.table("t").view.schema
+        schema = engine_of(db).table("t").view.schema
         codec = KeyCodec(schema.key)
     assert inspect(fragment, ref, codec) == []
     changes, said = PROMISES[promise]
@@ -134,7 +135,7 @@ def test_records_out_of_order_are_found(root: str) -> None:
         table.put([{"k": f"{k:03}", "f:a": b"1", "f:b": b"2"} for k in range(50)])
         table.flush()
         (ref,) = refs_of(db)
-        codec = KeyCodec(db._store.table("t").view.schema.key)
+        codec = KeyCodec(engine_of(db).table("t").view.schema.key)
         fragment = Fragment(LocalFiles(root), ref.file, BlockCache(0), ref.txn)
     assert inspect(fragment, ref, codec) == []
     records = fragment.read_blocks(0, len(fragment.block_rows), sorted(fragment.names))

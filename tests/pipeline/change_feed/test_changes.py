@@ -19,6 +19,7 @@ from ebla.pipeline.change_feed.changes import BEFORE, CHANGE, outcome, txn_since
 from ebla.pipeline.spark.types import to_spark
 from ebla.settings import Settings
 from tests.pipeline.scanning.test_scan_random import QUIET, SHAPES, Story
+from tests.support.inside import engine_of
 from tests.support.seeds import seeds
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def test_changes_are_the_difference_of_two_scans(seed: int, tmp_path: Path) -> N
     with ebla.open(tmp_path / "store", settings=QUIET) as db:
         story = Story(db, SHAPES[seed % len(SHAPES)], dice)
         story.tell()
-        state = db._store.table("t")
+        state = engine_of(db).table("t")
         for columns in (None, dice.sample(list(story.shape.columns), 1)):
             since, until = sorted(dice.sample([*story.txns, story.table.scan().txn], 2))
             projection = state.projection(columns)
@@ -79,7 +80,7 @@ def test_tasks_get_even_shares_of_what_changed(flushes: int, db: ebla.Database) 
     for turn in range(flushes):
         table.put([{"k": f"{n:05}", "n": n} for n in range(turn, 6_000, flushes)])
         table.flush()
-    state = db._store.table("t")
+    state = engine_of(db).table("t")
     parts = state.view, state.reader, state.projection(None)
     until = db.snapshot().txn
     for records_max, tasks, count in [(10_000, 2, 2), (10_000, 3, 3), (2_000, 2, 4), (2_000, 1, 3)]:
@@ -124,8 +125,10 @@ def test_only_files_with_changes_are_opened(db: ebla.Database, spark: SparkSessi
     since = db.snapshot().txn
     table.put([{"k": f"{n:03}", "n": -n} for n in range(3)])
     table.flush()
-    (old,) = (ref for ref in db._store.table("t").view.metadata.tablets[0].groups[0].fragments if ref.txn_max <= since)
-    state = db._store.table("t")
+    (old,) = (
+        ref for ref in engine_of(db).table("t").view.metadata.tablets[0].groups[0].fragments if ref.txn_max <= since
+    )
+    state = engine_of(db).table("t")
     Path(db.path, old.file).rename(Path(db.path, old.file + ".away"))
     state.reader.forget([old.file])
     rows = touched_rows(state.view, state.reader, state.projection(None), ALL, since, db.snapshot().txn)
@@ -146,7 +149,7 @@ def test_since_the_beginning_all_rows_are_inserts(root: str, spark: SparkSession
             assert (rows["008"]["n"], rows["099"]["n"]) == (-8, 99)
             assert not before or rows["008"][BEFORE] is None
         frame = changes(db, "t", 0, spark=spark)
-        assert db._store.pins.oldest() == table.scan().txn
+        assert engine_of(db).pins.oldest() == table.scan().txn
         del frame
 
 
@@ -176,4 +179,4 @@ def test_what_cannot_be_is_refused(root: str, spark: SparkSession) -> None:
             changes(db, "t", since - 1, spark=spark)
         with pytest.raises(HistoryGone):
             changes(db, "t", 0, since, spark=spark)  # all that was there then is not there any more
-        assert db._store.pins.oldest() is None
+        assert engine_of(db).pins.oldest() is None

@@ -18,6 +18,7 @@ from ebla.pipeline.datasource.datasource_options import WriteOptions
 from ebla.pipeline.datasource.datasource_writer import EblaWriter
 from ebla.tablet.upkeep.job_intents import list_intents
 from tests.pipeline.tables import EVERYTHING, expected, fill, fragment_files, register_watched
+from tests.support.inside import coordination_of, state_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,8 +52,8 @@ def values(table: ebla.Table, column: str = "v") -> dict[int, Any]:
 def assert_nothing_is_left(db: ebla.Database, root: str, table: ebla.Table) -> None:
     """No file that METADATA does not name, no job under way, no request in the mail."""
     assert fragment_files(root, table) == set(table.files())
-    assert list_intents(db._coordination) == []
-    assert db._coordination.list("bulk") == []
+    assert list_intents(coordination_of(db)) == []
+    assert coordination_of(db).list("bulk") == []
 
 
 # --- what is written ---------------------------------------------------------------------------------
@@ -237,7 +238,7 @@ def test_a_table_that_is_dropped_before_the_commit_refuses_it_and_the_files_go(
         writer.commit([message])
     writer.abort([message])  # as Spark does
     assert fragment_files(root, plain) == set()
-    assert list_intents(db._coordination) == []
+    assert list_intents(coordination_of(db)) == []
 
 
 def test_an_abort_removes_what_tasks_wrote(root: str, db: ebla.Database, plain: ebla.Table) -> None:
@@ -315,6 +316,6 @@ def test_messages_of_no_rows_commit_nothing_but_the_job(root: str, db: ebla.Data
     writer = started(root, job="empty")
     writer.commit([writer.write(iter([]))])
     assert values(plain) == dict.fromkeys(range(10), "old")
-    assert plain._state.view.metadata.job_txn("empty") is not None
+    assert state_of(plain).view.metadata.job_txn("empty") is not None
     with pytest.raises(Conflict):
         plain.put({"n": 1}, if_unchanged_since=0)

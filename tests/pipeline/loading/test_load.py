@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import ebla
 from ebla.pipeline import JobProgress, load
 from tests.pipeline.spark.test_types import STORED
+from tests.support.inside import engine_of
 
 DAY = date(2026, 1, 31)
 USERS = "user string, day date, name string, age int"
@@ -96,7 +97,7 @@ def test_a_store_that_is_closed_or_open_elsewhere_is_loaded_by_its_root(spark: S
 def test_partitions_follow_the_tablets_and_files_do_not_overlap(spark: SparkSession, db: ebla.Database) -> None:
     frame = spark.range(5_000).selectExpr("concat('k', lpad(id, 5, '0')) AS k", "id AS n")
     done = load(db, "t", frame, key="k", splits=["k02000"], partitions=4)
-    (tablet_a, tablet_b) = db._store.table("t").view.metadata.tablets
+    (tablet_a, tablet_b) = engine_of(db).table("t").view.metadata.tablets
     files = {ref for tablet in (tablet_a, tablet_b) for state in tablet.groups for ref in state.fragments}
     assert len(files) == done.files >= 3
     spans = sorted((ref.first, ref.last) for ref in files)

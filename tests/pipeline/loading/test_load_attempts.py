@@ -23,6 +23,7 @@ from ebla.pipeline.loading.load_task import LoadTask, TaskResult
 from ebla.storage.files.files import Files, LocalFiles
 from tests.pipeline.loading.test_load import rows_of
 from tests.pipeline.loading.test_load_bad_input import leftovers
+from tests.support.inside import engine_of
 
 # The workers of Spark know nothing of the tests: what is defined here goes to them by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -112,7 +113,7 @@ def test_files_of_attempts_that_did_not_count_are_neither_committed_nor_left(
     assert (tmp_path / "mark").exists()
     assert (done.rows, done.rejected, done.duplicates) == (396, 4, 0)
     assert len(rows_of(db, "t")) == 396
-    named = set(db._store.table("t").view.metadata.files())
+    named = set(engine_of(db).table("t").view.metadata.files())
     assert sorted(named) == sorted(leftovers(db))
     assert len(list((tmp_path / "r").iterdir())) == 1
 
@@ -181,7 +182,7 @@ def test_a_driver_killed_at_the_commit_can_run_the_job_again(
         assert done.repeated == (when == "after")
         assert len(rows_of(db, "t")) == 100
         # What the killed run left behind is gone, too.
-        assert sorted(set(db._store.table("t").view.metadata.files())) == sorted(leftovers(db))
+        assert sorted(set(engine_of(db).table("t").view.metadata.files())) == sorted(leftovers(db))
 
 
 class WaitsToBeKilled(LoadTask):

@@ -15,6 +15,7 @@ from ebla.pipeline import load
 from ebla.pipeline.loading.load_task import LoadTask, pack_schema
 from ebla.settings import Settings
 from tests.pipeline.loading.test_load import fragments, rows_of
+from tests.support.inside import coordination_of, engine_of
 
 SCHEMA = ebla.Schema(
     key={"k": "string"},
@@ -143,7 +144,7 @@ def test_an_input_file_that_vanished_is_told_without_java(
 
 
 def task_of(db: ebla.Database, tmp_path: Path, cuts: tuple[bytes, ...] = ()) -> LoadTask:
-    state = db._store.table("t")
+    state = engine_of(db).table("t")
     return LoadTask(
         root=str(db.path), table_id=state.id, schema=pack_schema(state.view.schema), job="j", names=("k", "n"),
         cuts=cuts, stamp_microseconds=1, replace=False, shows_duplicates=False, rejects=None, settings=Settings(),
@@ -203,7 +204,7 @@ def leftovers(db: ebla.Database) -> list[str]:
         if (db.path / "bulk").exists()
         else []
     )
-    return left + list(db._coordination.list("intents"))
+    return left + list(coordination_of(db).list("intents"))
 
 
 def test_a_table_dropped_in_the_middle_of_a_load_fails_it(
@@ -283,7 +284,7 @@ def test_an_unknown_outcome_leaves_the_files_for_the_next_try(
     assert [row["k"] for row in rows_of(db, "t")] == ["a", "b"]
     assert load(db, "t", frame_of(spark), job="j").repeated
     assert [row["k"] for row in rows_of(db, "t")] == ["a", "b"]
-    assert db._coordination.list("intents") == []
+    assert coordination_of(db).list("intents") == []
 
 
 def test_a_job_runs_once_at_a_time(spark: SparkSession, db: ebla.Database, table: ebla.Table) -> None:

@@ -26,6 +26,7 @@ from tests.reference.comparing import as_rows, compare
 from tests.reference.pair import ROOMY, TINY, VERSIONS_ALL, Pair
 from tests.reference.reference import Cell
 from tests.reference.strategies import Shape
+from tests.support.inside import engine_of
 
 KEYS = tuple((f"k{n:02}",) for n in range(24))
 SCHEMA = ebla.Schema(
@@ -132,7 +133,7 @@ class Wanderer:
                     (self.copies / file).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(pair.path / file, self.copies / file)
         assert pair.database.snapshots() == {}
-        assert not pair.database._store.pins.held_here()
+        assert not engine_of(pair.database).pins.held_here()
         self.kept.append(Kept(found.txn, pack_metadata(metadata), said, versions))
 
     def check(self) -> None:

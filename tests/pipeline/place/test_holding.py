@@ -26,6 +26,7 @@ from ebla.pipeline.scanning.sections import SectionPlan, plan_scan, read_section
 from ebla.settings import Settings
 from ebla.tablet.upkeep.horizon import Horizon
 from ebla.tablet.upkeep.pins import Pins
+from tests.support.inside import coordination_of
 
 AT_ONCE = Settings(background_compaction=False, history_seconds=0.0, garbage_age_seconds=0.0)
 POINTS = ebla.Schema(key={"k": "int64"}, columns={"n": "int64"})
@@ -101,7 +102,7 @@ def test_what_a_job_reads_is_held_whoever_opens_the_store_until_it_lets_go(
     with ebla.open(root, settings=AT_ONCE) as db:
         assert db.snapshots() == {}
         overwrite(db, 4)
-        assert db._coordination.list("held") == []
+        assert coordination_of(db).list("held") == []
         with pytest.raises((OSError, HistoryGone)):
             read(planned)
 
@@ -197,7 +198,7 @@ def test_tasks_renew_the_pin_of_their_load(root: str, monkeypatch: pytest.Monkey
         assert next(reading).num_rows == 101
 
         def until() -> int:
-            pin = Pins(db._coordination, SystemClock()).find(held.name)
+            pin = Pins(coordination_of(db), SystemClock()).find(held.name)
             return 0 if pin is None or pin.expires_microseconds is None else pin.expires_microseconds
 
         wait_for(lambda: until() > held.until_microseconds + 400_000)

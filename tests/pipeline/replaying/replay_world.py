@@ -18,6 +18,7 @@ from ebla.settings import KIB, Settings
 from ebla.tablet.recovery.log_sort import SortedPortion
 from tests.pipeline.scanning.test_scan_random import SHAPES, Story
 from tests.reference.comparing import as_rows
+from tests.support.inside import abandon
 
 # Nothing is flushed or merged but when it is asked for, and a log has many segments.
 UNFLUSHED = Settings(background_compaction=False, log_segment_bytes=4 * KIB, recent_row_slots=1 << 10)
@@ -65,7 +66,7 @@ def died(root: Path, seed: int, tables: int = 3) -> list[int]:
             gone.put({"k": str(step), "n": step})
         txns.append(story.table.scan().txn)
     db.drop_table("gone")
-    db._crash()
+    abandon(db)
     return dice.sample(txns, min(4, len(txns)))
 
 

@@ -37,6 +37,7 @@ from tests.pipeline.replaying.replay_world import (
     unflushed_bytes,
 )
 from tests.recovery.test_reopening import apply
+from tests.support.inside import abandon, commit_bulk, coordination_of, engine_of, state_of
 from tests.support.logs import flipped
 from tests.support.seeds import seeds
 
@@ -54,7 +55,7 @@ def plain(root: Path, commits: int = 40) -> None:
     table = db.create_table("t", PLAIN, ["g", "p"])
     for n in range(commits):
         table.put([{"k": f"{letter}{n % 7}", "n": n, "text": "x" * 200} for letter in "chr"])
-    db._crash()
+    abandon(db)
 
 
 def segments(root: Path) -> list[Path]:
@@ -99,7 +100,7 @@ def test_a_replay_on_spark_is_the_same(tmp_path: Path, spark: SparkSession, monk
     assert {"sorting", "committing"} <= {progress.phase for progress in told}
     files = {str(path.relative_to(root)) for path in root.glob("fragments/*/*.parquet")}
     with ebla.open(root, settings=UNFLUSHED) as db:
-        states = [db._store.table(name).view.metadata for name in db.tables()]
+        states = [engine_of(db).table(name).view.metadata for name in db.tables()]
         named = {file for metadata in states for file in metadata.files()}
         assert named <= files
         assert db.gc().by_jobs == 0
@@ -127,7 +128,7 @@ def test_what_clients_were_told_outlives_the_log(tmp_path: Path) -> None:
     db.create_table("t", PLAIN)
     first = [apply(db, {"k": "a", "n": n, "text": "x" * 900}, (f"client {n}", 7)) for n in range(12)]
     newest = apply(db, {"k": "a", "n": 99}, ("client 3", 8))
-    db._crash()
+    abandon(db)
     assert replay_here(root, 3).portions == 3
     with ebla.open(root, settings=UNFLUSHED) as db:
         assert apply(db, {"k": "a", "n": 5}, ("client 5", 7)) == first[5]
@@ -157,11 +158,11 @@ def test_jobs_of_others_are_left_alone_whatever_they_are_called(tmp_path: Path) 
         job = begin_job_at(root, "replay-of-monday", "t")
         commit = written(db.table("t"), job.job, pa.record_batch({"k": ["new"], "n": [1]}))
         db.table("t").put({"k": "a", "n": 1})
-        db._crash()
+        abandon(db)
     replay_here(root)
     with ebla.open(root, settings=UNFLUSHED) as db:
-        assert list_intents(db._coordination) == [job]
-        db.commit_bulk(commit)
+        assert list_intents(coordination_of(db)) == [job]
+        commit_bulk(db, commit)
         assert db.table("t").get("new")["n"] == 1
 
 
@@ -258,7 +259,7 @@ def test_a_damaged_table_is_left_alone_and_the_log_is_kept_for_it(tmp_path: Path
         for table in tables:
             table.put({"k": str(n), "n": n, "text": "x" * 500})
     hurt = root / "metadata" / tables[0].stats()["id"]
-    db._crash()
+    abandon(db)
     expected = opened(copied(root))
     hurt.rename(tmp_path / "hurt")
     log = log_of(root)
@@ -280,8 +281,8 @@ def test_the_log_is_kept_for_a_table_that_the_catalog_has_lost(tmp_path: Path) -
     for n in range(20):
         for table in tables:
             table.put({"k": str(n), "n": n, "text": "x" * 500})
-    lost = tables[0]._state.id
-    db._crash()
+    lost = state_of(tables[0]).id
+    abandon(db)
     expected = opened(copied(root))
     paths = (f"tables/{lost}", "names/lost")
     with connect_at(root, SystemClock(), read_only=False) as coordination:
@@ -340,7 +341,7 @@ def test_somebody_who_flushed_meanwhile_wins_and_nothing_is_half_done(tmp_path: 
         db = ebla.open(root, settings=UNFLUSHED)
         db.table("t").put({"k": "new", "n": 1})
         db.table("t").flush()
-        db._crash()
+        abandon(db)
         (root / "LOCK.held").rename(root / "LOCK")
         stolen.write_text("done")
 
@@ -365,7 +366,7 @@ def test_a_table_that_is_dropped_or_altered_meanwhile(tmp_path: Path) -> None:
                 db.drop_table("t")
             else:
                 db.alter_table("t", add_columns={"more": "int64"})
-            db._crash()
+            abandon(db)
             (root / "LOCK.held").rename(root / "LOCK")
 
         if is_refused:

@@ -19,6 +19,7 @@ from ebla.pipeline.replaying.replay_job import LogReplay
 from ebla.pipeline.replaying.replay_task import ReplayTask
 from ebla.tablet.recovery.log_sort import SortedPortion
 from tests.pipeline.replaying.replay_world import UNFLUSHED, Here, log_of, replay_here
+from tests.support.inside import abandon
 from tests.support.zookeeper import ZooKeeperServer
 
 
@@ -38,7 +39,7 @@ def test_only_the_owner_of_the_lease_replays(tmp_path: Path, address: str, monke
     table = database.create_table("t", ebla.Schema(key={"k": "string"}, columns={"text": "string"}))
     for number in range(30):
         table.put({"k": f"{number:02}", "text": "x" * 500})
-    database._crash()
+    abandon(database)
     log = log_of(tmp_path)
     with connect(parse_address(address), SystemClock()) as other:
         # Another host has it: refused before anything is looked at.

@@ -10,6 +10,7 @@ import pytest
 import ebla
 from ebla.model import order
 from ebla.pipeline.scanning.layers import matches
+from tests.support.inside import state_of
 
 
 @pytest.mark.parametrize("ties_max", [0, 64])
@@ -25,10 +26,10 @@ def test_rows_of_a_file_are_matched_however_many_share_a_word(
         table.put([{"user": user, "n": n, "v": n} for user, n in held[:50]])
         later = table.put([{"user": user, "n": n, "v": n} for user, n in held[50:]])
         table.flush()
-        (ref,) = table._state.view.metadata.tablets[0].groups[0].fragments
-        fragment = table._state.reader.fragment(ref)
+        (ref,) = state_of(table).view.metadata.tablets[0].groups[0].fragments
+        fragment = state_of(table).reader.fragment(ref)
         asked = [("a", 3), *held[40:110:3], ("b", 1), ("c", 0)]
-        rows = table._state.codec.encode_many(sorted(asked))
+        rows = state_of(table).codec.encode_many(sorted(asked))
         for txn_max, seen in ((None, held), (later - 1, held[:50])):
             found = [*matches(fragment, rows, txn_max)]
             which, places = (np.concatenate(parts).tolist() for parts in zip(*found, strict=True))

@@ -11,6 +11,7 @@ import pytest
 import ebla
 from ebla.pipeline.scanning.sections import plan_scan, read_section
 from ebla.settings import Settings
+from tests.support.inside import engine_of, state_of
 
 SCHEMA = ebla.Schema(key={"k": "string"}, columns={"n": "int64"})
 BY_HAND = Settings(background_compaction=False)
@@ -30,8 +31,8 @@ def filled(db: ebla.Database, count: int = 2_000) -> ebla.Table:
 
 def compact_one(db: ebla.Database, table: ebla.Table, number: int) -> None:
     """Merge the fragments of one tablet only."""
-    tablet = table._state.view.metadata.tablets[number]
-    assert db._store._compactor.compact_tablet(table._state, tablet.id) == len(table.schema.groups)
+    tablet = state_of(table).view.metadata.tablets[number]
+    assert engine_of(db)._compactor.compact_tablet(state_of(table), tablet.id) == len(table.schema.groups)
 
 
 CHANGES: dict[str, Callable[[ebla.Table], object]] = {
@@ -67,7 +68,7 @@ def test_a_plan_of_clipped_files_reads_no_row_that_is_clipped_off(tmp_path: Path
         compact_one(db, table, 1)
         table.join("00000", "00400")
         table.join("00000", "00800")
-        assert any(ref.clip for state in table._state.view.metadata.tablets[0].groups for ref in state.fragments)
+        assert any(ref.clip for state in state_of(table).view.metadata.tablets[0].groups for ref in state.fragments)
         expected = [n for n in range(900) if not 300 <= n < 600]
         assert [row["n"] for row in table.scan()] == expected
         plan = plan_scan(db, "t", cores=2, native=True)

@@ -25,6 +25,7 @@ from ebla.pipeline.scanning.sections import SectionPlan, plan_scan, read_section
 from ebla.pipeline.spark.types import to_spark
 from ebla.settings import Settings
 from tests.pipeline.scanning.scan_world import assert_same_rows, executed, rows_of, scanned_rows
+from tests.support.inside import engine_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -431,7 +432,7 @@ def test_a_frame_and_what_is_derived_from_it_keep_their_files_and_their_snapshot
         assert few.count() == 10
         del few
         assert before not in clean_up(db, is_held=False)
-        assert db._store.pins.oldest() is None
+        assert engine_of(db).pins.oldest() is None
 
 
 # --- elsewhere -----------------------------------------------------------------------------------

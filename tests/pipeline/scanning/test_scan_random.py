@@ -24,6 +24,7 @@ from ebla.pipeline.scanning.sections import SectionPlan, plan_scan, read_section
 from ebla.pipeline.spark.types import to_spark
 from ebla.settings import Settings
 from tests.pipeline.scanning.scan_world import assert_same_rows, rows_of
+from tests.support.inside import state_of
 from tests.support.seeds import seeds
 
 if TYPE_CHECKING:
@@ -273,7 +274,7 @@ def test_a_plan_of_a_table_that_was_altered_and_cut_has_the_rows_of_a_scan(tmp_p
             story = Story(db, SHAPES[seed % len(SHAPES)], dice)
             story.tell()
             story.tell_more()
-            states = [state for tablet in story.table._state.view.metadata.tablets for state in tablet.groups]
+            states = [state for tablet in state_of(story.table).view.metadata.tablets for state in tablet.groups]
             met["restricted"] += any(ref.columns is not None for state in states for ref in state.fragments)
             for question in story.questions():
                 planned = plan_scan(db, "t", cores=2, limits=limits, **question)

@@ -53,7 +53,7 @@ with ebla.open(root) as db:
     assert (Path(root).parent / "mark").exists()
     assert done.rows == 1000 and len(list(db.table("t").scan())) == 1000
     files = {str(path.relative_to(root)) for path in (Path(root) / "fragments").rglob("*.parquet")}
-    assert files == set(db._store.table("t").view.metadata.files()), files
+    assert files == set(engine_of(db).table("t").view.metadata.files()), files
 print("fine")
 """
 

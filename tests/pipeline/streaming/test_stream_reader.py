@@ -19,6 +19,7 @@ from ebla.pipeline.change_feed.changes import BEFORE, CHANGE
 from ebla.pipeline.streaming.stream_options import StreamReadOptions
 from ebla.pipeline.streaming.stream_reader import EblaStreamReader, stream_schema
 from ebla.settings import Settings
+from tests.support.inside import engine_of
 from tests.support.seeds import seeds
 
 POINTS = ebla.Schema(
@@ -254,7 +255,7 @@ def test_the_history_of_a_stream_is_held_and_let_go(store: ebla.Database) -> Non
 
 def test_a_pin_is_held_for_long_only_when_a_batch_is_written_down(store: ebla.Database) -> None:
     def held() -> tuple[float, int]:
-        (pin,) = store._store.pins.all()
+        (pin,) = engine_of(store).pins.all()
         assert pin.expires_microseconds is not None
         return (pin.expires_microseconds - time.time_ns() // 1000) / 1e6, pin.txn
 

@@ -21,6 +21,7 @@ from ebla.pipeline.streaming.stream_writer import BatchWritten, EblaStreamWriter
 from ebla.settings import Settings
 from ebla.tablet.jobs.bulk import BulkCommit, BulkResult
 from ebla.tablet.upkeep.job_intents import list_intents
+from tests.support.inside import coordination_of, engine_of
 
 SCHEMA = ebla.Schema(key={"k": "string"}, groups=[ebla.Group("g", columns={"n": "int64", "s": "string"})])
 TYPES: dict[str, DataType] = {"n": LongType(), "more": IntegerType()}
@@ -86,9 +87,9 @@ def test_a_batch_is_written_once_and_no_earlier_one_after_it(db: ebla.Database) 
     assert found(db)["a"] == (7, None)
     Query(db.path, app="query").run(4, [("a", 8)])
     assert found(db)["a"] == (8, None)
-    metadata = db._store.table("t").view.metadata
+    metadata = engine_of(db).table("t").view.metadata
     assert [(known.app, known.batch) for known in metadata.streams] == [("another", 0), ("query", 4)]
-    assert list_intents(db._coordination) == []
+    assert list_intents(coordination_of(db)) == []
 
 
 def test_a_batch_that_two_drivers_write_at_once_is_written_once(db: ebla.Database) -> None:
@@ -111,10 +112,10 @@ def test_a_batch_that_two_drivers_write_at_once_is_written_once(db: ebla.Databas
 def test_a_batch_of_a_driver_that_died_leaves_nothing_behind(db: ebla.Database) -> None:
     query = Query(db.path)
     query.task(0, [("a", 5)])
-    assert len(list_intents(db._coordination)) == 1
+    assert len(list_intents(coordination_of(db))) == 1
     query.run(0, [("a", 1)])
     assert found(db) == {"a": (1, None)}
-    assert (files(db), list_intents(db._coordination)) == (1, [])
+    assert (files(db), list_intents(coordination_of(db))) == (1, [])
     lost = query.task(1, [("a", 2)])
     query.writer().abort([lost, None], 1)
     assert files(db) == 1
@@ -183,10 +184,10 @@ def test_rows_are_erased_and_whole_results_replace_each_other(db: ebla.Database)
 
 
 def test_a_batch_without_rows_is_no_commit(db: ebla.Database) -> None:
-    before = db._store.table("t").view.metadata.txnid
+    before = engine_of(db).table("t").view.metadata.txnid
     Query(db.path).run(0, [], [])
     Query(db.path).writer().commit([], 1)
-    assert db._store.table("t").view.metadata.txnid == before
+    assert engine_of(db).table("t").view.metadata.txnid == before
 
 
 def test_what_does_not_fit_the_table_is_told(db: ebla.Database) -> None:

@@ -14,6 +14,7 @@ from ebla.pipeline import stream_into
 from ebla.pipeline.spark.failures import unwrapped
 from ebla.settings import Settings
 from tests.pipeline.streaming.stream_world import Copy, same
+from tests.support.inside import state_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,13 +83,13 @@ def test_a_table_streams_into_another_once_and_whole(sides: Sides, tmp_path: Pat
     assert same(sides.source, sides.target)
 
     # The driver dies when a batch is written, and before it is written down: it comes once more, and changes nothing.
-    (app,) = (known.app for known in sides.target._state.view.metadata.streams)
+    (app,) = (known.app for known in state_of(sides.target).view.metadata.streams)
     batch = copy.forget()
     before = sides.target.scan().txn
     sides.target.put({"k": "mine", "n": 1})
     sides.source.join("", "060")
     copy.run()
-    record = sides.target._state.view.metadata.stream_batch(app)
+    record = state_of(sides.target).view.metadata.stream_batch(app)
     assert (record.batch, record.txn) == (batch, before)
     assert sides.target.get("mine") is not None
     sides.target.erase("mine")
@@ -105,10 +106,10 @@ def test_a_function_for_each_batch_does_the_same(sides: Sides, tmp_path: Path, s
     sides.source.erase("004")
     copy.run(by_function=True)
     assert same(sides.source, sides.target)
-    before = sides.target._state.view.metadata.streams
+    before = state_of(sides.target).view.metadata.streams
     assert copy.forget() == 1
     copy.run(by_function=True)
-    assert sides.target._state.view.metadata.streams == before
+    assert state_of(sides.target).view.metadata.streams == before
     with pytest.raises(RequestError, match="no batch of a stream"):
         stream_into(sides.paths[1], "t")(spark.range(1).selectExpr("'x' as k"), 0)
     # Numbered by its user.

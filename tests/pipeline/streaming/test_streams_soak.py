@@ -19,6 +19,7 @@ import ebla
 from ebla.settings import Settings
 from tests.pipeline.standalone import CODE, Standalone, standalone
 from tests.pipeline.streaming.stream_world import same
+from tests.support.inside import abandon
 
 pytestmark = pytest.mark.soak
 
@@ -111,7 +112,7 @@ def test_a_mirror_lives_through_kills_of_its_driver_and_restarts_of_both_sides(s
             disturb(stores[0], dice)
             if dice.random() < 0.2:
                 side = dice.randrange(2)
-                stores[side].close() if dice.random() < 0.5 else stores[side]._crash()
+                stores[side].close() if dice.random() < 0.5 else abandon(stores[side])
                 time.sleep(dice.uniform(0, 0.5))
                 # Whoever commits a batch may have it open for a moment.
                 stores[side] = _opened(paths[side])

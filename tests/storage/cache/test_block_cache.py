@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import ebla
 from ebla.storage.cache.block_cache import MUCH_BYTES, PRIORITIES, BlockCache, class_of
+from tests.support.inside import engine_of
 
 
 def found(cache: BlockCache, *files: str) -> list[str]:
@@ -187,8 +188,8 @@ def test_a_closed_store_holds_no_blocks(tmp_path: Path) -> None:
         table.put([{"k": k, "n": k} for k in range(1_000)])
         table.flush()
         assert table.get(5, columns=["n"])["n"] == 5
-        assert db._store.cache.stats()["bytes"] > 0
-    assert db._store.cache.stats()["bytes"] == 0
+        assert engine_of(db).cache.stats()["bytes"] > 0
+    assert engine_of(db).cache.stats()["bytes"] == 0
 
 
 def test_what_is_reserved_is_taken_from_what_is_cached_but_no_more_than_half() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ebla.client.database import Database
+from ebla.client.embedded.opening import wire
 from ebla.client.jobs.bulk_writer import BulkWriter
 from ebla.client.table import Table
 from ebla.clock import ManualClock
@@ -17,6 +18,7 @@ from ebla.errors import Closed, EblaError, OutcomeUnknown, UnknownTable
 from ebla.settings import Settings
 from ebla.tablet.jobs.bulk import BulkCommit, BulkResult
 from tests.client.jobs.bulk_world import NUMBERS, a_by_k, numbers
+from tests.support.inside import abandon, commit_bulk, engine_of, state_of
 from tests.support.simulated_files import Fault as DiskFault
 from tests.support.simulated_files import FaultPlan, Operation, SimulatedCrash, SimulatedFiles
 
@@ -44,13 +46,13 @@ class World:
         self.clock.advance(60)
         coordination = MemoryCoordination(nodes or self.nodes, self.clock, faults=self._on_request)
         files = files or self.files
-        return Database.wire(Path("simulated"), files, coordination, self.clock, Settings(), None)
+        return wire(Path("simulated"), files, coordination, self.clock, Settings(), None)
 
     def _on_request(self, name: str, paths: tuple[str, ...]) -> Fault | None:
         return None if self.faults is None else self.faults(name, paths)
 
     def written(self, job: str) -> BulkCommit:
-        schema, table_id = self.table.schema, self.table._state.id
+        schema, table_id = self.table.schema, state_of(self.table).id
         fragments = []
         for partition, keys in enumerate((range(5, 12), range(10, 15))):  # they overlap: two layers
             writer = BulkWriter(self.files, table_id, schema, job, partition, stamp_microseconds=1, is_sorted=True)
@@ -60,7 +62,7 @@ class World:
 
     def reopened(self) -> Table:
         """The table as the next process finds it."""
-        self.db._crash()
+        abandon(self.db)
         self.files = self.files.restarted()
         self.db = self.open()
         return self.db.table("t")
@@ -71,7 +73,7 @@ def world() -> Iterator[World]:
     made = World()
     yield made
     made.faults = None
-    made.db._crash()
+    abandon(made.db)
 
 
 def test_at_every_moment_of_a_commit_a_crash_leaves_all_of_it_or_nothing(world: World) -> None:
@@ -83,7 +85,7 @@ def test_at_every_moment_of_a_commit_a_crash_leaves_all_of_it_or_nothing(world: 
 
     world.files.plan = FaultPlan(when=lambda operation: moment(f"{operation.kind} {operation.path}"))
     world.faults = lambda name, paths: moment(f"{name} {paths}")
-    results.append(world.db.commit_bulk(world.commit))
+    results.append(commit_bulk(world.db, world.commit))
     moment("done")
     world.files.plan, world.faults = FaultPlan(), None
     assert len(moments) > 5
@@ -95,19 +97,19 @@ def test_at_every_moment_of_a_commit_a_crash_leaves_all_of_it_or_nothing(world: 
             assert found in (BEFORE, AFTER), label
             assert found == AFTER or not told, label
             outcomes.append(found == AFTER)
-            again = db.commit_bulk(world.commit)
+            again = commit_bulk(db, world.commit)
             assert again.repeated == (found == AFTER), label
             assert a_by_k(db.table("t")) == AFTER, label
             newer = db.table("t").put(numbers([3], add=1_000))
             assert newer > again.txn
             assert a_by_k(db.table("t"), as_of=again.txn) == AFTER, label
-            db._crash()
+            abandon(db)
     assert set(outcomes) == {True, False}
 
 
 def operations_of(world: World) -> int:
     before = len(world.files.record())
-    world.db.commit_bulk(world.commit)
+    commit_bulk(world.db, world.commit)
     return len(world.files.record()) - before
 
 
@@ -121,24 +123,24 @@ def test_a_failing_disk_refuses_the_commit_and_the_store_goes_on(effect: float) 
         at = len(world.files.record()) + number
         world.files.plan = FaultPlan.fail_at(at, effect=effect)
         try:
-            world.db.commit_bulk(world.commit)
+            commit_bulk(world.db, world.commit)
         except EblaError:
             refused += 1
             world.files.plan = FaultPlan()
             assert a_by_k(world.table) == BEFORE
             world.table.put(numbers([20]))
             assert a_by_k(world.table) == BEFORE | {20: 20}
-            assert not world.db.commit_bulk(world.commit).repeated
+            assert not commit_bulk(world.db, world.commit).repeated
         assert a_by_k(world.table).items() >= AFTER.items()
         assert a_by_k(world.reopened()).items() >= AFTER.items()
-        world.db._crash()
+        abandon(world.db)
     assert refused
 
 
 def requests_of(world: World) -> list[str]:
     seen: list[str] = []
     world.faults = lambda name, paths: seen.append(name)
-    world.db.commit_bulk(world.commit)
+    commit_bulk(world.db, world.commit)
     return seen
 
 
@@ -150,7 +152,7 @@ def test_one_lost_message_is_settled_by_asking_again(fault: Fault) -> None:
         count = iter(range(10_000))
         world.faults = lambda name, paths, at=number, count=count: fault if next(count) == at else None
         try:
-            world.db.commit_bulk(world.commit)
+            commit_bulk(world.db, world.commit)
         except OutcomeUnknown:
             pytest.fail(f"{fault} of {name} could have been settled")
         except EblaError:  # definitely not done: so it never is
@@ -160,13 +162,13 @@ def test_one_lost_message_is_settled_by_asking_again(fault: Fault) -> None:
             assert a_by_k(world.table) == BEFORE
             world.table.put(numbers([3], add=7))
             world.table.put(numbers([3]))
-            assert not world.db.commit_bulk(world.commit).repeated
+            assert not commit_bulk(world.db, world.commit).repeated
         world.faults = None
         world.nodes.deliver()
         assert a_by_k(world.table) == AFTER
         world.table.put(numbers([3]))
         assert a_by_k(world.reopened()) == AFTER
-        world.db._crash()
+        abandon(world.db)
 
 
 @pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY, Fault.DELAY])
@@ -183,20 +185,20 @@ def test_an_outcome_that_stays_unknown_stops_the_writes_until_reopening(world: W
 
     world.faults = faults
     with pytest.raises(OutcomeUnknown, match="job job"):
-        world.db.commit_bulk(world.commit)
+        commit_bulk(world.db, world.commit)
     world.faults = None
     assert a_by_k(world.table) == a_by_k(world.table, as_of=snapshot) == BEFORE
     with pytest.raises(EblaError):
         world.table.put(numbers([3], add=1))
     with pytest.raises(EblaError):
-        world.db.commit_bulk(world.commit)
+        commit_bulk(world.db, world.commit)
     with pytest.raises(EblaError):
         a_by_k(world.table, as_of=snapshot.txn + (10 << 20))  # it would be above the commit that may be there
     world.nodes.deliver()
     assert a_by_k(world.table) == BEFORE
     table = world.reopened()
     assert a_by_k(table) == (BEFORE if fault is Fault.LOSE_REQUEST else AFTER)
-    assert world.db.commit_bulk(world.commit).repeated == (fault is not Fault.LOSE_REQUEST)
+    assert commit_bulk(world.db, world.commit).repeated == (fault is not Fault.LOSE_REQUEST)
     assert a_by_k(table) == AFTER
     assert a_by_k(table, as_of=snapshot.txn) == BEFORE
 
@@ -206,7 +208,7 @@ def test_an_interrupted_save_stops_the_writes(world: World) -> None:
         when=lambda operation: DiskFault(None) if operation.path.startswith("metadata/") else None
     )
     with pytest.raises(SimulatedCrash):
-        world.db.commit_bulk(world.commit)
+        commit_bulk(world.db, world.commit)
     with pytest.raises(EblaError):
         world.table.put(numbers([3], add=1))
 
@@ -217,13 +219,13 @@ def test_a_table_dropped_during_the_commit_is_unknown_and_the_store_goes_on(worl
 
     def drop(operation: Operation) -> None:
         nonlocal is_dropped
-        if not is_dropped and operation.path.startswith(f"metadata/{world.table._state.id}/"):
+        if not is_dropped and operation.path.startswith(f"metadata/{state_of(world.table).id}/"):
             is_dropped = True
-            world.db._store.metadata.drop_table("t")
+            engine_of(world.db).metadata.drop_table("t")
 
     world.files.plan = FaultPlan(when=drop)
     with pytest.raises(UnknownTable, match="dropped"):
-        world.db.commit_bulk(world.commit)
+        commit_bulk(world.db, world.commit)
     other.put(numbers([1]))
     assert a_by_k(other) == {1: 1}
 
@@ -239,7 +241,7 @@ class Held:
         self.results: list[object] = []
         world.faults = self._on_request
         self._world = world
-        self.thread = self.start(lambda: world.db.commit_bulk(world.commit))
+        self.thread = self.start(lambda: commit_bulk(world.db, world.commit))
         assert self.reached.wait(BOUND_SECONDS)
 
     def _on_request(self, name: str, paths: tuple[str, ...]) -> Fault | None:
@@ -315,5 +317,5 @@ def test_closing_waits_for_a_commit_under_way(world: World) -> None:
 def test_a_closed_store_commits_nothing(world: World) -> None:
     world.db.close()
     with pytest.raises(Closed):
-        world.db._store.commit_bulk(world.commit)
+        engine_of(world.db).commit_bulk(world.commit)
     assert a_by_k(world.reopened()) == BEFORE

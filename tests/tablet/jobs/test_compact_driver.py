@@ -11,6 +11,7 @@ import pytest
 
 import ebla
 from ebla.client.database import Database
+from ebla.client.embedded.opening import wire
 from ebla.clock import ManualClock
 from ebla.coordination.memory import Fault, MemoryCoordination, MemoryStore
 from ebla.errors import EblaError, OutcomeUnknown
@@ -18,6 +19,7 @@ from ebla.settings import Settings
 from ebla.storage.files.files import LocalFiles
 from ebla.tablet.jobs.compact_job import CompactCommit, CompactResult
 from tests.support.compact_here import compact_here
+from tests.support.inside import carry_out, engine_of
 
 SETTINGS = Settings(background_compaction=False, history_seconds=0.0)
 SCHEMA = ebla.Schema(key={"k": "int64"}, columns={"n": "int64"})
@@ -45,14 +47,14 @@ class World:
     def open(self) -> Database:
         self.clock.advance(60)
         coordination = MemoryCoordination(self.nodes, self.clock, faults=self._on_request)
-        return Database.wire(self.root, LocalFiles(self.root), coordination, self.clock, SETTINGS, None)
+        return wire(self.root, LocalFiles(self.root), coordination, self.clock, SETTINGS, None)
 
     def _on_request(self, name: str, paths: tuple[str, ...]) -> Fault | None:
         return None if self.faults is None else self.faults(name, paths)
 
     def merged(self) -> CompactCommit:
         orders: list[CompactCommit] = []
-        driver: Any = self.db._store._jobs_compact
+        driver: Any = engine_of(self.db)._jobs_compact
         driver.commit = lambda order: orders.append(order) or _lost()
         with pytest.raises(OutcomeUnknown):
             compact_here(self.db, "t")
@@ -74,7 +76,7 @@ def requests_of_a_commit(tmp_path: Path) -> list[str]:
     world = World(tmp_path / "counted")
     seen: list[str] = []
     world.faults = lambda name, paths: seen.append(name)
-    assert world.db.carry_out(world.order) == CompactResult()
+    assert carry_out(world.db, world.order) == CompactResult()
     world.faults = None
     assert world.rows() == EXPECTED
     world.db.close()
@@ -90,7 +92,7 @@ def test_one_lost_message_loses_no_row_and_the_outcome_is_known(tmp_path: Path, 
         count = itertools.count()
         world.faults = lambda name, paths, at=number, count=count: fault if next(count) == at else None
         try:
-            assert world.db.carry_out(world.order) == CompactResult(), f"{fault} of {name}"
+            assert carry_out(world.db, world.order) == CompactResult(), f"{fault} of {name}"
             assert world.fragments() == 2
         except OutcomeUnknown:
             pytest.fail(f"{fault} of {name} could have been settled")
@@ -99,8 +101,8 @@ def test_one_lost_message_loses_no_row_and_the_outcome_is_known(tmp_path: Path, 
         world.faults = None
         world.nodes.deliver()
         assert world.rows() == EXPECTED
-        assert world.db._store._nursery.young() == frozenset()
-        world.db.carry_out(world.order)  # whatever happened, again does no harm
+        assert engine_of(world.db)._nursery.young() == frozenset()
+        carry_out(world.db, world.order)  # whatever happened, again does no harm
         assert world.rows() == EXPECTED
         assert world.fragments() == 2
         assert not [found for found in world.db.verify().findings if found.kind != "orphan"]
@@ -124,16 +126,16 @@ def test_files_of_an_outcome_that_stays_unknown_are_kept(tmp_path: Path, fault: 
 
     world.faults = faults
     if fault is Fault.LOSE_REPLY and reads:
-        assert world.db.carry_out(world.order) == CompactResult(), "it is found out"
+        assert carry_out(world.db, world.order) == CompactResult(), "it is found out"
     else:
         with pytest.raises(OutcomeUnknown, match="run it again"):
-            world.db.carry_out(world.order)
+            carry_out(world.db, world.order)
         added = {ref.file for one in world.order.replacements for ref in one.added}
-        assert added <= world.db._store._nursery.young(), "METADATA may come to name them"
+        assert added <= engine_of(world.db)._nursery.young(), "METADATA may come to name them"
     world.faults = None
     world.nodes.deliver()
     assert world.rows() == EXPECTED
-    world.db.carry_out(world.order)
+    carry_out(world.db, world.order)
     assert world.rows() == EXPECTED
     assert not [found for found in world.db.verify().findings if found.kind != "orphan"]
     world.db.close()

@@ -13,6 +13,7 @@ from ebla.client.jobs.bulk_at import order_at
 from ebla.tablet.jobs.bulk import BulkCommit, BulkResult
 from ebla.tablet.jobs.restore_job import RestoreCommit
 from tests.support.bringing import bring, prepared
+from tests.support.inside import carry_out, commit_bulk, engine_of
 
 SCHEMA = ebla.Schema(
     key={"k": "string"},
@@ -129,8 +130,8 @@ def test_a_table_can_be_brought_to_the_store_that_has_it_and_be_its_own_successo
 
 def test_in_place_the_jobs_that_it_has_are_remembered_and_later_ones_may_be_repeated(here: ebla.Database) -> None:
     def load(table: str, job: str) -> BulkResult:
-        state = here._store.table(table)
-        return here.commit_bulk(BulkCommit(job, state.id, state.view.schema.version, ()))
+        state = engine_of(here).table(table)
+        return commit_bulk(here, BulkCommit(job, state.id, state.view.schema.version, ()))
 
     here.create_table("t", SCHEMA)
     first = load("t", "before")
@@ -139,7 +140,7 @@ def test_in_place_the_jobs_that_it_has_are_remembered_and_later_ones_may_be_repe
     assert not load("copy", "before").repeated  # it never wrote to this one
     order = prepared(here, "t", here, "t", in_place=True)
     load("t", "too-late")
-    here.carry_out(order)
+    carry_out(here, order)
     assert load("t", "before") == BulkResult(first.txn, repeated=True)
     assert load("t", "after").repeated
     assert not load("t", "too-late").repeated
@@ -148,10 +149,10 @@ def test_in_place_the_jobs_that_it_has_are_remembered_and_later_ones_may_be_repe
 def test_an_order_is_carried_out_once(there: ebla.Database, here: ebla.Database, tmp_path: Path) -> None:
     story(there)
     order = prepared(there, "t", here, "copy")
-    first = here.carry_out(order)
+    first = carry_out(here, order)
     here.table("copy").put({"k": "later", "v": 1})
-    assert here.carry_out(order) == BulkResult(first.txn, repeated=True)  # type: ignore[union-attr]
-    assert order_at(tmp_path / "here", order) == BulkResult(first.txn, repeated=True)  # type: ignore[union-attr]
+    assert carry_out(here, order) == BulkResult(first.txn, repeated=True)
+    assert order_at(tmp_path / "here", order) == BulkResult(first.txn, repeated=True)
     assert here.table("copy").get("later") is not None
 
 
@@ -173,38 +174,38 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(
         return prepared(there, "t", here, **{"name": "copy", **more}, job=job)
 
     with pytest.raises(ebla.TableExists, match="in its place"):
-        here.carry_out(order("taken", name="t"))
+        carry_out(here, order("taken", name="t"))
     replaced = order("replaced", name="t", in_place=True)
     here.drop_table("t")
     with pytest.raises(ebla.UnknownTable):
-        here.carry_out(replaced)
+        carry_out(here, replaced)
     here.create_table("t", SCHEMA).put({"k": "mine", "v": 1})
     with pytest.raises(ebla.Conflict, match="another table"):
-        here.carry_out(replaced)
+        carry_out(here, replaced)
     damaged = order("damaged")
     file = next((tmp_path / "here" / "fragments").glob("*/damaged.*"))
     content = file.read_bytes()
     file.write_bytes(content[:-1])
     with pytest.raises(ebla.MissingFile, match="bytes"):
-        here.carry_out(damaged)
+        carry_out(here, damaged)
     file.unlink()
     with pytest.raises(ebla.MissingFile, match=file.name):
-        here.carry_out(damaged)
+        carry_out(here, damaged)
     with pytest.raises(ebla.SchemaError):
-        here.carry_out(order("named", name="META"))
+        carry_out(here, order("named", name="META"))
     assert here.tables() == ["t"]
     assert rows(here.table("t"), columns=["v"]) == [{"k": "mine", "v": 1}]
 
 
 def test_txns_from_the_future_are_refused(there: ebla.Database, here: ebla.Database) -> None:
-    ahead = there._store.txn_clock
+    ahead = engine_of(there).txn_clock
     ahead.observe(ahead.next() + (50_000_000 << 10))  # as far as clocks may differ
     ahead.observe(ahead.next() + (9_000_000 << 10))
     story(there)
     done = bring(there, "t", here, "near")
     assert rows(here.table("near")) == rows(there.table("t"))
     assert here.table("near").put({"k": "a", "v": 1}) > done.txn > there.snapshot().txn
-    there._store.txn_clock._skew_microseconds_max = 10**12
+    engine_of(there).txn_clock._skew_microseconds_max = 10**12
     ahead.observe(ahead.next() + (600_000_000 << 10))
     there.table("t").put({"k": "far", "v": 1})
     with pytest.raises(ebla.ClockSkew, match="set the clock right"):

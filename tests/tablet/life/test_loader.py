@@ -19,6 +19,7 @@ from ebla.metadata.values.serving import LoadTablets, UnloadTablets
 from ebla.settings import Settings
 from ebla.tablet.tables.tablet_states import TabletState
 from tests.crash.machine import bounded
+from tests.support.inside import abandon, engine_of, state_of
 
 BY_HAND = Settings(background_compaction=False, tablet_idle_seconds=0.001)
 SCHEMA = ebla.Schema(
@@ -95,11 +96,11 @@ def test_only_active_tablets_are_split_and_joined(db: ebla.Database) -> None:
     assert lives(table) == [LAZY, LAZY, ACTIVE, ACTIVE]
     table.join("0000", "0060")
     assert lives(table) == [ACTIVE, ACTIVE, ACTIVE]
-    assert table._state.door.is_open
+    assert state_of(table).door.is_open
 
 
 def test_idle_tablets_let_go_of_footers_and_blocks(db: ebla.Database) -> None:
-    table, store = db.table("t"), db._store
+    table, store = db.table("t"), engine_of(db)
     expected = list(table.scan())
     for key in ("0001", "0060", "0150"):
         table.get(key)
@@ -124,10 +125,10 @@ def test_idle_tablets_let_go_of_footers_and_blocks(db: ebla.Database) -> None:
 def test_tablets_that_are_cut_or_unloaded_while_idle_ones_are_looked_for_keep_no_other_state(
     db: ebla.Database, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    table, store = db.table("t"), db._store
+    table, store = db.table("t"), engine_of(db)
     expected = list(table.scan())
     store.fragments.take_used()
-    door = table._state.door
+    door = state_of(table).door
     look = door.state_of
 
     def and_then(tablet: str) -> TabletState:
@@ -150,7 +151,7 @@ def test_tablets_that_are_cut_or_unloaded_while_idle_ones_are_looked_for_keep_no
 
 
 def test_a_table_that_nobody_reads_is_flushed(db: ebla.Database) -> None:
-    table, store = db.table("t"), db._store
+    table, store = db.table("t"), engine_of(db)
     table.put({"k": "0001", "n": -1})
     table.scan().count()
     for _ in range(2):
@@ -165,7 +166,7 @@ def test_a_table_that_nobody_reads_is_flushed(db: ebla.Database) -> None:
 
 def break_file(db: ebla.Database, number: int, how: str) -> Path:
     """Damage a fragment of a tablet, before it is loaded."""
-    ref = db.table("t")._state.view.metadata.tablets[number].groups[0].fragments[0]
+    ref = state_of(db.table("t")).view.metadata.tablets[number].groups[0].fragments[0]
     file = db.path / ref.file
     if how == "missing":
         file.rename(file.with_suffix(".away"))
@@ -207,7 +208,7 @@ def test_a_load_by_hand_that_fails_leaves_the_table_offline(db: ebla.Database) -
 
 
 def test_ranges_that_do_not_fit_are_found_at_the_load(db: ebla.Database) -> None:
-    state = db.table("t")._state
+    state = state_of(db.table("t"))
     view = state.view
     metadata = view.metadata
     a, b, c = metadata.tablets
@@ -270,7 +271,7 @@ def test_a_get_that_ends_after_the_unloading_leaves_no_row_that_is_served_then(
     db: ebla.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = db.table("t")
-    cache = table._state.row_cache
+    cache = state_of(table).row_cache
     keep = cache.put
 
     def late(*given: Any) -> None:
@@ -294,15 +295,15 @@ def test_a_table_stays_offline_over_a_reopening_and_nothing_of_it_is_in_the_log(
     table.erase_range("0010", "0020")
     expected = list(table.scan())
     db.unload_table("t")
-    assert all(tablet.log is None for tablet in table._state.view.metadata.tablets)
-    db._crash()
+    assert all(tablet.log is None for tablet in state_of(table).view.metadata.tablets)
+    abandon(db)
     with ebla.open(path, settings=BY_HAND) as again:
         with pytest.raises(ebla.TableUnloaded):
             again.table("t").get("0001")
         again.load_table("t")
         assert list(again.table("t").scan()) == expected
         again.table("t").put({"k": "0001", "n": -5})
-        again._crash()
+        abandon(again)
     with ebla.open(path, settings=BY_HAND) as again:
         assert again.table("t").get("0001")["n"] == -5  # type: ignore[index]
 
@@ -381,7 +382,7 @@ def test_an_unload_that_cannot_be_flushed_leaves_the_table_served(
         raise ebla.StoreError("no space")
 
     with monkeypatch.context() as patched:
-        patched.setattr(db._store._flusher, "_save", fail)
+        patched.setattr(engine_of(db)._flusher, "_save", fail)
         with pytest.raises(ebla.StoreError, match="no space"):
             db.unload_table("t")
     table.put({"k": "0002", "n": -2})
@@ -393,7 +394,7 @@ def test_an_unload_of_unknown_outcome_keeps_the_table_offline_until_it_is_loaded
 ) -> None:
     table = db.table("t")
     table.put({"k": "0001", "n": -1})
-    commit = db._store.metadata.commit
+    commit = engine_of(db).metadata.commit
 
     def unsure(table_id: str, changes: Any) -> Any:
         if isinstance(changes[0], (UnloadTablets, LoadTablets)):
@@ -401,7 +402,7 @@ def test_an_unload_of_unknown_outcome_keeps_the_table_offline_until_it_is_loaded
         return commit(table_id, changes)
 
     with monkeypatch.context() as patched:
-        patched.setattr(db._store.metadata, "commit", unsure)
+        patched.setattr(engine_of(db).metadata, "commit", unsure)
         with pytest.raises(ebla.OutcomeUnknown):
             db.unload_table("t")
         with pytest.raises(ebla.TableUnloaded):
@@ -416,7 +417,7 @@ def test_an_unload_after_a_load_of_unknown_outcome_is_not_forgotten(
 ) -> None:
     with ebla.open(path, settings=BY_HAND) as db:
         db.unload_table("t")
-        metadata = db._store.metadata
+        metadata = engine_of(db).metadata
         commit = metadata.commit
 
         def no_answer(table_id: str) -> Any:
@@ -438,11 +439,11 @@ def test_an_unload_after_a_load_of_unknown_outcome_is_not_forgotten(
 
 
 def test_tablets_that_are_being_cut_are_not_unloaded_in_metadata(db: ebla.Database) -> None:
-    metadata = db._store.metadata
-    state = db.table("t")._state
+    metadata = engine_of(db).metadata
+    state = state_of(db.table("t"))
     tablet = state.view.metadata.tablets[0]
     at = TabletAt(tablet.id, tablet.epoch)
-    db._store._tables.use_metadata(state, metadata.commit(state.id, [BeginSplit(at, b"0020", ("x", "y"))]), "")
+    engine_of(db)._tables.use_metadata(state, metadata.commit(state.id, [BeginSplit(at, b"0020", ("x", "y"))]), "")
     with pytest.raises(RequirementFailed, match="splitting"):
         metadata.commit(state.id, [UnloadTablets((at,))])
     db.unload_table("t")  # finishes it first
@@ -493,9 +494,9 @@ def test_requests_that_come_during_a_load_wait_and_are_served_or_refused_in_the_
 ) -> None:
     table = db.table("t")
     db.unload_table("t")
-    paused = Paused(db._store._loader._save)
+    paused = Paused(engine_of(db)._loader._save)
     paused.error = None if is_good else ebla.StoreError("the disk is gone")
-    monkeypatch.setattr(db._store._loader, "_save", paused)
+    monkeypatch.setattr(engine_of(db)._loader, "_save", paused)
     (loading,), outcome = begun(lambda: db.load_table("t"))
     assert paused.is_there.wait(60)
     requests = (lambda: table.get("0001"), lambda: table.scan().count(), lambda: table.put({"k": "new", "n": 1}))
@@ -525,8 +526,8 @@ def test_a_table_that_is_being_unloaded_is_read_but_not_written(
 ) -> None:
     table = db.table("t")
     table.put({"k": "0001", "n": -1})
-    paused = Paused(db._store._flusher._save)
-    monkeypatch.setattr(db._store._flusher, "_save", paused)
+    paused = Paused(engine_of(db)._flusher._save)
+    monkeypatch.setattr(engine_of(db)._flusher, "_save", paused)
     (unloading,), outcome = begun(lambda: db.unload_table("t"))
     assert paused.is_there.wait(60)
     assert bounded(lambda: table.get("0001"))["n"] == -1

@@ -18,6 +18,7 @@ from ebla.tablet.upkeep.merging import merge
 from tests.client.jobs.bulk_world import NUMBERS, a_by_k, numbers, written
 from tests.crash.machine import Machine, bounded
 from tests.crash.story import CALM, MIXED, create, put
+from tests.support.inside import abandon, commit_bulk, engine_of, state_of
 from tests.support.simulated_files import FaultPlan
 
 BY_HAND = Settings(background_compaction=False, scan_batch_rows=50)
@@ -82,7 +83,7 @@ def test_a_split_flushes_what_is_in_memory_and_the_log_is_not_needed(db: ebla.Da
     table.erase("0500")
     found = list(table.scan())
     path = db.path
-    db._crash()
+    abandon(db)
     with ebla.open(path, settings=BY_HAND) as again:
         assert list(again.table("t").scan()) == found
         assert keys(again.table("t").scan("0090", "0210")) == [
@@ -202,8 +203,8 @@ def test_what_one_half_has_erased_does_not_come_back_with_a_join(tmp_path: Path)
         table.erase_many([f"{n:04}" for n in range(60, 70)])
         table.erase_range("0080", "0090")
         table.flush()
-        compactor, right = db._store._compactor, table._state.view.metadata.tablets[1]
-        assert compactor.compact_tablet(table._state, right.id) == len(table.schema.groups)
+        compactor, right = engine_of(db)._compactor, state_of(table).view.metadata.tablets[1]
+        assert compactor.compact_tablet(state_of(table), right.id) == len(table.schema.groups)
         assert all(done.is_rooted for done in compactor.recent)
         expected = [n for n in range(100) if n not in range(60, 70) and n not in range(80, 90)]
         assert keys(table.scan()) == [f"{n:04}" for n in expected]
@@ -298,7 +299,7 @@ def test_writers_and_readers_go_on_while_tablets_are_cut_anew(tmp_path: Path) ->
         assert counter is not None
         assert counter["n"] == written[0]
         expected = list(table.scan())
-        db._crash()
+        abandon(db)
     with ebla.open(tmp_path, settings=settings) as db:
         assert list(db.table("t").scan()) == expected
 
@@ -309,7 +310,7 @@ def test_a_bulk_commit_that_was_planned_before_a_split_reaches_the_children(db: 
     table.put(numbers(range(100), add=1_000))
     commit = written(table, "job", numbers(range(0, 100, 5)), overwrite=overwrite)
     table.split((50,))
-    db.commit_bulk(commit)
+    commit_bulk(db, commit)
     table.split((20,))
     before = {} if overwrite else {key: key + 1_000 for key in range(100)}
     assert a_by_k(table) == before | {key: key for key in range(0, 100, 5)}
@@ -343,7 +344,7 @@ def test_a_compaction_of_a_tablet_that_is_split_meanwhile_is_in_vain_and_its_chi
 def test_a_writer_that_waited_for_a_pause_does_not_slip_past_a_bulk_commit(
     db: ebla.Database, table: ebla.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = db._store
+    store = engine_of(db)
     gate = store._gate
     reserved = store.txn_clock.next_block(1)
     waited: list[int | None] = []
@@ -358,7 +359,7 @@ def test_a_writer_that_waited_for_a_pause_does_not_slip_past_a_bulk_commit(
 
     monkeypatch.setattr(store._pauses, "wait", pause_ends)
     monkeypatch.setattr(gate, "wait", gate_opens)
-    table._state.is_paused = True
+    state_of(table).is_paused = True
     assert table.put({"k": "0001", "n": 0}) > reserved
     assert waited == [reserved]
 
@@ -368,8 +369,10 @@ def test_a_writer_that_waited_for_a_pause_does_not_slip_past_a_bulk_commit(
 
 def begun(db: ebla.Database, table: ebla.Table, row: bytes = b"0400") -> tuple[str, str]:
     """Begin a split and stop there, as a crash would."""
-    (tablet,) = table._state.view.metadata.tablets
-    db._store.metadata.commit(table._state.id, [BeginSplit(TabletAt(tablet.id, tablet.epoch), row, ("left", "right"))])
+    (tablet,) = state_of(table).view.metadata.tablets
+    engine_of(db).metadata.commit(
+        state_of(table).id, [BeginSplit(TabletAt(tablet.id, tablet.epoch), row, ("left", "right"))]
+    )
     return "left", "right"
 
 
@@ -380,7 +383,7 @@ def test_a_split_that_was_begun_is_finished_after_reopening_with_the_row_that_wa
     begun(db, table)
     table.put(rows(0, 10, 77))
     expected = list(table.scan())
-    db._crash()
+    abandon(db)
     with ebla.open(tmp_path, settings=BY_HAND) as again:
         table = again.table("t")
         assert [tablet["state"] for tablet in table.tablets()] == ["splitting"]
@@ -397,15 +400,15 @@ def test_a_join_that_was_begun_is_finished_after_reopening(tmp_path: Path) -> No
     db = ebla.open(tmp_path, settings=BY_HAND)
     table = db.create_table("t", SCHEMA, splits=["0500"])
     table.put(rows())
-    left, right = table._state.view.metadata.tablets
+    left, right = state_of(table).view.metadata.tablets
     change = BeginJoin(TabletAt(left.id, left.epoch), TabletAt(right.id, right.epoch), "whole")
-    db._store.metadata.commit(table._state.id, [change])
+    engine_of(db).metadata.commit(state_of(table).id, [change])
     expected = list(table.scan())
-    db._crash()
+    abandon(db)
     with ebla.open(tmp_path, settings=BY_HAND) as again:
         table = again.table("t")
         assert [tablet["state"] for tablet in table.tablets()] == ["joining", "joining"]
-        assert again._store._recutter.finish_begun(table._state)
+        assert engine_of(again)._recutter.finish_begun(state_of(table))
         assert [tablet["id"] for tablet in table.tablets()] == ["whole"]
         assert list(table.scan()) == expected
 
@@ -430,7 +433,7 @@ def test_a_split_that_cannot_be_flushed_is_undone(tmp_path: Path) -> None:
 def test_a_split_of_unknown_outcome_stops_writes_until_it_is_known(
     db: ebla.Database, table: ebla.Table, landed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metadata = db._store.metadata
+    metadata = engine_of(db).metadata
     commit = metadata.commit
     broken = True
 
@@ -450,9 +453,9 @@ def test_a_split_of_unknown_outcome_stops_writes_until_it_is_known(
         return refresh(table_id)
 
     refresh = metadata.refresh
-    (tablet,) = table._state.view.metadata.tablets
-    db._store._recutter._save(
-        table._state, BeginSplit(TabletAt(tablet.id, tablet.epoch), b"0400", ("left", "right")), ebla.CannotSplit
+    (tablet,) = state_of(table).view.metadata.tablets
+    engine_of(db)._recutter._save(
+        state_of(table), BeginSplit(TabletAt(tablet.id, tablet.epoch), b"0400", ("left", "right")), ebla.CannotSplit
     )
     table.flush()
     monkeypatch.setattr(metadata, "commit", unsure)
@@ -468,6 +471,6 @@ def test_a_split_of_unknown_outcome_stops_writes_until_it_is_known(
     assert table.get("0001")["n"] == -1  # type: ignore[index]
     expected = list(table.scan())
     path = db.path
-    db._crash()
+    abandon(db)
     with ebla.open(path, settings=BY_HAND) as again:
         assert list(again.table("t").scan()) == expected

@@ -15,6 +15,7 @@ import pytest
 import ebla
 from ebla.tablet.read.folds import LAID_OVER_MAX, Fold
 from ebla.tablet.read.reader import Reader
+from tests.support.inside import engine_of, state_of
 
 SCHEMA = ebla.Schema(
     key={"k": "string"}, groups=[ebla.Group("g", columns={"a": "int64", "b": "string"}, block_bytes=4_096)]
@@ -37,7 +38,7 @@ def filled(db: ebla.Database, files: int = 4) -> ebla.Table:
 
 
 def kept(db: ebla.Database) -> dict[Any, Fold]:
-    cache = db._store.cache
+    cache = engine_of(db).cache
     return {key: cache.peek(key) for key in list(cache._priority) if key[1:2] == ("fold",)}
 
 
@@ -70,7 +71,7 @@ def test_a_cache_that_is_half_full_takes_folds_that_are_asked_for_again(tmp_path
         for n in range(0, 3_000, 10):
             for file in range(4):
                 table.get(f"{n + file:05d}")
-        assert db.stats()["block_cache"]["bytes"] > db._store.cache.room // 2
+        assert db.stats()["block_cache"]["bytes"] > engine_of(db).cache.room // 2
         list(table.scan("01000", limit=10))
         assert folds_of(db) == 0
         list(table.scan("01001", limit=10))
@@ -344,11 +345,11 @@ def test_what_a_compaction_replaced_makes_room_for_the_folds_of_what_it_wrote(tm
         for _ in range(3):
             for at in range(0, 3_000, 10):
                 list(table.scan(f"{at:05d}", limit=10))
-        cache = db._store.cache
+        cache = engine_of(db).cache
         assert cache.stats()["bytes"] > cache.room * 3 // 4
         table.put([{"k": f"{n:05d}", "a": -n} for n in range(0, 3_000, 7)])
         table.compact()
-        assert {key[0] for key in cache._priority} <= set(table._state.view.metadata.files())
+        assert {key[0] for key in cache._priority} <= set(state_of(table).view.metadata.files())
         for _ in range(3):
             assert [row["a"] for row in table.scan("01000", limit=3)] == [1000, -1001, 1002]
         assert folds_of(db) == 1
@@ -362,8 +363,8 @@ def test_what_a_fold_takes_is_counted_without_what_blocks_have_beyond_it(
     for at in range(0, 3_000, 10):
         list(table.scan(f"{at:05d}", limit=10))
     assert folds_of(db) == 0
-    base = table._state.view.metadata.tablets[0].groups[0].fragments[0]
-    first, last = (int(row[:5]) for row in table._state.reader.fragment(base).first_rows[1:3])
+    base = state_of(table).view.metadata.tablets[0].groups[0].fragments[0]
+    first, last = (int(row[:5]) for row in state_of(table).reader.fragment(base).first_rows[1:3])
     for records_max, made in ((last - first - 1, 0), (last - first, 1)):
         monkeypatch.setattr("ebla.tablet.read.folds.RECORDS_MAX", records_max)
         for _ in range(2):

@@ -18,6 +18,7 @@ from ebla.storage.fragment.fragment_reader import Fragment
 from ebla.storage.record.records import Block
 from ebla.tablet.read.reader import Reader
 from tests.client.jobs.bulk_world import loaded, numbers
+from tests.support.inside import engine_of, state_of
 
 KEPT = Settings(background_compaction=False)
 NO_HISTORY = Settings(background_compaction=False, history_seconds=0.0)
@@ -41,7 +42,7 @@ def updated_often(db: ebla.Database, *, partial: bool, **options: Any) -> ebla.T
 
 
 def fragments(table: ebla.Table) -> list[FragmentRef]:
-    return [f for t in table._state.view.metadata.tablets for state in t.groups for f in state.fragments]
+    return [f for t in state_of(table).view.metadata.tablets for state in t.groups for f in state.fragments]
 
 
 def answers(table: ebla.Table, as_of: int | None = None) -> Any:
@@ -93,7 +94,7 @@ def test_the_newest_record_in_a_file_says_all_that_older_ones_do(tmp_path: Path,
         assert (ref.topped, ref.surplus) == (True, UPDATES)
     with ebla.open(tmp_path, settings=KEPT) as db:
         table = db.table("t")
-        (blocks,) = [len(table._state.reader.fragment(ref).block_rows) for ref in fragments(table)]
+        (blocks,) = [len(state_of(table).reader.fragment(ref).block_rows) for ref in fragments(table)]
         assert blocks > 10
         assert table.get(5)["b"] == "late"
         assert [row["a"] for row in table.scan()] == [0, 1, 2, 3, 4, UPDATES - 1, 6, 7, 8, 9]
@@ -121,7 +122,7 @@ def test_old_versions_go_by_themselves_when_history_ends(tmp_path: Path) -> None
         for n in range(3_000):
             table.put({"k": 5, "a": n}, wait="none")
         table.flush()
-        compactor = db._store._compactor
+        compactor = engine_of(db)._compactor
         while compactor.compact_next():
             pass
         assert compactor.recent[-1].reason == "surplus"

@@ -18,10 +18,12 @@ import pytest
 
 import ebla
 from ebla.client.database import Database
+from ebla.client.embedded.opening import wire
 from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.tablet.read.row_cache import ENTRY_BYTES, LEFT_BYTES_MAX, LEFT_MAX, CachedRows, RowCache, row_bytes
 from ebla.tablet.write.recent_rows import RecentRows
+from tests.support.inside import state_of
 from tests.support.simulated_files import FaultPlan, Operation, SimulatedFiles
 
 SALT = 5
@@ -299,7 +301,7 @@ def test_names_that_only_one_row_has_count_too() -> None:
 
 def open_with(clock: ManualClock, plan: FaultPlan | None = None) -> Database:
     files, nodes = SimulatedFiles(plan), MemoryCoordination(MemoryStore(), clock)
-    return Database.wire(Path("simulated"), files, nodes, clock, ebla.Settings(), None)
+    return wire(Path("simulated"), files, nodes, clock, ebla.Settings(), None)
 
 
 def test_a_get_before_a_range_erasure_is_committed_leaves_nothing_stale_behind() -> None:
@@ -362,7 +364,7 @@ def test_a_put_of_one_row_leaves_in_the_cache_what_a_reader_would_find(until: An
         for name, (_, value) in PLAIN.items():
             for put in (value, None, value):
                 txn = table.put({"k": "a", "d": 0.5, name: put}, wait=until)
-                cached = table._state.row_cache.rows[table._state.codec.encode(("a", 0.5))]
+                cached = state_of(table).row_cache.rows[state_of(table).codec.encode(("a", 0.5))]
                 past_the_cache = table.get(("a", 0.5), as_of=txn)
                 assert cached == past_the_cache
                 assert list(cached) == list(past_the_cache)
@@ -415,7 +417,7 @@ def test_a_commit_that_fails_leaves_nothing_of_it_in_the_cache() -> None:
     fails.set()
     with pytest.raises(ebla.EblaError):
         table.put({"k": "a", "n": 2})
-    assert table._state.row_cache.rows == {}
+    assert state_of(table).row_cache.rows == {}
 
 
 def test_readers_beside_writers_of_one_row_never_see_it_go_back(tmp_path: Path) -> None:
@@ -468,6 +470,6 @@ def test_commits_that_nobody_waits_for_lay_nothing_aside() -> None:
         for k in range(5):
             table.put({"k": k, "n": 1, "m": 1})
             table.put({"k": k, "n": 2}, wait="none")
-        assert table._state.row_cache._left == {}
+        assert state_of(table).row_cache._left == {}
         db.sync()
         assert [table.get(k)["n"] for k in range(5)] == [2] * 5

@@ -11,6 +11,7 @@ import pytest
 
 import ebla
 from ebla.settings import Settings
+from tests.support.inside import engine_of
 
 GROUPS = ebla.Schema(
     key={"k": "string"},
@@ -114,7 +115,7 @@ def test_a_file_that_is_not_there_does_not_keep_the_tablets_from_being_listed(db
     table.put(rows(0, 100))
     table.flush()
     table.split("00050")
-    db._store.fragments.forget(table.files())
+    engine_of(db).fragments.forget(table.files())
     for file in table.files():
         (db.path / file).unlink()
     assert [tablet["rows"] for tablet in table.tablets()] == [100, 100]

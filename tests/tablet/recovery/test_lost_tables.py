@@ -18,6 +18,7 @@ from ebla.errors import Corruption, EblaError, TableExists
 from ebla.metadata.server.dropped import DroppedTables
 from ebla.metadata.values.table_config import config_path, name_path
 from ebla.settings import Settings
+from tests.support.inside import coordination_of, engine_of, state_of
 
 AT_ONCE = Settings(background_compaction=False, history_seconds=0.0, garbage_age_seconds=0.0)
 COUNTS = ebla.Schema(key={"word": "string"}, groups=[ebla.Group("g", columns={"n": "int64"}, max_versions=1)])
@@ -28,7 +29,7 @@ def filled(db: ebla.Database, name: str) -> str:
     table = db.create_table(name, COUNTS)
     table.put([{"word": f"w{i}", "n": i} for i in range(9)])
     table.flush()
-    return table._state.id
+    return state_of(table).id
 
 
 def everything(root: Path) -> set[str]:
@@ -58,7 +59,7 @@ def test_a_table_that_the_catalog_lost_without_a_drop_stops_garbage_collection(t
         db.table("kept").put({"word": "w1", "n": 7})
         db.table("kept").compact()
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
-        forget(db._coordination, config_path(lost), name_path("lost"))
+        forget(coordination_of(db), config_path(lost), name_path("lost"))
         before = everything(tmp_path)
         for _ in range(3):
             with pytest.raises(Corruption, match=rf"metadata/{lost} .*that nobody dropped.*bring the coordination"):
@@ -78,8 +79,8 @@ def test_a_table_that_the_catalog_lost_without_a_drop_stops_garbage_collection(t
 def test_the_first_transaction_alone_stops_it_if_it_names_files_that_nobody_else_names(tmp_path: Path) -> None:
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         filled(db, "origin")
-        clone = db.clone_table("origin", "clone")._state.id
-        forget(db._coordination, config_path(clone), name_path("clone"))
+        clone = state_of(db.clone_table("origin", "clone")).id
+        forget(coordination_of(db), config_path(clone), name_path("clone"))
         # What it names belongs to the other as well: nothing depends on it, and it stays.
         rounds(db, 3)
         assert db.gc().unknown_tables == (clone,)
@@ -94,7 +95,7 @@ def test_the_first_transaction_alone_stops_it_if_it_names_files_that_nobody_else
 
 def test_the_log_of_a_table_that_the_catalog_lost_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
-        lost = db.create_table("lost", COUNTS)._state.id
+        lost = state_of(db.create_table("lost", COUNTS)).id
         filled(db, "other")
         db.table("lost").put({"word": "only in the log", "n": 1})
     with SqliteCoordination(tmp_path / FILE_NAME, SystemClock()) as coordination:
@@ -116,7 +117,7 @@ def test_an_empty_catalog_removes_nothing(tmp_path: Path) -> None:
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         ids = [filled(db, name) for name in ("a", "b")]
         for table_id, name in zip(ids, ("a", "b"), strict=True):
-            forget(db._coordination, config_path(table_id), name_path(name))
+            forget(coordination_of(db), config_path(table_id), name_path(name))
         before = everything(tmp_path)
         with pytest.raises(Corruption):
             rounds(db, 2)
@@ -126,18 +127,18 @@ def test_an_empty_catalog_removes_nothing(tmp_path: Path) -> None:
 def test_a_catalog_that_went_back_to_an_earlier_state_of_a_table_stops_it(tmp_path: Path) -> None:
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         path = config_path(filled(db, "t"))
-        earlier = db._coordination.read(path)
+        earlier = coordination_of(db).read(path)
         for n in range(3):
             db.table("t").put({"word": "w1", "n": n})
             db.table("t").flush()
-        node = db._coordination.read(path)
-        db._coordination.compare_and_set(path, earlier.value, node.version)
+        node = coordination_of(db).read(path)
+        coordination_of(db).compare_and_set(path, earlier.value, node.version)
         before = everything(tmp_path)
         for _ in range(3):
             with pytest.raises(Corruption, match=r"transaction \d+ of table .* as the current one"):
                 db.gc(dry_run=False)
         assert everything(tmp_path) == before
-        db._coordination.compare_and_set(path, node.value, node.version + 1)
+        coordination_of(db).compare_and_set(path, node.value, node.version + 1)
         rounds(db, 2)
 
 
@@ -155,9 +156,9 @@ def killed_creation(db: ebla.Database, monkeypatch: pytest.MonkeyPatch, before: 
         raise Killed
 
     owner, name = {
-        "the catalog": (db._store.metadata.directory, "create"),
-        "the transaction": (db._store.metadata._store, "save"),
-        "the mark goes": (db._store.metadata._store, "announced"),
+        "the catalog": (engine_of(db).metadata.directory, "create"),
+        "the transaction": (engine_of(engine_of(db).metadata), "save"),
+        "the mark goes": (engine_of(engine_of(db).metadata), "announced"),
     }[before]
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, dies)
@@ -171,13 +172,13 @@ def test_what_a_killed_creation_leaves_goes_and_leaves_no_node(
 ) -> None:
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         killed_creation(db, monkeypatch, before)
-        db._store._doubts._in_doubt.clear()  # a process that was killed has no doubts
+        engine_of(db)._doubts._in_doubt.clear()  # a process that was killed has no doubts
         assert list(tmp_path.glob("metadata/*/*"))
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         assert db.gc().unknown_tables == ()
         rounds(db, 5)
         assert list(tmp_path.glob("metadata/*")) == []
-        assert db._coordination.list("tables") == []
+        assert coordination_of(db).list("tables") == []
         db.create_table("half", COUNTS)
 
 
@@ -185,15 +186,15 @@ def test_a_creation_that_garbage_collection_gave_up_cannot_become_a_table_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
-        create = db._store.metadata.directory.create
-        db._store.garbage.guard = contextlib.nullcontext  # as if another process were creating: they share no lock
+        create = engine_of(db).metadata.directory.create
+        engine_of(db).garbage.guard = contextlib.nullcontext  # as if another process were creating: they share no lock
 
         def late(*arguments: Any) -> Any:
             rounds(db, 2)
             return create(*arguments)
 
         with monkeypatch.context() as patched:
-            patched.setattr(db._store.metadata.directory, "create", late)
+            patched.setattr(engine_of(db).metadata.directory, "create", late)
             with pytest.raises(TableExists):
                 db.create_table("late", COUNTS)
         assert db.tables() == []
@@ -223,8 +224,8 @@ def test_a_dropped_table_leaves_no_node_and_no_directory_but_its_id_on_record(tm
         db.drop_table("a")
         db.drop_table("b")
         rounds(db, 6)
-        assert len(db._coordination.list("tables")) == 1
-        assert set(DroppedTables(db._coordination).ids()) == set(gone)
+        assert len(coordination_of(db).list("tables")) == 1
+        assert set(DroppedTables(coordination_of(db)).ids()) == set(gone)
         for kind in ("metadata", "fragments"):
             assert len(list((tmp_path / kind).iterdir())) == 1
         assert db.table("kept").scan().count() == 9
@@ -241,12 +242,12 @@ def test_a_dropped_table_leaves_no_node_and_no_directory_but_its_id_on_record(tm
 def test_an_id_that_is_on_record_as_dropped_makes_no_table_again(tmp_path: Path) -> None:
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         gone = filled(db, "a")
-        initial = db._store.metadata.read(gone)
+        initial = engine_of(db).metadata.read(gone)
         db.drop_table("a")
         rounds(db, 5)
-        assert db._coordination.read(config_path(gone)) is None
+        assert coordination_of(db).read(config_path(gone)) is None
         with pytest.raises(TableExists, match="an id is used once"):
-            db._store.metadata.create_table("b", gone, initial)
+            engine_of(db).metadata.create_table("b", gone, initial)
 
 
 def test_the_record_of_dropped_tables_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,14 +255,14 @@ def test_the_record_of_dropped_tables_is_bounded(tmp_path: Path, monkeypatch: py
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         tombstone = b'{"name":"x","state":"deleted","metadata_txnid":"","metadata_servers":[]}'
         running = b'{"name":"y","state":"running","metadata_txnid":"","metadata_servers":[]}'
-        db._coordination.multi([Create(config_path(f"id{n}"), tombstone) for n in range(5)])
-        db._coordination.create(config_path("there"), running)
-        dropped = DroppedTables(db._coordination)
+        coordination_of(db).multi([Create(config_path(f"id{n}"), tombstone) for n in range(5)])
+        coordination_of(db).create(config_path("there"), running)
+        dropped = DroppedTables(coordination_of(db))
         assert dropped.bury(["id0", "id1"]) == 2
         assert dropped.bury(["id2", "id3", "id4", "there", "nowhere"]) == 3
         assert dropped.ids() == ["id2", "id3", "id4"]
-        assert db._coordination.list("tables") == [config_path("there")]
-        forget(db._coordination, config_path("there"))
+        assert coordination_of(db).list("tables") == [config_path("there")]
+        forget(coordination_of(db), config_path("there"))
 
 
 # --- flipped bits, from the outside --------------------------------------------------------------
@@ -315,4 +316,4 @@ def test_a_store_with_a_flipped_bit_in_its_catalog_answers_right_or_says_so_and_
 
 def _ids(root: Path) -> set[str]:
     with ebla.open(root, read_only=True) as db:
-        return {db.table(name)._state.id for name in db.tables()}
+        return {state_of(db.table(name)).id for name in db.tables()}

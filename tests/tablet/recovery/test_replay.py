@@ -12,6 +12,7 @@ from ebla.settings import Settings
 from ebla.storage.log.log_format import ErasureHeader, LogBlock, LogEntry, Slice, TabletPosition
 from ebla.tablet.recovery.replay import Replayed, UnknownTablet, replay
 from ebla.tablet.tables.table_state import TableState
+from tests.support.inside import engine_of, state_of
 
 
 def refuse(table: TableState, error: UnknownTablet) -> None:
@@ -21,7 +22,7 @@ def refuse(table: TableState, error: UnknownTablet) -> None:
 def test_an_erasure_in_the_middle_of_an_entry_survives_a_flush_of_the_entry(tmp_path: Path) -> None:
     with ebla.open(tmp_path, settings=Settings(background_compaction=False)) as db:
         table = db.create_table("t", ebla.Schema(key={"k": "string"}, columns={"n": "int64"}))
-        state = table._state
+        state = state_of(table)
         (tablet,) = state.view.metadata.tablets
         (group,) = state.view.schema.groups
         (column,) = group.columns
@@ -44,7 +45,7 @@ def test_an_erasure_in_the_middle_of_an_entry_survives_a_flush_of_the_entry(tmp_
         erasure = ErasureHeader(state.id, b"", None, base + 2, (position,))
 
         def flush(grown: TableState) -> None:
-            db._store.flush_replayed(grown)
+            engine_of(db).flush_replayed(grown)
 
         replay(LogEntry(base + 3, (block,), (erasure,)), {state.id: state}, Replayed(), flush, refuse)
         assert state.view.memory_of(group.id).txn_min is None, "everything was flushed"
@@ -57,7 +58,7 @@ def test_the_log_of_a_retired_tablet_is_passed_over_and_that_of_an_unknown_one_i
 ) -> None:
     with ebla.open(tmp_path, settings=Settings(background_compaction=False)) as db:
         table = db.create_table("t", ebla.Schema(key={"k": "string"}, columns={"n": "int64"}))
-        state = table._state
+        state = state_of(table)
         (parent,) = state.view.metadata.tablets
         (group,) = state.view.schema.groups
         (column,) = group.columns

@@ -10,6 +10,7 @@ from ebla.settings import KIB, Settings
 from ebla.storage.fragment.fragment_reader import Fragment
 from ebla.tablet.scan.preloader import classify
 from tests.crash.machine import bounded
+from tests.support.inside import engine_of, state_of
 
 STILL = Settings(background_compaction=False, history_seconds=0.0)
 SCHEMA = ebla.Schema(
@@ -30,7 +31,7 @@ def filled(db: ebla.Database) -> ebla.Table:
 
 
 def classes(db: ebla.Database) -> dict[str, dict[str, Any]]:
-    db._store.preloader.round()
+    engine_of(db).preloader.round()
     found: dict[str, dict[str, Any]] = db.stats()["block_cache"]["classes"]
     return found
 
@@ -58,7 +59,7 @@ def test_they_are_loaded_when_the_store_is_opened_by_itself(tmp_path: Path) -> N
     for read_only in (False, True):
         with ebla.open(tmp_path, settings=STILL, read_only=read_only) as db:
             while not db.stats()["block_cache"]["preloaded"]["blocks"]:
-                db._store.preloader._worker.wake()
+                engine_of(db).preloader._worker.wake()
             assert db.stats()["block_cache"]["preloaded"]["failure"] is None
 
 
@@ -84,10 +85,10 @@ def test_a_damaged_file_is_left_out_and_the_others_are_loaded(tmp_path: Path) ->
         filled(db)
         db.create_table("other", SCHEMA).put({"k": 1, "a": 1})
         db.table("other").flush()
-        (ref,) = db.table("t")._state.view.metadata.tablets[0].groups[0].fragments
+        (ref,) = state_of(db.table("t")).view.metadata.tablets[0].groups[0].fragments
     (tmp_path / ref.file).write_bytes(b"not a fragment")
     with ebla.open(tmp_path, settings=STILL) as db:
-        db._store.preloader.round()
+        engine_of(db).preloader.round()
         preloaded = db.stats()["block_cache"]["preloaded"]
         assert ref.file in preloaded["failure"]
         assert preloaded["blocks"] >= 1
@@ -98,7 +99,7 @@ def test_a_file_of_a_clone_is_classified_by_all_who_name_it(tmp_path: Path) -> N
     with ebla.open(tmp_path, settings=STILL) as db:
         table = filled(db)
         clone = db.clone_table("t", "clone")
-        both = [t._state.view.metadata for t in (table, clone)]
+        both = [state_of(t).view.metadata for t in (table, clone)]
         assert classify(both) == classify(both[:1])
         assert list(classify(both).values()) == [1]
         assert classify([]) == {}
@@ -127,7 +128,7 @@ def test_a_group_that_is_altered_to_be_in_memory_is_loaded_by_itself(tmp_path: P
 
         def wait() -> None:
             while not db.stats()["block_cache"]["preloaded"]["blocks"]:
-                db._store.preloader._worker.wake()
+                engine_of(db).preloader._worker.wake()
 
         bounded(wait)
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ebla
-from ebla.client.database import Database
+from ebla.client.embedded.opening import wire
 from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.errors import RequestError, UnknownColumn
@@ -24,6 +24,7 @@ from ebla.model.schema import Group, Schema
 from ebla.tablet.read.windows import WINDOW_GROWTH, cut, even_window_rows, lie_on_each_other
 from ebla.tablet.scan import scanner
 from ebla.tablet.scan.scanner import Scanner, ScanRequest, with_columns_of
+from tests.support.inside import engine_of, state_of
 from tests.support.simulated_files import SimulatedFiles
 
 # --- cutting -------------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ class World:
         clock = ManualClock()
         nodes = MemoryCoordination(MemoryStore(), clock)
         settings = ebla.Settings(scan_batch_rows=7)
-        self.db = Database.wire(Path("simulated"), SimulatedFiles(), nodes, clock, settings, None)
+        self.db = wire(Path("simulated"), SimulatedFiles(), nodes, clock, settings, None)
         self.table = self.db.create_table("t", SCHEMA, splits=["k20", "k40"])
         self.expected = [self.row(n) for n in range(60)]
         self.table.put([row for row in self.expected if row["n"] % 3 == 0])
@@ -105,7 +106,7 @@ class World:
 
     def scanner(self, **given: Any) -> Scanner:
         request = {"projection": Projection.of(self.table.schema), "as_of": self.db.sync(), **given}
-        return Scanner(self.db._store, self.table._state, ScanRequest(**request))
+        return Scanner(engine_of(self.db), state_of(self.table), ScanRequest(**request))
 
 
 @pytest.fixture

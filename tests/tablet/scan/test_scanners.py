@@ -19,12 +19,14 @@ from hypothesis import strategies as st
 import ebla
 from ebla.clock import ManualClock
 from ebla.model.ranges import KeyRange
+from ebla.service.listener import RangeChanged, TabletListener
 from ebla.settings import Settings
 from ebla.tablet.scan import scanner
 from ebla.tablet.scan.scan_progress import ScanProgress, Window, after
 from ebla.tablet.scan.scanners import Scanners
-from ebla.tablet.tables.events import Events, RangeChanged, TabletListener
+from ebla.tablet.tables.events import Events
 from tests.crash.machine import bounded
+from tests.support.inside import engine_of
 
 
 class Held:
@@ -271,7 +273,7 @@ def test_an_expired_scan_goes_on_and_its_snapshot_is_pinned(tmp_path: Path) -> N
         found = [next(rows)["n"] for _ in range(10)]
         table.put([{"k": f"{n:04}", "n": -1} for n in range(1000)])
         table.compact()
-        db._store.scanners.expire()
+        engine_of(db).scanners.expire()
         found += [row["n"] for row in rows]
         assert found == list(range(1000))
         assert db.stats()["scanners"]["expired"] > 0
@@ -296,7 +298,7 @@ def test_a_scan_under_way_is_told_that_the_store_was_closed(tmp_path: Path) -> N
             told.append(error)
 
     is_over = threading.Event()
-    pool = db._store.scan_pool
+    pool = engine_of(db).scan_pool
     busy = [pool.submit(is_over.wait, 20) for _ in range(2)]
     reading = threading.Thread(target=read)
     reading.start()
@@ -318,7 +320,7 @@ def test_a_scan_under_way_is_told_that_the_store_was_closed(tmp_path: Path) -> N
 @pytest.mark.parametrize("where", ["pins", "scanners", "events"])
 def test_a_scan_that_is_cleared_away_in_the_middle_of_anything_ends(tmp_path: Path, where: str) -> None:
     with ebla.open(tmp_path, settings=Settings(background_compaction=False, scan_batch_rows=20)) as db:
-        store = db._store
+        store = engine_of(db)
         others = list(store.events._listeners[None])
         scan: Any = iter(filled(db).scan())
         assert len(list(islice(scan, 50))) == 50
@@ -346,4 +348,4 @@ def test_a_short_scan_is_not_among_those_under_way(tmp_path: Path) -> None:
         assert len(list(table.scan(limit=10))) == 10
         assert len(list(table.scan("0100", "0200"))) == 100
         assert db.stats()["scanners"] == {"live": 0, "evicted": 0, "expired": 0}
-        assert db._store.scanners._entered == 0
+        assert engine_of(db).scanners._entered == 0

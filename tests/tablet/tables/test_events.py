@@ -11,17 +11,11 @@ import pytest
 import ebla
 from ebla.metadata.values.table_metadata import FragmentRef, GroupState, TableMetadata, initial_metadata
 from ebla.model.ranges import KeyRange
+from ebla.service.listener import Event, FragmentsChanged, RangeChanged, TabletListener, Unloaded
 from ebla.settings import KIB, Settings
-from ebla.tablet.tables.events import (
-    Event,
-    Events,
-    FragmentsChanged,
-    RangeChanged,
-    TabletListener,
-    Unloaded,
-    events_between,
-)
+from ebla.tablet.tables.events import Events, events_between
 from tests.crash.machine import BOUND_SECONDS, bounded
+from tests.support.inside import engine_of, state_of
 
 SCHEMA = ebla.Schema(key={"k": "string"}, columns={"n": "int64"})
 TEXTS = ebla.Schema(key={"k": "string"}, columns={"s": "string"})
@@ -195,7 +189,7 @@ def test_events_of_several_threads_are_told_one_at_a_time_and_none_is_lost() -> 
 def test_a_store_tells_of_flushes_compactions_splits_joins_and_drops_with_no_lock_held(tmp_path: Path) -> None:
     with ebla.open(tmp_path, settings=Settings(background_compaction=False)) as db:
         table = db.create_table("t", SCHEMA)
-        store = db._store
+        store = engine_of(db)
 
         def react(event: Event) -> None:
             if not isinstance(event, Unloaded):
@@ -234,16 +228,16 @@ def test_a_listener_may_write_whoever_delivers_the_event(tmp_path: Path) -> None
         table, fresh, other = (db.create_table(name, SCHEMA) for name in ("t", "fresh", "other"))
         table.put([{"k": f"{n:03}", "n": n} for n in range(100)])
         heard = Heard(lambda event: None if isinstance(event, FragmentsChanged) else _write(other))
-        db._store.events.add(heard)
+        engine_of(db).events.add(heard)
 
         def split_and_write() -> None:
-            with db._store.events.held():  # so that another thread may come to deliver what happens here
+            with engine_of(db).events.held():  # so that another thread may come to deliver what happens here
                 table.split("050")
                 fresh.put({"k": "000", "n": 1})  # the first write to a tablet: METADATA is saved, on another thread
 
         bounded(split_and_write)
         assert other.get("told") is not None
-        db._store.events.remove(heard)
+        engine_of(db).events.remove(heard)
 
 
 def _write(table: ebla.Table) -> None:
@@ -257,34 +251,34 @@ def test_a_listener_may_write_more_than_memory_takes(tmp_path: Path) -> None:
         written = threading.Event()
 
         def write_much(event: Event) -> None:
-            if event.table == table._state.id and not written.is_set():
+            if event.table == state_of(table).id and not written.is_set():
                 for n in range(4):
                     other.put({"k": str(n), "s": "x" * 16 * KIB})
                 written.set()
 
         heard = Heard(write_much)
-        db._store.events.add(heard)
+        engine_of(db).events.add(heard)
         table.put({"k": "1", "s": "x" * 24 * KIB})  # flushed in the background, by the thread that makes room
         assert bounded(lambda: written.wait(BOUND_SECONDS)), "the listener waits for the thread that it is told by"
         assert other.scan().count() == 4
-        db._store.events.remove(heard)
+        engine_of(db).events.remove(heard)
 
 
 def test_a_listener_may_ask_for_tables_when_a_doubt_is_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ebla.open(tmp_path, settings=Settings(background_compaction=False)) as db:
         db.create_table("t", SCHEMA)
-        drop = db._store.metadata.drop_table
+        drop = engine_of(db).metadata.drop_table
 
         def lost_reply(name: str) -> None:
             drop(name)
             raise ebla.OutcomeUnknown("no answer")
 
-        monkeypatch.setattr(db._store.metadata, "drop_table", lost_reply)
+        monkeypatch.setattr(engine_of(db).metadata, "drop_table", lost_reply)
         with pytest.raises(ebla.OutcomeUnknown):
             db.drop_table("t")
         seen: list[list[str]] = []
         heard = Heard(lambda event: seen.append(db.tables()))
-        db._store.events.add(heard)
+        engine_of(db).events.add(heard)
         assert bounded(db.tables) == []
         assert seen == [[]]
-        db._store.events.remove(heard)
+        engine_of(db).events.remove(heard)

@@ -14,6 +14,7 @@ import pytest
 
 import ebla
 from ebla.client.database import Database
+from ebla.client.embedded.opening import wire
 from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.settings import Settings
@@ -25,6 +26,7 @@ from ebla.tablet.upkeep.compactor import Chosen
 from ebla.tablet.upkeep.merging import merge
 from tests.crash.machine import bounded
 from tests.support.compact_here import compact_here
+from tests.support.inside import engine_of, state_of
 
 BY_HAND = Settings(background_compaction=False)
 NO_HISTORY = Settings(background_compaction=False, history_seconds=0.0)
@@ -92,11 +94,11 @@ def test_a_range_erasure_leaves_metadata_with_what_it_hid(tmp_path: Path) -> Non
         table.flush()
         table.erase_range("u3", "u6")
         table.flush()
-        state = table._state.view.metadata.tablets[0]
+        state = state_of(table).view.metadata.tablets[0]
         assert any(group.erasures for group in state.groups)
         table.compact()
         table.compact()
-        state = table._state.view.metadata.tablets[0]
+        state = state_of(table).view.metadata.tablets[0]
         assert not any(group.erasures for group in state.groups)
         assert [row["user"] for row in table.scan()] == ["u0", "u1", "u2", "u6", "u7", "u8"]
 
@@ -113,7 +115,7 @@ def test_a_range_erasure_stays_if_somebody_begins_to_read_behind_it_as_it_is_com
         table.erase_range("u050", "u150")
         left = [row for row in before if not "u050" <= row["user"] < "u150"]
         table.flush()
-        compactor, pins = db._store._compactor, db._store.pins
+        compactor, pins = engine_of(db)._compactor, engine_of(db).pins
         announce = compactor._announce
 
         def held_meanwhile(horizon: int) -> None:
@@ -129,7 +131,7 @@ def test_a_range_erasure_stays_if_somebody_begins_to_read_behind_it_as_it_is_com
             pins.let_go(txn)
         table.compact()
         assert everything(table) == left
-        assert not any(state.erasures for tablet in table._state.view.metadata.tablets for state in tablet.groups)
+        assert not any(state.erasures for tablet in state_of(table).view.metadata.tablets for state in tablet.groups)
 
 
 @pytest.mark.parametrize("how", ["by hand", "by a job"])
@@ -141,7 +143,7 @@ def test_what_is_too_old_leaves_the_files_of_a_store_that_nobody_writes_to(
 
     def opened(*, read_only: bool = False) -> Database:
         coordination = MemoryCoordination(nodes, clock)
-        return Database.wire(tmp_path, LocalFiles(tmp_path), coordination, clock, BY_HAND, None, read_only=read_only)
+        return wire(tmp_path, LocalFiles(tmp_path), coordination, clock, BY_HAND, None, read_only=read_only)
 
     def compact_it(db: Database) -> None:
         db.table("t").compact() if how == "by hand" else compact_here(db, "t")
@@ -172,7 +174,7 @@ def test_what_is_too_old_leaves_the_files_of_a_store_that_nobody_writes_to(
 def test_files_whose_rows_are_all_too_old_are_dropped_by_themselves(tmp_path: Path) -> None:
     clock, nodes = ManualClock(), MemoryStore()
     coordination = MemoryCoordination(nodes, clock)
-    with Database.wire(tmp_path, LocalFiles(tmp_path), coordination, clock, BY_HAND, None) as db:
+    with wire(tmp_path, LocalFiles(tmp_path), coordination, clock, BY_HAND, None) as db:
         group = ebla.Group("g", columns={"n": "int64"}, max_age="6d")
         table = db.create_table("t", ebla.Schema(key={"day": "int64", "k": "int64"}, groups=[group]))
 
@@ -186,7 +188,7 @@ def test_files_whose_rows_are_all_too_old_are_dropped_by_themselves(tmp_path: Pa
                 db.snapshot("held")
             clock.advance(86_400)
         table.put({"day": 12, "k": 0})
-        compactor = db._store._compactor
+        compactor = engine_of(db)._compactor
         while compactor.compact_next():
             pass
         assert days() == list(range(6, 13))
@@ -254,7 +256,7 @@ def test_columns_that_a_file_does_not_have_are_not_set_by_it(tmp_path: Path) -> 
 def until(is_so: Callable[[], bool], db: ebla.Database) -> None:
     """Wait for the background, which is woken so that nobody has to wait for its next round."""
     while not is_so():
-        db._store._compactor.wake()
+        engine_of(db)._compactor.wake()
         time.sleep(0.001)
 
 
@@ -276,13 +278,13 @@ def test_a_damaged_fragment_holds_up_its_own_tablet_and_no_other(tmp_path: Path)
             table = db.create_table(name, USERS)
             fill(table, rounds=12)
         expected = everything(db.table("sound"))
-        state = db.table("broken")._state.view.metadata.tablets[0].groups[0]
+        state = state_of(db.table("broken")).view.metadata.tablets[0].groups[0]
         victim = tmp_path / state.fragments[3].file
     image = bytearray(victim.read_bytes())
     image[100] ^= 0xFF
     victim.write_bytes(image)
     with ebla.open(tmp_path, settings=settings) as db:
-        orphan = tmp_path / "fragments" / db.table("sound")._state.id / "left-behind.parquet"
+        orphan = tmp_path / "fragments" / state_of(db.table("sound")).id / "left-behind.parquet"
         orphan.write_bytes(b"nobody names it")
         bounded(lambda: until(lambda: fragments(db.table("sound")) < 10 * 2, db))
         bounded(lambda: until(lambda: not orphan.exists(), db))  # it went on to sweep
@@ -321,7 +323,7 @@ def test_stats_can_be_asked_for_while_compactions_go_on(tmp_path: Path, monkeypa
         table = db.create_table("users", USERS)
         fill(table)
         table.compact()
-        compactor = db._store._compactor
+        compactor = engine_of(db)._compactor
         (done, *_) = compactor.recent
 
         def another_meanwhile(one: Any) -> dict[str, Any]:
@@ -366,7 +368,7 @@ def test_a_table_that_is_dropped_during_its_compaction_is_gone_and_the_others_go
         monkeypatch.setattr("ebla.tablet.upkeep.compactor.merge", dropped_meanwhile)
         table.compact()
         assert db.tables() == ["other"]
-        assert db._store._nursery.young() == frozenset()
+        assert engine_of(db)._nursery.young() == frozenset()
         assert other.get("a")["age"] == 1
 
 
@@ -387,7 +389,7 @@ def test_a_compaction_by_hand_is_chosen_anew_if_another_was_first(
 
         monkeypatch.setattr("ebla.tablet.upkeep.compactor.choose_all", chosen_late)
         table.compact()
-        states = [state for tablet in table._state.view.metadata.tablets for state in tablet.groups]
+        states = [state for tablet in state_of(table).view.metadata.tablets for state in tablet.groups]
         assert [len(state.fragments) for state in states] == [1, 1]
         assert not any(state.erasures for state in states)
 
@@ -399,7 +401,7 @@ def test_a_compaction_whose_files_were_merged_and_swept_up_meanwhile_is_in_vain(
         table = db.create_table("users", USERS)
         fill(table)
         before = everything(table)
-        compactor = db._store._compactor
+        compactor = engine_of(db)._compactor
         announce = compactor._announce
 
         def slow(horizon: int) -> None:
@@ -409,7 +411,7 @@ def test_a_compaction_whose_files_were_merged_and_swept_up_meanwhile_is_in_vain(
             table.compact()
             for _ in range(2):
                 db.gc(dry_run=False)
-            db._store.fragments.forget(list(named))
+            engine_of(db).fragments.forget(list(named))
             compactor._lock.acquire()
 
         named = table.files()
@@ -418,7 +420,7 @@ def test_a_compaction_whose_files_were_merged_and_swept_up_meanwhile_is_in_vain(
         assert compactor.failure is None
         assert everything(table) == before
         (tmp_path / table.files()[0]).unlink()  # this one is lost
-        db._store.fragments.forget(table.files())
+        engine_of(db).fragments.forget(table.files())
         with pytest.raises(ebla.MissingFile, match="backup"):
             table.compact()
         db.drop_table("users")
@@ -452,7 +454,7 @@ def test_a_schema_that_changes_during_a_compaction_loses_nothing(
             table.compact()
             assert all(row == {"k": k, "a": 2, "b": 2, "c": 2} for k, row in enumerate(table.scan()))
         assert next(moves, None) is None
-        assert db._store._nursery.young() == frozenset()
+        assert engine_of(db)._nursery.young() == frozenset()
         assert fragments(table) == 4, "what was in vain is done in the end"
     with ebla.open(tmp_path, settings=NO_HISTORY) as db:
         assert all(row == {"k": k, "a": 2, "b": 2, "c": 2} for k, row in enumerate(db.table("t").scan()))
@@ -484,7 +486,7 @@ def test_a_scan_of_a_table_that_is_dropped_goes_on_until_its_files_are_gone_and_
                 else:
                     begun.extend(row["user"] for row in rows)
                     assert begun == whole
-            assert db._store.pins.held_here() == {}
+            assert engine_of(db).pins.held_here() == {}
             db.gc(dry_run=False)
             db.gc(dry_run=False)
 
@@ -495,7 +497,7 @@ def test_a_compaction_does_not_keep_in_memory_what_is_flushed_while_it_goes_on(
     held: list[bool] = []
 
     def flush_meanwhile(*arguments: Any) -> int:
-        blocks = [weakref.ref(block.records) for m in table._state.view.memory.values() for block in m.blocks]
+        blocks = [weakref.ref(block.records) for m in state_of(table).view.memory.values() for block in m.blocks]
         assert any(block() is not None for block in blocks)
         table.flush()
         held.extend(block() is not None for block in blocks)
@@ -509,7 +511,7 @@ def test_a_compaction_does_not_keep_in_memory_what_is_flushed_while_it_goes_on(
         table.put([{"k": k, "n": 9} for k in range(0, 200, 3)])
         monkeypatch.setattr("ebla.tablet.upkeep.compactor.merge", flush_meanwhile)
         # By the engine: `compact` of a table would flush first.
-        db._store._compactor.compact_table(table._state)
+        engine_of(db)._compactor.compact_table(state_of(table))
         assert held == [False]
         assert table.get(3)["n"] == 9
         assert table.get(1)["n"] == 1
@@ -517,15 +519,15 @@ def test_a_compaction_does_not_keep_in_memory_what_is_flushed_while_it_goes_on(
 
 def merge_only(db: ebla.Database, table: ebla.Table, group: str, *, with_columns: bool) -> None:
     """Merge the files of a group that count for columns that came to it, or those of which only rows count."""
-    metadata = table._state.view.metadata
+    metadata = state_of(table).view.metadata
     (tablet,) = metadata.tablets
     chosen = next(one for one in metadata.schema.groups if one.name == group)
     fragments = tablet.group(chosen.id).fragments
     files = tuple(ref for ref in fragments if ref.columns is not None and bool(ref.columns) == with_columns)
-    compactor = db._store._compactor
-    horizon = compactor.horizon_of(table._state, chosen.id)
+    compactor = engine_of(db)._compactor
+    horizon = compactor.horizon_of(state_of(table), chosen.id)
     choice = Choice(files, "depth")
-    assert compactor._carry_out(table._state, Chosen(metadata.schema.version, tablet, chosen, choice, horizon))
+    assert compactor._carry_out(state_of(table), Chosen(metadata.schema.version, tablet, chosen, choice, horizon))
 
 
 @pytest.mark.parametrize("rows_first", [False, True])
@@ -566,7 +568,7 @@ def gathered(db: ebla.Database) -> ebla.Table:
 def test_columns_of_many_groups_that_an_erasure_keeps_apart_are_not_merged_again_and_again(tmp_path: Path) -> None:
     with ebla.open(tmp_path, settings=BY_HAND) as db:
         table = gathered(db)
-        compactor = db._store._compactor
+        compactor = engine_of(db)._compactor
         assert not compactor.compact_next()  # each of its files would become one again
         for n in range(30):
             table.put([{"k": k, "c1": n} for k in range(0, 50, 7)])
@@ -576,7 +578,7 @@ def test_columns_of_many_groups_that_an_erasure_keeps_apart_are_not_merged_again
             while compactor.compact_next():
                 assert fragments(table) < before
                 before = fragments(table)
-            assert fragments(table) < 6 + db._store.settings.compact_runs_max
+            assert fragments(table) < 6 + engine_of(db).settings.compact_runs_max
         assert {row["k"]: row["c1"] for row in everything(table)} == {
             k: 29 if k % 7 == 0 else k + 1 for k in range(50) if k != 8 and k != 7
         } | {7: 29}
@@ -586,10 +588,10 @@ def test_columns_of_many_groups_become_one_file_once_history_has_passed_their_er
     with ebla.open(tmp_path, settings=NO_HISTORY) as db:
         table = gathered(db)
         expected = everything(table)
-        assert db._store._compactor.compact_next()
+        assert engine_of(db)._compactor.compact_next()
         assert fragments(table) == 1
         assert everything(table) == expected
-        assert not db._store._compactor.compact_next()
+        assert not engine_of(db)._compactor.compact_next()
 
 
 @pytest.mark.parametrize("is_erased", [False, True])

@@ -17,6 +17,7 @@ from ebla.storage.merge.memory import combine
 from ebla.storage.record.records import Block
 from ebla.tablet.upkeep import flush_windows
 from ebla.tablet.upkeep.flush_windows import FlushWindows
+from tests.support.inside import state_of
 from tests.support.records import Cell, ColumnsRun, cell_runs, cells_batch, columns_runs
 
 MIB = 1 << 20
@@ -80,10 +81,10 @@ def test_a_flush_in_windows_leaves_every_answer_as_it_was(
             return now + [list(table.scan(as_of=txn)) for txn in txns]
 
         before = answers()
-        windows = [len(FlushWindows(m.blocks, is_cells=g == 2)) for g, m in table._state.view.memory.items()]
+        windows = [len(FlushWindows(m.blocks, is_cells=g == 2)) for g, m in state_of(table).view.memory.items()]
         assert min(windows) > 3
         table.flush()
-        assert not table._state.memory_bytes
+        assert not state_of(table).memory_bytes
         assert answers() == before
         assert [tablet["fragments"] for tablet in table.tablets()] == [2]  # one for each group
         table.compact()
@@ -108,7 +109,7 @@ def test_a_flush_takes_less_memory_than_it_flushes(tmp_path: Path, pool: pa.Memo
             keys = pa.array(dice.permutation(rows) * 100 + begin % 97)
             values = pa.array([dice.bytes(1_024) for _ in range(64)] * (rows // 64 + 1))[:rows]
             table.put(pa.table({"k": keys, "v": values, "w": values}))
-        flushed = table._state.memory_bytes
+        flushed = state_of(table).memory_bytes
         assert flushed >= 40 * MIB
         before, peak = pool.bytes_allocated(), pool.max_memory()
         table.flush()

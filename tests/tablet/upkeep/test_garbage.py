@@ -20,6 +20,7 @@ from ebla.tablet.upkeep.pending_files import Nursery
 from ebla.tablet.upkeep.sweep_job import Sweep
 from tests.client.jobs.bulk_world import NUMBERS, a_by_k, numbers, written
 from tests.crash.machine import bounded
+from tests.support.inside import begin_job, carry_out, commit_bulk, coordination_of, end_job, engine_of, state_of
 
 AT_ONCE = Settings(background_compaction=False, history_seconds=0.0, garbage_age_seconds=0.0)
 COUNTS = ebla.Schema(key={"word": "string"}, groups=[ebla.Group("g", columns={"n": "int64"}, max_versions=1)])
@@ -99,7 +100,7 @@ def test_the_bytes_that_a_job_has_removed_are_counted(tmp_path: Path) -> None:
         size = sum((db.path / file).stat().st_size for file in old)
         table.compact()
         assert db.gc(dry_run=False).removed == ()  # seen for the first time
-        db.carry_out(Sweep("gc", old, None, None))
+        carry_out(db, Sweep("gc", old, None, None))
         counted = db.stats()["garbage"]
         assert (counted["removed_files"], counted["removed_bytes"]) == (2, size)
 
@@ -122,7 +123,7 @@ def test_a_table_that_is_dropped_during_a_round_makes_it_look_again(
 ) -> None:
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         flushed_thrice(db)
-        directory = db._store.metadata.directory
+        directory = engine_of(db).metadata.directory
         configs = directory.configs
 
         def dropped_since() -> Any:
@@ -143,9 +144,9 @@ def test_metadata_that_cannot_be_read_keeps_everything(tmp_path: Path) -> None:
         table.compact()
         db.gc(dry_run=False)
         other = db.create_table("other", COUNTS)
-        for file in (tmp_path / "metadata" / other._state.id).iterdir():
+        for file in (tmp_path / "metadata" / state_of(other).id).iterdir():
             file.unlink()
-        db._store.metadata._forget(other._state.id)
+        engine_of(db).metadata._forget(state_of(other).id)
         with pytest.raises(EblaError):
             db.gc(dry_run=False)
         assert files(tmp_path) == 4
@@ -161,24 +162,24 @@ def test_a_round_in_the_background_that_fails_is_told_as_such(
             raise Unavailable("not now")
 
         with monkeypatch.context() as patched:
-            patched.setattr(db._store.metadata, "refresh", fails)
-            db._store._compactor._work(True)
+            patched.setattr(engine_of(db).metadata, "refresh", fails)
+            engine_of(db)._compactor._work(True)
         assert "garbage collection was given up: not now" in caplog.text
         stats = db.stats()
         assert (stats["compactions"]["failure"], stats["garbage"]["failure"]) == (None, "not now")
-        db._store._compactor._work(True)
+        engine_of(db)._compactor._work(True)
         assert db.stats()["garbage"]["failure"] is None
 
 
 def test_files_of_a_job_under_way_stay(tmp_path: Path) -> None:
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         table = flushed_thrice(db)
-        intent = db.begin_job("job1", "counts")
+        intent = begin_job(db, "job1", "counts")
         (tmp_path / f"{intent.prefix}{uuid.uuid4()}.parquet").write_bytes(b"under way")
         for _ in range(3):
             db.gc(dry_run=False)
         assert files(tmp_path) == 4
-        db.end_job("job1")
+        end_job(db, "job1")
         assert files(tmp_path) == 3
         assert [row["n"] for row in table.scan()] == [2] * 9
 
@@ -186,10 +187,10 @@ def test_files_of_a_job_under_way_stay(tmp_path: Path) -> None:
 def test_what_dead_jobs_have_announced_goes_when_its_time_is_over(tmp_path: Path) -> None:
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         flushed_thrice(db)
-        db.begin_job("dead", "counts", expires_seconds=0.0)
-        alive = db.begin_job("alive", "counts")
-        db._store._sweep()
-        assert list_intents(db._coordination) == [alive]
+        begin_job(db, "dead", "counts", expires_seconds=0.0)
+        alive = begin_job(db, "alive", "counts")
+        engine_of(db)._sweep()
+        assert list_intents(coordination_of(db)) == [alive]
 
 
 def test_it_happens_by_itself(tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_it_happens_by_itself(tmp_path: Path) -> None:
 
         def wait() -> None:
             while files(tmp_path) > 1:
-                db._store._compactor.wake()
+                engine_of(db)._compactor.wake()
                 time.sleep(0.001)
 
         bounded(wait)
@@ -218,7 +219,7 @@ def test_a_file_that_is_about_to_be_named_after_all_is_not_removed() -> None:
 
 
 def metadata_files(path: Path, table: ebla.Table) -> int:
-    return len(list((path / "metadata" / table._state.id).glob("*")))
+    return len(list((path / "metadata" / state_of(table).id).glob("*")))
 
 
 def test_metadata_of_a_dropped_table_goes_and_its_id_stays_used(tmp_path: Path) -> None:
@@ -231,7 +232,7 @@ def test_metadata_of_a_dropped_table_goes_and_its_id_stays_used(tmp_path: Path) 
         db.gc(dry_run=False)
         assert metadata_files(tmp_path, dropped) == 0
         assert metadata_files(tmp_path, other) > 0
-        assert db._store.metadata.directory.config(dropped._state.id).state == "deleted"
+        assert engine_of(db).metadata.directory.config(state_of(dropped).id).state == "deleted"
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         assert db.tables() == ["other"]
         assert db.gc(dry_run=False).doomed == ()
@@ -269,7 +270,7 @@ def test_any_error_while_looking_keeps_everything(
         table.compact()
         db.gc(dry_run=False)
         owner, _, name = broken.rpartition(".")
-        target = operator.attrgetter(owner)(db._store)
+        target = operator.attrgetter(owner)(engine_of(db))
         right = getattr(target, name)
 
         def fails(*arguments: Any, **options: Any) -> Any:
@@ -278,7 +279,7 @@ def test_any_error_while_looking_keeps_everything(
         monkeypatch.setattr(target, name, fails)
         with pytest.raises(EblaError):
             db.gc(dry_run=False)
-        assert db._store.garbage.failure is not None
+        assert engine_of(db).garbage.failure is not None
         monkeypatch.setattr(target, name, right)
         assert files(tmp_path) == 4
         assert len(db.gc(dry_run=False).removed) == 3
@@ -289,14 +290,14 @@ def test_a_file_that_cannot_be_removed_is_tried_again(tmp_path: Path, monkeypatc
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         flushed_thrice(db).compact()
         db.gc(dry_run=False)
-        delete = type(db._store.files).delete
+        delete = type(engine_of(db).files).delete
 
         def fails(self: Any, path: str) -> None:
             raise OSError("busy")
 
-        monkeypatch.setattr(type(db._store.files), "delete", fails)
+        monkeypatch.setattr(type(engine_of(db).files), "delete", fails)
         assert db.gc(dry_run=False).removed == ()
-        monkeypatch.setattr(type(db._store.files), "delete", delete)
+        monkeypatch.setattr(type(engine_of(db).files), "delete", delete)
         for _ in range(2):
             db.gc(dry_run=False)
         assert files(tmp_path) == 1
@@ -307,7 +308,7 @@ def test_stats_tell_what_is_held_and_why(tmp_path: Path) -> None:
         table = flushed_thrice(db)
         db.clone_table("counts", "clone")
         db.snapshot("monday")
-        db.begin_job("job1", "counts")
+        begin_job(db, "job1", "counts")
         table.compact()
         with db.snapshot():
             db.gc(dry_run=False)
@@ -354,12 +355,12 @@ def test_a_bulk_commit_that_comes_at_the_last_moment_keeps_its_files(
         table = db.create_table("t", NUMBERS)
         commit = written(table, "late", numbers(range(10)))
         db.gc(dry_run=False)
-        candidates = db._store.garbage._candidates
+        candidates = engine_of(db).garbage._candidates
         read = candidates.read
 
         def late() -> Any:
             monkeypatch.undo()
-            db.commit_bulk(commit)  # METADATA was read before that
+            commit_bulk(db, commit)  # METADATA was read before that
             return read()
 
         monkeypatch.setattr(candidates, "read", late)

@@ -16,6 +16,7 @@ from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.upkeep import pins as module
 from ebla.tablet.upkeep.horizon import Horizon
 from ebla.tablet.upkeep.pins import Pins
+from tests.support.inside import engine_of, local_table
 
 NO_HISTORY = Settings(background_compaction=False, history_seconds=0.0)
 COUNTS = ebla.Schema(key={"word": "string"}, groups=[ebla.Group("g", columns={"n": "int64"}, max_versions=1)])
@@ -177,15 +178,15 @@ def test_a_compaction_stops_at_a_pin_that_came_after_it_was_chosen(
         table = counts(db)
         txn = table.scan().txn
         table.put({"word": "a", "n": 2})
-        announce = db._store._compactor._announce
+        announce = engine_of(db)._compactor._announce
         before = Horizon(elsewhere).read()
 
         def held_meanwhile(horizon: int) -> None:
             Pins(elsewhere, SystemClock()).begin("job", txn, 60, "a scan")
-            monkeypatch.setattr(db._store._compactor, "_announce", announce)
+            monkeypatch.setattr(engine_of(db)._compactor, "_announce", announce)
             announce(horizon)
 
-        monkeypatch.setattr(db._store._compactor, "_announce", held_meanwhile)
+        monkeypatch.setattr(engine_of(db)._compactor, "_announce", held_meanwhile)
         table.compact()
         assert before <= txn < Horizon(elsewhere).read()
         assert [row["n"] for row in table.scan(as_of=txn)] == [1, 1]
@@ -199,7 +200,7 @@ def test_a_compaction_goes_no_further_than_it_has_told_those_who_take_snapshots(
         table, other = counts(db), db.create_table("other", COUNTS)
         change(table)
         table.put({"word": "a", "n": 4})
-        store = db._store
+        store = engine_of(db)
         horizon, hold = store._compactor._horizon, store.pins.hold
 
         def held_late(txn: int) -> None:
@@ -245,12 +246,12 @@ def test_the_newest_is_read_although_history_ends_after_its_txn_was_looked_up(
     with ebla.open(tmp_path, settings=NO_HISTORY) as db:
         table = db.create_table("t", BOTH)
         table.put([{"word": word, "n": 1, "s": "s", "f:x": bytes(8)} for word in "ab"])
-        store = db._store
-        read_txn, check_served = store.read_txn, table._check_served
+        store, service = engine_of(db), local_table(table)
+        read_txn, check_served = store.read_txn, service._check_served
 
         def end_history() -> None:
             monkeypatch.setattr(store, "read_txn", read_txn)
-            monkeypatch.setattr(table, "_check_served", check_served)
+            monkeypatch.setattr(service, "_check_served", check_served)
             db.table("t").put({"word": "b", "n": 2, "f:x": bytes(7)})
             db.table("t").compact()
 
@@ -261,6 +262,6 @@ def test_the_newest_is_read_although_history_ends_after_its_txn_was_looked_up(
 
         monkeypatch.setattr(store, "read_txn", looked_up)
         if what == "get":  # which looks the txn up by itself, and then whether the table is served
-            monkeypatch.setattr(table, "_check_served", end_history)
+            monkeypatch.setattr(service, "_check_served", end_history)
         assert NEWEST[what](table) is not None
         assert table.get("b") == {"word": "b", "n": 2, "s": "s", "f:x": bytes(7)}

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import ebla
-from ebla.client.database import Database
+from ebla.client.embedded.opening import wire
 from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.errors import Closed, LogFailed
@@ -318,7 +318,7 @@ class TestFailure:
         """Its records are in memory and not in the queue: a later commit would make them visible, but not durable."""
         clock = ManualClock()
         nodes = MemoryCoordination(MemoryStore(), clock)
-        db = Database.wire(Path("simulated"), SimulatedFiles(), nodes, clock, ebla.Settings(), None)
+        db = wire(Path("simulated"), SimulatedFiles(), nodes, clock, ebla.Settings(), None)
         table = db.create_table("t", ebla.Schema(key={"k": "string"}, columns={"n": "int64"}))
         table.put({"k": "a", "n": 1})
 

@@ -14,6 +14,7 @@ import pytest
 import ebla
 from ebla.errors import Conflict, InvalidBatch, OutcomeUnknown
 from ebla.tablet.write.turns import TOGETHER_MAX, Turns, _Request
+from tests.support.inside import state_of
 
 
 class World:
@@ -119,7 +120,7 @@ def test_who_gives_up_waiting_keeps_nobody_from_his_turn(monkeypatch: pytest.Mon
 
 def put_at_once(table: ebla.Table, batches: Sequence[pa.RecordBatch]) -> list[int | ebla.EblaError]:
     """Put batches from a thread each, all of them while somebody else has the turn."""
-    turns = table._state.turns
+    turns = state_of(table).turns
     answers: list[Any] = [None] * len(batches)
 
     def put(at: int) -> None:

@@ -1,7 +1,7 @@
 """Writing a table: puts and erasures, and changes that depend on what was read.
 
 put, erase        admitted under the schema in force; made again if that changes before the commit
-modify, transact  read at a txn, changed, and committed if nothing has touched the row since; else once more
+modify            read at a txn, changed, and committed if nothing has touched the row since; else once more
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from ebla.client.row_reading import RowReading, at_newest, one_array, sorted_distinct
 from ebla.clock import microseconds_of
 from ebla.errors import Conflict, EblaError, RequestError, SchemaChanged, UnknownColumn
 from ebla.model.batch import PutBatch
 from ebla.model.ranges import KeyRange
 from ebla.model.schema import WILDCARD, Target
 from ebla.rows.replacing import last_of_each_key
-from ebla.rows.row import Row
 from ebla.rows.row_parts import Limits
 from ebla.rows.rows import columns_of, to_cells_batch, to_put_batch
+from ebla.service.requests import Put, Wait
 from ebla.tablet.engine import TabletStore
 from ebla.tablet.read.answers import ReadPoint
+from ebla.tablet.serve.row_reading import RowReading, at_newest, one_array, sorted_distinct
 from ebla.tablet.tables.schema_parts import SchemaParts
 from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.write.admission import Mutation, erase_range
 from ebla.tablet.write.row_admission import RowMutation
-from ebla.tablet.write_path import Wait
+from ebla.tablet.write_path import schema_changed
 
 __all__ = ["Writing"]
 
@@ -52,23 +52,29 @@ class Writing:
         settings = store.settings
         self._limits = {"value_bytes_max": settings.value_bytes_max, "batch_bytes_max": settings.batch_bytes_max}
 
-    def put(self, rows: object, *, replace: bool, if_absent: bool, since: int | None, wait: Wait) -> int:
-        """Put rows, whatever they come as; see `Table.put`."""
+    def put(self, request: Put) -> int:
+        """Put rows, whatever they come as."""
+        rows = request.rows
         if not isinstance(rows, (dict, list)):
             rows = _several_times(rows)
         try:
-            return self._put(rows, replace, if_absent, since, wait)
+            return self._put(rows, request)
         except SchemaChanged:
-            return self._anew(lambda: self._put(rows, replace, if_absent, since, wait))
+            if request.schema_version is not None:
+                raise
+            return self._anew(lambda: self._put(rows, request))
 
-    def _put(self, rows: object, replace: bool, if_absent: bool, since: int | None, wait: Wait) -> int:
-        is_plain = not (replace or if_absent) and since is None and wait != "none"
+    def _put(self, rows: object, request: Put) -> int:
+        since, wait = request.unchanged_since, request.wait
+        is_plain = not (request.replace or request.if_absent) and since is None and wait != "none"
         if is_plain and isinstance(rows, pa.RecordBatch) and 0 < rows.num_rows <= TOGETHER_ROWS_MAX:
             txn = self._state.turns.take(rows, self._commit, self._commit_together)
             self._store.wait(txn, wait)
             return txn
-        mutation = self._admit(rows, replace)
-        if not if_absent:
+        mutation = self._admit(rows, request.replace)
+        if request.schema_version not in (None, mutation.schema_version):
+            raise schema_changed(self._state.name)
+        if not request.if_absent:
             return self._apply(mutation, since, wait)
         return self._retried(lambda: self._put_absent(mutation, since, wait))
 
@@ -131,7 +137,10 @@ class Writing:
         return self._anew(put)
 
     def erase(self, rows: pa.Array, columns: Sequence[str] | None, since: int | None, wait: Wait) -> int:
-        """Erase encoded rows, or some columns of them; see `Table.erase_many`."""
+        """Erase encoded rows, or some columns of them."""
+        if not len(rows):
+            self._store.check_writable()
+            return self._store.sequencer.committed
         return self._anew(lambda: self._erase(rows, columns, since, wait))
 
     def erase_range(self, erased: KeyRange, wait: Wait) -> int:
@@ -175,26 +184,43 @@ class Writing:
                 erased.append(parts.admission.erase(present, own))
         return erased
 
-    def modify(self, key: object, column: str, change: Callable[[Target, Any], Any], wait: Wait) -> Any:
+    def modify(self, row: bytes, column: str, change: Callable[[Target, Any], Any], wait: Wait) -> Any:
         """Change one value or cell, and return what it is then. `change` is given what was there."""
         target = self._state.view.schema.resolve(column)
         if target.column is None and target.qualifier is None:
             raise RequestError(f"{column!r} is a whole family: name one cell, such as {column.rstrip(':')}:name")
         after: list[Any] = []
         if target.column is None:
-            self._modify_cell(key, column, target, change, after, wait)
+            self._modify_cell(row, column, target, change, after, wait)
             return after[0]
 
-        def step(row: Row | None) -> dict[str, Any]:
-            after[:] = [change(target, None if row is None else row.get(column))]
-            return {column: after[0]}
-
-        self.transact(key, step, [column], wait)
+        self._retried(lambda: self._modify_column(row, column, target, change, after, wait))
         return after[0]
+
+    def _modify_column(
+        self,
+        row: bytes,
+        column: str,
+        target: Target,
+        change: Callable[[Target, Any], Any],
+        after: list[Any],
+        wait: Wait,
+    ) -> int | None:
+        parts = self._state.view.parts
+        read_at, found = at_newest(self._read_txn, lambda txn: self._reading.one(row, [column], txn))
+        after[:] = [change(target, None if found is None else found.get(column))]
+        named = dict(zip(parts.schema.key_names, parts.codec.decode(row), strict=True))
+        mutation = self._admit({column: after[0], **named})
+        if mutation.schema_version != parts.version:
+            return None  # what was read may have other columns by now
+        try:
+            return self._try_apply(mutation, read_at, wait)
+        except SchemaChanged:
+            return None
 
     def _modify_cell(
         self,
-        key: object,
+        row: bytes,
         column: str,
         target: Target,
         change: Callable[[Target, Any], Any],
@@ -202,7 +228,6 @@ class Writing:
         wait: Wait,
     ) -> None:
         """Change a cell so that the outcome is seen, also where its newest version has a timestamp of the future."""
-        row = self._state.codec.encode(key)
 
         def read(txn: int) -> tuple[SchemaParts, pa.RecordBatch | None]:
             self._store.admit_row(self._state, row)
@@ -226,41 +251,6 @@ class Writing:
                 return None
 
         self._retried(attempt)
-
-    def transact(
-        self,
-        key: object,
-        change: Callable[[Row | None], dict[str, Any] | None],
-        columns: Sequence[str] | None,
-        wait: Wait,
-    ) -> int:
-        """Read a row, change it and put it, in one step; see `Table.transact`."""
-        row = self._state.codec.encode(key)
-
-        def attempt() -> int | None:
-            version = self._state.view.parts.version
-            read_at, found = at_newest(self._read_txn, lambda txn: self._reading.one(row, columns, txn))
-            changes = change(found)
-            if changes is None:
-                return read_at
-            if not isinstance(changes, dict):
-                raise RequestError(f"change returns the columns to put as a dict, or None, not {changes!r}")
-            parts = self._state.view.parts
-            named = dict(zip(parts.schema.key_names, parts.codec.decode(row), strict=True))
-            if any(name in changes for name in named):
-                # As rows, not as values: of floats, NaN is not equal to itself and yet the same key.
-                returned = parts.codec.encode(tuple(changes.get(name, value) for name, value in named.items()))
-                if returned != row:
-                    raise RequestError("change returned another key: it can only change the row that it was given")
-            mutation = self._admit({**changes, **named})
-            if mutation.schema_version != version:
-                return None  # what was read may have other columns by now
-            try:
-                return self._try_apply(mutation, read_at, wait)
-            except SchemaChanged:
-                return None
-
-        return self._retried(attempt)
 
     def _apply(self, mutation: Mutation | RowMutation, since: int | None, wait: Wait) -> int:
         txn = self._store.apply(self._state, mutation, unchanged_since=since, wait=wait)

@@ -11,7 +11,6 @@ import struct
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from ebla.errors import RequestError, shown
@@ -19,19 +18,11 @@ from ebla.model.casts import array_of
 from ebla.model.python_values import python_value
 from ebla.model.schema import Column, Target
 
-__all__ = ["appended", "check_addend", "count_of", "incremented"]
+__all__ = ["appended", "count_of", "incremented"]
 
 _COUNTER = struct.Struct(">q")
 # Room for the sum of any two decimals that a column can have; Python's own context would round the longer ones.
 _EXACT = decimal.Context(prec=200, traps=[decimal.InvalidOperation, decimal.Inexact, decimal.Overflow])
-
-
-def check_addend(by: Any) -> int | float | Decimal:
-    """Return what to add as a number of Python's; `RequestError` if it is none."""
-    plain = by.item() if isinstance(by, np.number) else by
-    if isinstance(plain, bool) or not isinstance(plain, (int, float, Decimal)):
-        raise RequestError(f"by is a number, not {shown(by)}")
-    return plain
 
 
 def incremented(name: str, by: Any, target: Target, value: Any) -> Any:

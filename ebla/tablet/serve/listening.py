@@ -6,7 +6,8 @@ import threading
 from collections import Counter
 
 from ebla.errors import RequestError, shown
-from ebla.tablet.tables.events import Events, TabletListener
+from ebla.service.listener import TabletListener
+from ebla.tablet.tables.events import Events
 
 __all__ = ["Listening"]
 

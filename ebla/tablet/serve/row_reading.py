@@ -11,12 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebla.client.scan import beyond_python
 from ebla.errors import HistoryGone, RequestError
 from ebla.model.order import is_strictly_sorted, sort_rows
 from ebla.model.projection import Projection
 from ebla.model.ranges import KeyRange, successor
-from ebla.rows.row import Row
+from ebla.rows.row import Row, beyond_python
 from ebla.tablet.engine import TabletStore
 from ebla.tablet.read.answers import ReadPoint
 from ebla.tablet.read.row_cache import row_bytes

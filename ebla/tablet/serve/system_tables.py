@@ -16,20 +16,22 @@ from typing import Any, Never
 import msgspec
 import pyarrow as pa
 
-from ebla.client.table import Table
 from ebla.errors import ReadOnly
 from ebla.metadata.values.meta_view import META, META_SCHEMA, meta_batch
 from ebla.metadata.values.serving import UNLOADED
 from ebla.metadata.values.table_metadata import FragmentRef, GroupState, TableMetadata, initial_metadata
 from ebla.model.batch import PutBatch
 from ebla.model.schema import Schema
+from ebla.service.requests import DescribeTable, DescribeTablets, ListFiles, Modify, TableRequest, Write
+from ebla.service.service import SYSTEM_TABLES, Progress
 from ebla.storage.merge.memory import Memory
 from ebla.storage.record.records import Block
 from ebla.tablet.engine import TabletStore
 from ebla.tablet.read.view import TableView
+from ebla.tablet.serve.local_table import LocalTable
 from ebla.tablet.tables.table_state import TableState
 
-__all__ = ["SystemTable", "is_system_table", "system_table"]
+__all__ = ["SystemTable", "system_table"]
 
 _TABLES = Schema(
     key={"name": "string"},
@@ -50,16 +52,24 @@ _SERVERS = Schema(
 )
 
 
-class SystemTable(Table):
+class SystemTable(LocalTable):
     """A table that shows what the store knows of itself. It is read like any other and cannot be written."""
 
-    def _check_writable(self, wait: str) -> Never:
-        raise ReadOnly(f"{self.name} shows what the store knows: it is changed by changing tables, not by writing it")
+    def write(self, request: Write) -> Never:
+        """Refuse a change."""
+        raise self._read_only()
 
+    def modify(self, request: Modify) -> Never:
+        """Refuse a change."""
+        raise self._read_only()
 
-def is_system_table(name: object) -> bool:
-    """Tell whether a name is that of a system table."""
-    return isinstance(name, str) and name in _VIEWS
+    def _reply_to(self, request: TableRequest[Any], progress: Progress | None) -> object:
+        if not isinstance(request, (DescribeTable, DescribeTablets, ListFiles)):
+            raise self._read_only()
+        return super()._reply_to(request, progress)
+
+    def _read_only(self) -> ReadOnly:
+        return ReadOnly(f"{self.name} shows what the store knows: it is changed by changing tables, not by writing it")
 
 
 def system_table(store: TabletStore, name: str) -> SystemTable:
@@ -198,3 +208,4 @@ _VIEWS: dict[str, tuple[Schema, Callable[[Iterable[tuple[str, TableMetadata]]], 
     "sys.tablets": (_TABLETS, _of_tablets),
     "sys.servers": (_SERVERS, _of_servers),
 }
+assert frozenset(_VIEWS) == SYSTEM_TABLES

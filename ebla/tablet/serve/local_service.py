@@ -1,0 +1,198 @@
+"""The store in this process as a service: the engine behind the protocol that clients know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ebla.clock import Clock
+from ebla.coordination.service import CoordinationService
+from ebla.errors import Closed, ReadOnly, RequestError
+from ebla.metadata.values.table_metadata import initial_metadata
+from ebla.service.counters import Counters
+from ebla.service.listener import TabletListener
+from ebla.service.reports import VerifyReport
+from ebla.service.requests import (
+    AlterTable,
+    BeginJob,
+    CloneTable,
+    CollectGarbage,
+    CreateTable,
+    DescribeStore,
+    DescribeTables,
+    DropTable,
+    EndJob,
+    HoldByName,
+    HoldNewest,
+    JobOrder,
+    LetGo,
+    ListDropped,
+    ListHeld,
+    LoadTable,
+    ReadCounters,
+    ReleaseName,
+    RenameTable,
+    Repair,
+    Reply,
+    StoreRequest,
+    Sync,
+    UndeleteTable,
+    UnloadTable,
+    Verify,
+)
+from ebla.service.service import SYSTEM_TABLES, Progress, TableService
+from ebla.settings import Settings
+from ebla.tablet.check.verify import Verifier
+from ebla.tablet.engine import TabletStore
+from ebla.tablet.serve.dropped_tables import dropped_tables
+from ebla.tablet.serve.listening import Listening
+from ebla.tablet.serve.local_table import LocalTable
+from ebla.tablet.serve.system_tables import system_table
+from ebla.tablet.serve.table_description import describe_table
+from ebla.tablet.upkeep.job_intents import begin_job, end_job
+
+__all__ = ["LocalService"]
+
+
+class LocalService:
+    """Serves the tables of an engine in this process. Safe to use from several threads."""
+
+    def __init__(
+        self, engine: TabletStore, coordination: CoordinationService, clock: Clock, new_id: Callable[[], str]
+    ) -> None:
+        # Set once.
+        self.engine = engine
+        self.coordination = coordination
+        self._clock = clock
+        self._new_id = new_id
+        self._listening = Listening(engine.events)
+        self._handlers: dict[type, Callable[[Any], object]] = {
+            CreateTable: self._create,
+            DropTable: lambda request: engine.drop_table(request.name, purge=request.purge),
+            UndeleteTable: lambda request: engine.undelete_table(request.table_id, request.name),
+            RenameTable: lambda request: engine.rename_table(request.name, request.new_name),
+            CloneTable: lambda request: engine.clone_table(engine.table(request.origin), request.name),
+            AlterTable: lambda request: engine.alter_table(request.name, request.alteration),
+            UnloadTable: lambda request: engine.unload_table(request.name),
+            CollectGarbage: lambda request: engine.garbage.collect(dry_run=request.dry_run),
+            Repair: self._repair,
+            JobOrder: lambda request: engine.carry_out(request.order),
+            BeginJob: self._begin_job,
+            EndJob: lambda request: end_job(coordination, engine.metadata, engine.files, request.job, request.keep),
+        }
+        self._readers: dict[type, Callable[[Any], object]] = {
+            LoadTable: lambda request: engine.load_table(request.name),
+            Sync: lambda request: engine.sync(request.txn),
+            HoldNewest: lambda request: engine.hold_newest(),
+            LetGo: lambda request: engine.pins.let_go(request.txn),
+            HoldByName: self._hold_by_name,
+            ReleaseName: lambda request: engine.pins.release(request.name),
+            ListHeld: lambda request: {pin.name: pin.txn for pin in engine.pins.all()},
+            DescribeStore: lambda request: {**engine.stats(), "tables": self._described()},
+            DescribeTables: lambda request: self._described(),
+            ReadCounters: lambda request: self._counters(),
+            ListDropped: lambda request: dropped_tables(engine),
+            Verify: lambda request: self._verifier().verify(),
+        }
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether it takes writes."""
+        return self.engine.is_writable
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that requests are held to."""
+        return self.engine.settings
+
+    def check_open(self) -> None:
+        """Raise `Closed` if it was closed, or belongs to another process."""
+        if self.engine.is_closed or self.engine.is_inherited:
+            raise self.closed()
+
+    def closed(self) -> Closed:
+        """Return the error for whoever comes when it is closed."""
+        return self.engine.closed()
+
+    def close(self) -> None:
+        """Make everything durable and let go of it."""
+        self.engine.close()
+
+    # --- tables ---
+
+    def tables(self) -> list[str]:
+        """Return the names of all tables, sorted; also of those that cannot be served."""
+        self.check_open()
+        return sorted([*(table.name for table in self.engine.tables()), *self.engine.refused_names()])
+
+    def table(self, name: str, at: int | None = None) -> TableService:
+        """Return a table, or a system table."""
+        self.check_open()
+        if isinstance(name, str) and name in SYSTEM_TABLES:
+            return system_table(self.engine, name)
+        return LocalTable(self.engine, self.engine.table(name) if at is None else self.engine.table_at(name, at))
+
+    def add_listener(self, listener: TabletListener, tablet: str | None) -> None:
+        """Tell a listener of one tablet, or of all."""
+        self.check_open()
+        self._listening.add(listener, tablet)
+
+    def remove_listener(self, listener: TabletListener, tablet: str | None) -> None:
+        """Undo one `add_listener` with the same arguments."""
+        self.check_open()
+        self._listening.remove(listener, tablet)
+
+    # --- the store as a whole ---
+
+    def carry_out(self, request: StoreRequest[Reply], progress: Progress | None = None) -> Reply:
+        """Do something with the store as a whole."""
+        if type(request) is not LetGo:  # a snapshot may outlive the store
+            self.check_open()
+        handler = self._readers.get(type(request))
+        if handler is None:
+            handler = self._handlers.get(type(request))
+            if handler is None:
+                raise RequestError(f"a store does not know the request {type(request).__name__}")
+            self._check_writable()
+        reply: Any = handler(request)
+        return reply  # type: ignore[no-any-return]
+
+    def _check_writable(self) -> None:
+        if not self.engine.is_writable:
+            raise ReadOnly("the store was opened read-only: open it without read_only to write")
+
+    def _create(self, request: CreateTable) -> None:
+        ids = [self._new_id() for _ in range(len(request.splits) + 1)]
+        initial = initial_metadata(self._new_id(), request.schema, ids, list(request.splits), is_fixed=request.is_fixed)
+        self.engine.create_table(request.name, initial)
+
+    def _hold_by_name(self, request: HoldByName) -> int:
+        pins = self.engine.pins
+        pin = pins.find(request.name)
+        if pin is None:
+            self._check_writable()
+            txn = self.engine.hold_newest()
+            try:
+                pin = pins.pin(request.name, txn)
+            finally:
+                pins.let_go(txn)
+        return pin.txn
+
+    def _described(self) -> dict[str, dict[str, Any]]:
+        return {state.name: describe_table(state) for state in self.engine.tables()}
+
+    def _counters(self) -> Counters | None:
+        return self.engine.counters()
+
+    def _begin_job(self, request: BeginJob) -> str:
+        table_id = self.engine.table(request.table).id
+        return begin_job(self.coordination, self._clock, request.job, table_id, request.expires_seconds).table_id
+
+    def _verifier(self) -> Verifier:
+        return Verifier(self.coordination, self.engine.files, self.engine.metadata.directory)
+
+    def _repair(self, request: Repair) -> VerifyReport:
+        report = self._verifier().repair(self._new_id)
+        if report.repaired:
+            self.engine.reload_metadata()
+        return report
