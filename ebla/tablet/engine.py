@@ -53,6 +53,7 @@ from ebla.tablet.life.table_lifecycle import Doubts
 from ebla.tablet.read.row_cache import CachedRows
 from ebla.tablet.scan.preloader import Preloader
 from ebla.tablet.scan.read_txns import ReadTxns, check_named
+from ebla.tablet.scan.scan_parts import ScanParts
 from ebla.tablet.scan.scanners import Scanners
 from ebla.tablet.tables.gone_files import explained
 from ebla.tablet.tables.open_tables import OpenTables
@@ -233,6 +234,17 @@ class TabletStore:
             clock,
             server,
             settings.tablet_idle_seconds,
+        )
+        self.scan_parts = ScanParts(
+            settings,
+            self.events,
+            self._loader,
+            self._writes,
+            self._flusher,
+            self.pins,
+            moments,
+            self.scanners,
+            self.scan_pool,
         )
         self._recutter.activate = self._loader.admit
         self.admit = self._loader.admit
@@ -625,10 +637,6 @@ class TabletStore:
             with self._bulk.lock:
                 self._bulk.pass_txn()
         self.flush(table)
-
-    def wish_fold(self, table: TableState, group: int) -> None:
-        """Ask for a group's many small blocks to be folded: a reader had to look into all of them."""
-        self._flusher.wish_fold(table, group)
 
     # --- reading ---
 

@@ -28,10 +28,11 @@ from ebla.metadata.server.transaction import MetadataServer
 from ebla.service.requests import JobOrder
 from ebla.settings import Settings
 from ebla.storage.files.files import Files, LocalFiles
-from ebla.tablet.jobs.bulk import BulkCommit, BulkResult, job_of, new_file
+from ebla.tablet.jobs.bulk import BulkCommit, BulkResult
 from ebla.tablet.jobs.bulk_mail import order_by_mail
 from ebla.tablet.jobs.orders import Answer, Order
 from ebla.tablet.recovery.open_metadata import open_metadata
+from ebla.tablet.upkeep.job_files import job_of, new_file
 from ebla.tablet.upkeep.job_intents import JobIntent, begin_job, end_job, remove_leftovers
 
 __all__ = [

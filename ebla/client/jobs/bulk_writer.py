@@ -32,8 +32,9 @@ from ebla.rows.rows import to_put_batch
 from ebla.settings import MIB, Settings
 from ebla.storage.files.files import Files
 from ebla.storage.record.records import ROW, SET, size_bytes
-from ebla.tablet.jobs.bulk import BulkFragment, check_job
+from ebla.tablet.jobs.bulk import BulkFragment
 from ebla.tablet.jobs.bulk_files import GroupFiles
+from ebla.tablet.upkeep.job_files import check_job
 from ebla.tablet.write.admission import Admission, Mutation
 
 __all__ = ["BulkWriter"]

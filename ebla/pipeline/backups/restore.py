@@ -36,8 +36,8 @@ from ebla.pipeline.place.place import Place
 from ebla.pipeline.spark.engine import Engine, SparkChoice, choose_engine
 from ebla.pipeline.spark.progress import Report
 from ebla.storage.files.files import LocalFiles, parent_of
-from ebla.tablet.jobs.bulk import job_of
 from ebla.tablet.jobs.restore_job import RestoreCommit
+from ebla.tablet.upkeep.job_files import job_of
 
 __all__ = ["RestoreSummary", "restore"]
 

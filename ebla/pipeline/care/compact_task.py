@@ -25,9 +25,9 @@ from ebla.pipeline.spark.worker import numbers_of
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.files import Files, LocalFiles
 from ebla.storage.fragment.fragment_reader import OpenFragments
-from ebla.tablet.jobs.bulk import new_file
 from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.scopes import ScopedOutput
+from ebla.tablet.upkeep.job_files import new_file
 from ebla.tablet.upkeep.merging import merge, merged_references, new_output
 
 __all__ = ["RESULT_SCHEMA", "CompactTask", "SectionResult", "decode_result"]

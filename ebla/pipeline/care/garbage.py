@@ -39,10 +39,10 @@ from ebla.pipeline.spark.session import active_session, session
 from ebla.pipeline.spark.worker import numbers_of
 from ebla.service.reports import GarbageReport
 from ebla.storage.files.files import FileInfo, LocalFiles
-from ebla.tablet.recovery.lost_tables import METADATA, Strangers, look_at_strangers, lost
 from ebla.tablet.upkeep.candidates import Candidates
 from ebla.tablet.upkeep.garbage_report import Seen, sum_up
 from ebla.tablet.upkeep.job_intents import list_intents
+from ebla.tablet.upkeep.lost_tables import METADATA, Strangers, look_at_strangers, lost
 from ebla.tablet.upkeep.pending_files import FRAGMENTS
 from ebla.tablet.upkeep.pins import Pins
 from ebla.tablet.upkeep.sweep_job import SWEEP_MAX, PrepareSweep, Sweep, SweepResult, SweepTerms

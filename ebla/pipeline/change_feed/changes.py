@@ -276,7 +276,7 @@ def _appeared(
     projection = table.projection(target.columns)
     schema = change_schema(projection, before)
     request = ScanRequest(projection, left, as_of=target.as_of)
-    for found in Scanner(store, table, request).tables(whole=True):
+    for found in Scanner(store.scan_parts, table, request).tables(whole=True):
         columns = [*found.columns, pa.repeat("insert", found.num_rows)]
         if before:
             columns.append(pa.nulls(found.num_rows, schema.field(BEFORE).type))

@@ -37,7 +37,8 @@ from ebla.pipeline.place.place import Place
 from ebla.pipeline.spark.engine import InProcess, SparkChoice, choose_engine, session_for
 from ebla.pipeline.spark.progress import JobProgress, Report
 from ebla.settings import Settings
-from ebla.tablet.jobs.bulk import BulkCommit, check_job
+from ebla.tablet.jobs.bulk import BulkCommit
+from ebla.tablet.upkeep.job_files import check_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

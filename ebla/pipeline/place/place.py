@@ -28,10 +28,11 @@ from ebla.model.schema import Schema
 from ebla.pipeline.place.location import coordination_of, store_of
 from ebla.service.requests import BeginJob, EndJob, JobOrder
 from ebla.storage.files.files import LocalFiles
-from ebla.tablet.jobs.bulk import BulkCommit, BulkResult, check_job
+from ebla.tablet.jobs.bulk import BulkCommit, BulkResult
 from ebla.tablet.jobs.orders import Answer, Order
 from ebla.tablet.jobs.restore_job import RestoreCommit
 from ebla.tablet.recovery.open_metadata import open_metadata
+from ebla.tablet.upkeep.job_files import check_job
 
 __all__ = ["Place"]
 

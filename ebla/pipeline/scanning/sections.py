@@ -320,7 +320,7 @@ def _read_range(
     store: TabletStore, table: TableState, target: Target, left: KeyRange
 ) -> Iterator[tuple[pa.Table, KeyRange]]:
     request = ScanRequest(table.projection(target.columns), left, target.where, as_of=target.as_of)
-    for found in Scanner(store, table, request).tables(whole=True):
+    for found in Scanner(store.scan_parts, table, request).tables(whole=True):
         yield found, rest_of(table, found, left)
 
 

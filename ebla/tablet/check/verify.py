@@ -49,9 +49,9 @@ from ebla.tablet.check.verify_log import Positions, examine_log, read_positions
 from ebla.tablet.check.verify_names import NamesVerifier, SeenNames
 from ebla.tablet.recovery.identity import read_identity
 from ebla.tablet.recovery.log_loss import find_loss
-from ebla.tablet.recovery.lost_tables import look_at_strangers, lost, saved_metadata
 from ebla.tablet.recovery.server_record import ServerRecord, read_extent
 from ebla.tablet.upkeep.job_intents import list_intents
+from ebla.tablet.upkeep.lost_tables import look_at_strangers, lost, saved_metadata
 
 ATTEMPTS_MAX = 8
 FRAGMENTS = "fragments"

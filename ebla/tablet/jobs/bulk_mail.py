@@ -37,8 +37,9 @@ from ebla.coordination.service import (
 )
 from ebla.errors import Closed, Corruption, EblaError, OutcomeUnknown, StoreError, TimedOut, Unavailable
 from ebla.storage.files.files import Files
-from ebla.tablet.jobs.bulk import BulkCommit, BulkResult, check_job
+from ebla.tablet.jobs.bulk import BulkCommit, BulkResult
 from ebla.tablet.jobs.orders import Answer, Order
+from ebla.tablet.upkeep.job_files import check_job
 
 __all__ = ["DIRECTORY", "Mailbox", "commit_by_mail", "order_by_mail"]
 

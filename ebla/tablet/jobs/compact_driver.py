@@ -24,7 +24,6 @@ from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.changes import RequirementFailed
 from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata
 from ebla.storage.files.files import Files
-from ebla.tablet.jobs.bulk import check_job, job_of
 from ebla.tablet.jobs.compact_job import (
     BeginCompaction,
     CompactCommit,
@@ -41,6 +40,7 @@ from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.upkeep.compaction import Strategy
 from ebla.tablet.upkeep.compactor import Compaction
+from ebla.tablet.upkeep.job_files import check_job, job_of
 from ebla.tablet.upkeep.pending_files import Nursery
 from ebla.tablet.write.sequencer import Sequencer
 

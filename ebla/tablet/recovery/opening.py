@@ -36,11 +36,11 @@ from ebla.storage.log.log_writer import LogWriter
 from ebla.tablet.engine import TabletStore
 from ebla.tablet.recovery.found_tables import add_tables, read_tables
 from ebla.tablet.recovery.identity import Identity, own_identity
-from ebla.tablet.recovery.lost_tables import lost_tables
 from ebla.tablet.recovery.open_metadata import open_metadata
 from ebla.tablet.recovery.replay import Replayed, UnknownTablet, replay
 from ebla.tablet.recovery.server_record import ServerRecord, read_extent
 from ebla.tablet.tables.table_state import TableState
+from ebla.tablet.upkeep.lost_tables import lost_tables
 from ebla.timing import now_seconds
 
 READ_ATTEMPTS_MAX = 100

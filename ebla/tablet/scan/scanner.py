@@ -29,12 +29,12 @@ from ebla.model.projection import Projection
 from ebla.model.ranges import ALL, KeyRange
 from ebla.storage.merge.memory import FOLD_BLOCKS_MIN
 from ebla.storage.record.records import Block
-from ebla.tablet.engine import TabletStore
 from ebla.tablet.read.answers import ReadPoint
 from ebla.tablet.read.counting import count_pieces
 from ebla.tablet.read.reader import Reader, Served
 from ebla.tablet.read.view import Sources, TableView
 from ebla.tablet.read.windows import WINDOW_GROWTH, cut, even_window_rows, lie_on_each_other
+from ebla.tablet.scan.scan_parts import ScanParts
 from ebla.tablet.scan.scan_progress import ScanProgress, Window, after
 from ebla.tablet.tables.table_state import TableState
 
@@ -71,8 +71,8 @@ class ScanRequest:
 class Scanner:
     """Produces the rows of one scan. Use it from one thread at a time."""
 
-    def __init__(self, store: TabletStore, table: TableState, request: ScanRequest) -> None:
-        self._store = store
+    def __init__(self, parts: ScanParts, table: TableState, request: ScanRequest) -> None:
+        self._parts = parts
         self._table = table
         self._request = request
         # Of what was given last; before that, where the scan begins. The reading thread alone changes it.
@@ -92,7 +92,7 @@ class Scanner:
         self._check_open()
         as_of = self._request.as_of
         if as_of is not None:
-            self._store.pins.hold(as_of)
+            self._parts.pins.hold(as_of)
         try:
             yield from self._tables(whole)
         except CancelledError:  # what was to be read ahead, when the store was closed
@@ -100,7 +100,7 @@ class Scanner:
             raise
         finally:
             if as_of is not None:
-                self._store.pins.let_go(as_of)
+                self._parts.pins.let_go(as_of)
 
     def count(self) -> int:
         """Return the number of rows, reading no more than it takes to tell."""
@@ -108,11 +108,11 @@ class Scanner:
         if request.where is not None or request.limit is not None or request.as_of is None:
             return sum(table.num_rows for table in self.tables(whole=True))
         self._check_open()
-        self._store.pins.hold(request.as_of)
+        self._parts.pins.hold(request.as_of)
         try:
             return sum(self._counts(request.as_of))
         finally:
-            self._store.pins.let_go(request.as_of)
+            self._parts.pins.let_go(request.as_of)
 
     def _counts(self, as_of: int) -> Iterator[int]:
         """Yield the numbers of rows of the pieces of the range, as `as_of` shows them."""
@@ -122,7 +122,7 @@ class Scanner:
         rest: KeyRange | None = self._request.key_range
         while rest is not None and not rest.is_empty:
             with self._replaced():
-                self._store.admit(self._table, self._view().metadata.tablet_for(rest.first).range)
+                self._parts.loader.admit(self._table, self._view().metadata.tablet_for(rest.first).range)
                 view = self._view()
                 tablet = view.metadata.tablet_for(rest.first)
                 share = rest.intersect(tablet.range)
@@ -130,7 +130,7 @@ class Scanner:
                 pieces = list(count_pieces(view, tablet, share, projection, as_of))
             for piece, count in pieces:
                 if count is None:
-                    read = Scanner(self._store, self._table, ScanRequest(projection, piece, as_of=as_of))
+                    read = Scanner(self._parts, self._table, ScanRequest(projection, piece, as_of=as_of))
                     count = sum(table.num_rows for table in read.tables(whole=True))
                 yield count
             rest = after(rest, share, reverse=False)
@@ -190,19 +190,19 @@ class Scanner:
             plan=self._replaced()(self._planner(left if self._is_short else None, whole=whole)),
             read=self._read,
             submit=self._submit,
-            ahead_max=self._store.settings.scan_threads,
+            ahead_max=self._parts.settings.scan_threads,
             inline_rows=INLINE_ROWS,
-            scanners=self._store.scanners,
-            events=self._store.events,
+            scanners=self._parts.scanners,
+            events=self._parts.events,
         )
 
     def _check_open(self) -> None:
-        if self._store.is_closed:
-            raise self._store.closed()
+        if self._parts.writes.is_closing:
+            raise self._parts.writes.closed()
 
     def _submit(self, read: Callable[[KeyRange], _Found], window: KeyRange) -> Future[_Found]:
         try:
-            return self._store.scan_pool.submit(read, window)
+            return self._parts.pool.submit(read, window)
         except RuntimeError:
             self._check_open()
             raise
@@ -211,12 +211,12 @@ class Scanner:
         as_of = self._request.as_of
         if as_of is not None:
             return as_of
-        return max(self._request.at_least, self._store.read_txn(uncommitted=self._request.uncommitted))
+        return max(self._request.at_least, self._parts.moments.read_txn(uncommitted=self._request.uncommitted))
 
     def _read(self, window: KeyRange) -> _Found:
         """Read one window, and say at which txn. Tablets may have changed since it was cut, so it may touch several."""
         with self._replaced():
-            self._store.admit(self._table, window)
+            self._parts.loader.admit(self._table, window)
             txn, parts = self._newest_parts(window)
         found = [part for part in parts if part is not None]
         if len(found) > 1:
@@ -237,7 +237,7 @@ class Scanner:
 
     def _read_folded(self, rest: KeyRange, limit: int) -> Served | None:
         """Read the first rows of a range from the fold that it begins in, if there is one."""
-        self._store.admit_row(self._table, rest.first)
+        self._parts.loader.admit_row(self._table, rest.first)
         as_of = self.txn = self._txn()  # before the view, which so has all of it
         view = self._view()
         tablet = view.metadata.tablet_for(rest.first)
@@ -248,7 +248,7 @@ class Scanner:
         if found is None:
             return None
         if len(found.newer) >= FOLD_BLOCKS_MIN:
-            self._store.wish_fold(self._table, self._projection.groups[0].id)
+            self._parts.flusher.wish_fold(self._table, self._projection.groups[0].id)
         return reader.read_folded(found, rest, point)
 
     def _view(self) -> TableView:
@@ -294,7 +294,7 @@ class Scanner:
             metadata = view.metadata
             tablet = metadata.tablet_before(rest.last) if reverse else metadata.tablet_for(rest.first)
             share = rest.intersect(tablet.range)
-            self._store.admit(self._table, tablet.range)
+            self._parts.loader.admit(self._table, tablet.range)
             assert share is not None, "the tablets cover every row"
             if short is not None:
                 window = KeyRange(share.first, self._short_end(view, tablet, share, short))
@@ -307,7 +307,7 @@ class Scanner:
                 windows = cut(share, marks, min(size, INLINE_ROWS), min(largest, INLINE_ROWS))
                 windows.reverse()
             elif whole:
-                even = even_window_rows(sum(rows for _, rows in marks), largest, self._store.settings.scan_threads)
+                even = even_window_rows(sum(rows for _, rows in marks), largest, self._parts.settings.scan_threads)
                 windows = cut(share, marks, even, even)
             else:
                 windows = cut(share, marks, size, largest)
@@ -353,7 +353,7 @@ class Scanner:
             rows += sum(len(block) for block in memory.blocks)
             size += memory.bytes
         row_bytes = max(1, size // max(1, rows))
-        settings = self._store.settings
+        settings = self._parts.settings
         is_merged = any(lie_on_each_other(one.spans()) for one in sources)
         batches = WINDOW_BATCHES_MERGED if is_merged else WINDOW_BATCHES
         bytes_max = settings.scan_window_bytes * batches // WINDOW_BATCHES
@@ -369,7 +369,7 @@ class Scanner:
 
     def _wish_fold(self, group: int, sources: Sources) -> None:
         if len(sources.blocks) >= FOLD_BLOCKS_MIN:
-            self._store.wish_fold(self._table, group)
+            self._parts.flusher.wish_fold(self._table, group)
 
     def _source_marks(self, reader: Reader, sources: Sources, share: KeyRange) -> Iterator[tuple[bytes, int]]:
         """Yield rows of the sources, each with the number of records from it on to the next of its source."""

@@ -156,7 +156,7 @@ class LocalTable:
             request.at.uncommitted,
             txn,
         )
-        scanner = Scanner(self.engine, self.state, wanted)
+        scanner = Scanner(self.engine.scan_parts, self.state, wanted)
         return LocalStream(scanner, projection, self.engine.settings.scan_batch_rows)
 
     def _txn(self, at: Moment) -> int:

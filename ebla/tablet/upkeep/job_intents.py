@@ -20,7 +20,7 @@ from ebla.coordination.service import CoordinationConflict, CoordinationService
 from ebla.errors import Corruption, OutcomeUnknown, RequestError, Unavailable, UnknownTable, shown
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.storage.files.files import Files
-from ebla.tablet.jobs.bulk import check_job, job_of
+from ebla.tablet.upkeep.job_files import check_job, job_of
 
 __all__ = [
     "JobIntent",

@@ -23,7 +23,8 @@ from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.errors import InvalidBatch, InvalidKey, RequestError, StoreError, UnknownColumn
 from ebla.model.keys import KeyCodec
 from ebla.settings import Settings
-from ebla.tablet.jobs.bulk import job_of, layers_of
+from ebla.tablet.jobs.bulk import layers_of
+from ebla.tablet.upkeep.job_files import job_of
 from tests.client.jobs.bulk_world import (
     NUMBERS,
     USERS,

@@ -15,17 +15,8 @@ from ebla.errors import RequestError
 from ebla.metadata.values.changes import AddFragments, RangeErase, RecordJob, RequireSchema, apply
 from ebla.metadata.values.table_metadata import FragmentRef, initial_metadata
 from ebla.model.schema import Group, Schema
-from ebla.tablet.jobs.bulk import (
-    LAYERS_MAX,
-    BulkCommit,
-    BulkFragment,
-    bulk_changes,
-    check_job,
-    count_layers,
-    job_of,
-    layers_of,
-    new_file,
-)
+from ebla.tablet.jobs.bulk import LAYERS_MAX, BulkCommit, BulkFragment, bulk_changes, count_layers, layers_of
+from ebla.tablet.upkeep.job_files import check_job, job_of, new_file
 
 SCHEMA = Schema(key={"k": "string"}, groups=[Group("g", columns={"a": "int64"}), Group("h", families=["*"])]).number()
 G, H = (group.id for group in SCHEMA.groups)

@@ -106,7 +106,7 @@ class World:
 
     def scanner(self, **given: Any) -> Scanner:
         request = {"projection": Projection.of(self.table.schema), "as_of": self.db.sync(), **given}
-        return Scanner(engine_of(self.db), state_of(self.table), ScanRequest(**request))
+        return Scanner(engine_of(self.db).scan_parts, state_of(self.table), ScanRequest(**request))
 
 
 @pytest.fixture

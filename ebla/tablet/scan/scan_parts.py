@@ -1,0 +1,32 @@
+"""What scans need of a store: at which txn they read, what they hold, and who reads ahead for them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from ebla.settings import Settings
+from ebla.tablet.life.loader import Loader
+from ebla.tablet.scan.read_txns import ReadTxns
+from ebla.tablet.scan.scanners import Scanners
+from ebla.tablet.tables.events import Events
+from ebla.tablet.upkeep.flusher import Flusher
+from ebla.tablet.upkeep.pins import Pins
+from ebla.tablet.write_path import WritePath
+
+__all__ = ["ScanParts"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanParts:
+    """The parts of a store that all of its scans share."""
+
+    settings: Settings
+    events: Events
+    loader: Loader  # lets tablets be read
+    writes: WritePath  # knows whether the store is closed
+    flusher: Flusher  # folds memory that readers find too scattered
+    pins: Pins
+    moments: ReadTxns
+    scanners: Scanners
+    pool: ThreadPoolExecutor  # reads long windows ahead
