@@ -293,7 +293,7 @@ def test_a_scan_under_way_is_told_that_the_store_was_closed(tmp_path: Path) -> N
 
     def read() -> None:
         try:
-            table.scan().count()
+            table.scan().to_arrow()
         except BaseException as error:
             told.append(error)
 
