@@ -30,8 +30,6 @@ run without it; the others raise `MissingExtra` where it is not installed.
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ebla.extras import needing
@@ -101,43 +99,43 @@ __all__ = [
 
 # Where each name lives.
 _HOMES = {
-    "BackupCheck": "backup_check",
-    "BackupSummary": "backup",
-    "Backups": "backup_manifest",
-    "CompactSummary": "compact",
-    "ExportSummary": "export",
-    "Finding": "verify",
-    "GarbageReport": "garbage",
-    "InputFiles": "input_files",
-    "JobProgress": "progress",
-    "LoadSummary": "load",
-    "PresplitSummary": "presplit",
-    "PruneReport": "backup_pruning",
-    "ReplaySummary": "replay",
-    "RestoreSummary": "restore",
-    "StreamSummary": "mirror",
-    "TableStats": "stats",
-    "VerifyReport": "verify",
-    "backup": "backup",
-    "changes": "changes",
-    "check_backup": "backup_check",
-    "compact": "compact",
-    "export": "export",
-    "gc": "garbage",
-    "list_backups": "backup_manifest",
-    "load": "load",
-    "mirror": "mirror",
-    "presplit": "presplit",
-    "prune_backups": "backup_pruning",
-    "register": "datasource",
-    "remove_unfinished": "backup_manifest",
-    "replay": "replay",
-    "restore": "restore",
-    "scan": "scan",
-    "session": "session",
-    "stats": "stats",
-    "stream_into": "stream_into",
-    "verify": "verify",
+    "BackupCheck": "backups.backup_check",
+    "BackupSummary": "backups.backup",
+    "Backups": "backups.backup_manifest",
+    "CompactSummary": "care.compact",
+    "ExportSummary": "scanning.export",
+    "Finding": "care.verify",
+    "GarbageReport": "care.garbage",
+    "InputFiles": "loading.input_files",
+    "JobProgress": "spark.progress",
+    "LoadSummary": "loading.load",
+    "PresplitSummary": "statistics.presplit",
+    "PruneReport": "backups.backup_pruning",
+    "ReplaySummary": "replaying.replay",
+    "RestoreSummary": "backups.restore",
+    "StreamSummary": "streaming.mirror",
+    "TableStats": "statistics.stats",
+    "VerifyReport": "care.verify",
+    "backup": "backups.backup",
+    "changes": "change_feed.changes",
+    "check_backup": "backups.backup_check",
+    "compact": "care.compact",
+    "export": "scanning.export",
+    "gc": "care.garbage",
+    "list_backups": "backups.backup_manifest",
+    "load": "loading.load",
+    "mirror": "streaming.mirror",
+    "presplit": "statistics.presplit",
+    "prune_backups": "backups.backup_pruning",
+    "register": "spark_format",
+    "remove_unfinished": "backups.backup_manifest",
+    "replay": "replaying.replay",
+    "restore": "backups.restore",
+    "scan": "scanning.scan",
+    "session": "spark.session",
+    "stats": "statistics.stats",
+    "stream_into": "streaming.stream_into",
+    "verify": "care.verify",
 }
 
 
@@ -152,14 +150,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """This package, in which `load` is the function, and stays it when the module of that name is imported."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
