@@ -53,8 +53,8 @@ assert "scan" in dir(ebla.pipeline) and not hasattr(ebla.pipeline, "nothing")
 """)
     assert told.splitlines() == [
         'a job needs pyspark, which is not installed: pip install "ebla[spark]"',
-        'ebla.pipeline.scanning.scan needs pyspark, which is not installed: pip install "ebla[spark]"',
-        'ebla.pipeline.spark.session needs pyspark, which is not installed: pip install "ebla[spark]"',
+        'ebla.pipeline.scan needs pyspark, which is not installed: pip install "ebla[spark]"',
+        'ebla.pipeline.session needs pyspark, which is not installed: pip install "ebla[spark]"',
     ]
 
 

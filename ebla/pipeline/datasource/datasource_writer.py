@@ -72,7 +72,7 @@ class EblaWriter(DataSourceArrowWriter):
         if metadata is None:
             raise UnknownTable(
                 f"there is no table {address.table!r} in {address.root}: create it with db.create_table, or let "
-                "ebla.pipeline.loading.load make it from the DataFrame"
+                "ebla.pipeline.load make it from the DataFrame"
             )
         check_columns(given, metadata.schema, operation)
         app, batch = options.app, options.batch
