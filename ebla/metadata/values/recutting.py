@@ -252,7 +252,9 @@ def _united(left: TabletMetadata, right: TabletMetadata, group: int) -> GroupSta
         else:
             fragments[at] = _without_border(fragments[at], clipped)
     erasures = (*own.erasures, *(erasure for erasure in other.erasures if erasure not in own.erasures))
-    return GroupState(group, tuple(fragments), erasures, 0, max(own.floor_txn, other.floor_txn))
+    # So may one that was put together of two, and another: each counts once.
+    united = tuple(dict.fromkeys(fragments))
+    return GroupState(group, united, erasures, 0, max(own.floor_txn, other.floor_txn))
 
 
 def _clipped(fragment: FragmentRef, rows: KeyRange) -> FragmentRef:

@@ -251,6 +251,19 @@ def test_references_that_differ_only_in_rows_of_others_become_one() -> None:
     assert [(ref.columns, ref.clip) for ref in refs(joined, "x")] == [(None, (b"", b"g")), ((), (b"g", None))]
 
 
+def test_references_put_together_that_count_as_another_does_become_one() -> None:
+    base = after(table((b"g",)), flush("ab", {"b": 1}))
+    b = base.by_id("b")
+    assert b is not None
+    (ref,) = refs(base, "b")
+    rows_alone = msgspec.structs.replace(ref, columns=())
+    # As columns leave them that went, one after the other, from a tablet that was cut at `m` for a while.
+    clips = (None, (b"g", b"m"), (b"m", None))
+    several = tuple(msgspec.structs.replace(rows_alone, clip=clip) for clip in clips)
+    base = base.with_tablets([b.with_group(msgspec.structs.replace(b.group(PROFILE), fragments=several))])
+    assert [(ref.columns, ref.clip) for ref in refs(join(base, A, B, "x"), "x")] == [((), (b"g", None))]
+
+
 # --- invariants ------------------------------------------------------------------------------------
 
 
