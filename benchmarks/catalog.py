@@ -36,7 +36,7 @@ from ebla.metadata.server.metadata_store import MetadataStore
 from ebla.metadata.server.naming import TableNaming
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.table_metadata import FragmentRef, GroupState, Replica, TableMetadata, TabletMetadata
-from ebla.model.schema import Group, Schema
+from ebla.model.declaration import Group, Schema
 from ebla.storage.files.files import LocalFiles
 
 CLUSTER = "benchmark"

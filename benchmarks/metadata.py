@@ -36,7 +36,7 @@ from ebla.metadata.values.changes import Change, Flush, FlushedTablet, TabletAt,
 from ebla.metadata.values.table_config import TableConfig, config_path, encode_config
 from ebla.metadata.values.table_metadata import initial_metadata
 from ebla.metadata.values.transaction_file import SnapshotRecord, encode
-from ebla.model.schema import Group, Schema
+from ebla.model.declaration import Group, Schema
 from ebla.storage.files.files import LocalFiles
 
 TABLETS = 100

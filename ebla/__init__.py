@@ -57,8 +57,9 @@ if TYPE_CHECKING:
     from ebla.client.scan import Position, Scan
     from ebla.client.snapshot import Snapshot
     from ebla.client.table import Table
+    from ebla.model.declaration import Group, Schema
     from ebla.model.projection import Version
-    from ebla.model.schema import Group, Schema, TableSchema
+    from ebla.model.schema import TableSchema
     from ebla.rows.row import Row
     from ebla.service.listener import FragmentsChanged, RangeChanged, TabletListener, Unloaded
     from ebla.service.reports import DroppedTable
@@ -133,13 +134,13 @@ _HOMES = {
     "Database": "ebla.client.database",
     "DroppedTable": "ebla.service.reports",
     "FragmentsChanged": "ebla.service.listener",
-    "Group": "ebla.model.schema",
+    "Group": "ebla.model.declaration",
     "Position": "ebla.client.scan",
     "RangeChanged": "ebla.service.listener",
     "Row": "ebla.rows.row",
     "SalvageReport": "ebla.client.embedded.salvaging",
     "Scan": "ebla.client.scan",
-    "Schema": "ebla.model.schema",
+    "Schema": "ebla.model.declaration",
     "Snapshot": "ebla.client.snapshot",
     "StoreStatus": "ebla.client.embedded.status",
     "Table": "ebla.client.table",

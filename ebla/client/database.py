@@ -22,8 +22,10 @@ from ebla.client.staying import StaysHere
 from ebla.client.table import Table
 from ebla.errors import ReadOnly, RequestError, TableExists, UnknownTable, shown
 from ebla.extras import needing
+from ebla.model.column_types import TypeLike
+from ebla.model.declaration import Group, check_table_name
 from ebla.model.keys import KeyCodec
-from ebla.model.schema import Group, TableSchema, TypeLike, check_table_name
+from ebla.model.schema import TableSchema
 from ebla.model.schema_change import Alteration
 from ebla.model.where import Where
 from ebla.service.listener import TabletListener

@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from ebla.errors import SchemaError
-from ebla.model.schema import GroupSchema, Schema, TableSchema
+from ebla.model.declaration import Schema
+from ebla.model.schema import GroupSchema, TableSchema
 
 __all__ = ["declared_schema", "difference"]
 

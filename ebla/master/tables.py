@@ -39,8 +39,9 @@ from ebla.metadata.values.changes import AlterSchema, FlushedTablet, Requirement
 from ebla.metadata.values.clone import cloned
 from ebla.metadata.values.table_config import TableConfig
 from ebla.metadata.values.table_metadata import TableMetadata, initial_metadata
+from ebla.model.declaration import check_table_name
 from ebla.model.keys import KeyCodec
-from ebla.model.schema import Column, TableSchema, check_table_name
+from ebla.model.schema import Column, TableSchema
 from ebla.model.schema_change import Alteration, altered
 
 __all__ = [

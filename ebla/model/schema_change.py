@@ -26,21 +26,9 @@ import pyarrow as pa
 
 from ebla.arguments import checked_names, plain_texts
 from ebla.errors import SchemaError, UnknownColumn, shown
-from ebla.model.schema import (
-    WILDCARD,
-    Column,
-    DroppedFamily,
-    Family,
-    Group,
-    GroupSchema,
-    TableSchema,
-    TypeLike,
-    check_family,
-    check_name,
-    number_group,
-    parse_age,
-    type_of,
-)
+from ebla.model.column_types import TypeLike, type_of
+from ebla.model.declaration import Group, check_family, check_name, number_group, parse_age
+from ebla.model.schema import WILDCARD, Column, DroppedFamily, Family, GroupSchema, TableSchema
 
 __all__ = ["Alteration", "altered", "is_lossless"]
 

@@ -15,7 +15,7 @@ from ebla.client.embedded.opening import wire
 from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.errors import EblaError, LogFailed, StoreError
-from ebla.model.schema import Group, Schema
+from ebla.model.declaration import Group, Schema
 from ebla.settings import KIB, Settings
 from tests.crash.machine import bounded
 from tests.support.inside import engine_of

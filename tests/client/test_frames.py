@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pytest
 
 import ebla
-from ebla.model.schema import is_key_type, parse_type
+from ebla.model.column_types import is_key_type, parse_type
 
 LARGE = 2**53 + 1  # the first integer that a float64 does not have
 UNITS = ("s", "ms", "us", "ns")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from ebla.model.schema import Group, Schema
+from ebla.model.declaration import Group, Schema
 from ebla.model.schema_change import Alteration, altered
 from ebla.settings import KIB, MIB, Settings
 from tests.reference.reference import Cell, ReferenceTable

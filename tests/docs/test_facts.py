@@ -18,8 +18,8 @@ import ebla
 from ebla.client import database
 from ebla.coordination import sqlite_file
 from ebla.metadata.values import transaction_file
-from ebla.model import schema
-from ebla.model.schema import is_key_type, parse_type
+from ebla.model import column_types, declaration
+from ebla.model.column_types import is_key_type, parse_type
 from ebla.model.text_values import to_json, type_text
 from ebla.pipeline.backups import backup_manifest
 from ebla.pipeline.spark.types import spark_type
@@ -122,11 +122,11 @@ def test_the_limits_are_those_of_the_code() -> None:
             assert number(row[1]) == defaults[setting[1]], name
     assert number(told["the qualifier of a cell"][1]) == row_parts.QUALIFIER_BYTES_MAX
     assert number(told["tablets of a table when it is made"][1]) == database.TABLETS_MAX
-    assert f"{schema.NAME_BYTES_MAX} bytes" in told["the name of a column, a family, a group"][1]
-    assert f"{{1,{told['the name of a table'][1].split()[0]}}}" in schema._TABLE_NAME.pattern
+    assert f"{declaration.NAME_BYTES_MAX} bytes" in told["the name of a column, a family, a group"][1]
+    assert f"{{1,{told['the name of a table'][1].split()[0]}}}" in declaration._TABLE_NAME.pattern
     least, most = told["blocks of a group (`block_bytes`)"][1].split(" to ")
-    assert (number(least), number(most)) == (schema.BLOCK_BYTES_MIN, schema.BLOCK_BYTES_MAX)
-    assert int(told["digits of a decimal"][1]) == max(digits for _, digits in schema._DECIMALS.values())
+    assert (number(least), number(most)) == (declaration.BLOCK_BYTES_MIN, declaration.BLOCK_BYTES_MAX)
+    assert int(told["digits of a decimal"][1]) == max(digits for _, digits in column_types._DECIMALS.values())
 
 
 def test_defaults_that_pages_tell_in_brackets_are_those_of_the_code() -> None:

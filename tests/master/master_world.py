@@ -29,7 +29,7 @@ from ebla.metadata.server.metadata_store import MetadataStore
 from ebla.metadata.server.naming import TableNaming
 from ebla.metadata.server.servers import MetadataServers
 from ebla.metadata.values.table_metadata import TableMetadata
-from ebla.model.schema import Group, Schema
+from ebla.model.declaration import Group, Schema
 from tests.master.memory_durable import MemoryDurable
 from tests.metadata.metadata_world import ServerOfTests, World
 from tests.support.simulated_files import SimulatedFiles

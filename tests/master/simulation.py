@@ -28,7 +28,7 @@ from ebla.master.settings import MasterSettings
 from ebla.master.writes import ChangeTable, ChangeTables, Operation, PurgeTable, ReadTables, Write
 from ebla.metadata.values.recutting import BeginSplit, FinishSplit
 from ebla.metadata.values.requirements import TabletAt
-from ebla.model.schema import Group, Schema
+from ebla.model.declaration import Group, Schema
 from ebla.model.schema_change import Alteration
 from tests.master.memory_durable import MemoryDurable
 from tests.master.simulated_server import SimulatedReplica, SimulatedServer

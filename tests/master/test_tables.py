@@ -10,7 +10,7 @@ from ebla.coordination.memory import Fault
 from ebla.errors import EblaError, OutcomeUnknown, RequestError, SchemaError, TableExists, Unavailable, UnknownTable
 from ebla.master.master import MasterStopped
 from ebla.master.settings import MasterSettings
-from ebla.model.schema import Group, Schema
+from ebla.model.declaration import Group, Schema
 from ebla.model.schema_change import Alteration
 from tests.master.master_world import SCHEMA, DurableOfTests, MasterWorld, real_durable, spread_durable
 from tests.metadata.metadata_world import World

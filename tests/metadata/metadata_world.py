@@ -11,7 +11,7 @@ from ebla.metadata.server.metadata_store import MetadataStore
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.changes import Flush, FlushedTablet, NewFragment, TakeLog
 from ebla.metadata.values.table_metadata import FragmentRef, RangeErasure, TableMetadata, initial_metadata
-from ebla.model.schema import Group, Schema
+from ebla.model.declaration import Group, Schema
 from tests.support.simulated_files import Fault, FaultPlan, Operation, SimulatedCrash, SimulatedFiles
 
 SCHEMA = Schema(

@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebla.errors import InvalidKey
+from ebla.model.declaration import Schema
 from ebla.model.keys import KeyCodec
 from ebla.model.ranges import ALL, KeyRange
-from ebla.model.schema import Column, Schema
+from ebla.model.schema import Column
 
 # Few distinct characters, among them NUL and the escape byte, so that strings share prefixes.
 few_bytes = st.lists(st.sampled_from([0x00, 0x01, 0x61, 0xFE, 0xFF]), max_size=5).map(bytes)

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from ebla.errors import SchemaError, UnknownColumn
-from ebla.model.schema import Group, Schema, TableSchema
+from ebla.model.declaration import Group, Schema
+from ebla.model.schema import TableSchema
 from ebla.model.schema_change import Alteration, altered, is_lossless
 
 START = Schema(

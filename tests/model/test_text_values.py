@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebla.errors import InvalidBatch
-from ebla.model.schema import parse_type
+from ebla.model.column_types import parse_type
 from ebla.model.text_values import bytes_from_text, from_json, from_text, text_from_bytes, to_json, to_text, type_text
 
 SAMPLES: list[tuple[pa.DataType, list[Any]]] = [

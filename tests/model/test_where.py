@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebla.errors import RequestError, UnknownColumn
-from ebla.model.schema import Group, Schema
+from ebla.model.declaration import Group, Schema
 from ebla.model.where import to_expression
 from ebla.model.where_text import DEPTH_MAX, parse_where
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ebla.model.schema import Group, Schema
+from ebla.model.declaration import Group, Schema
 from ebla.settings import KIB, Settings
 from tests.reference.reference import ReferenceTable
 

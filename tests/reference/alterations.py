@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from ebla.model.schema import WILDCARD, Group, GroupSchema, TableSchema
+from ebla.model.declaration import Group
+from ebla.model.schema import WILDCARD, GroupSchema, TableSchema
 
 Request = dict[str, Any]
 

@@ -33,7 +33,8 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from ebla.errors import Conflict, RequestError, TableExists, UnknownTable
-from ebla.model.schema import Column, GroupSchema, Schema, TableSchema, Target
+from ebla.model.declaration import Schema
+from ebla.model.schema import Column, GroupSchema, TableSchema, Target
 
 Key: TypeAlias = "tuple[Any, ...]"
 Row: TypeAlias = "dict[str, Any]"

@@ -26,7 +26,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from hypothesis import strategies as st
 
-from ebla.model.schema import Group, Schema, TableSchema, parse_type
+from ebla.model.column_types import parse_type
+from ebla.model.declaration import Group, Schema
+from ebla.model.schema import TableSchema
 
 from .reference import Cell, Key, Row, encode_counter
 

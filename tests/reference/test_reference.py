@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ebla.errors import Conflict, RequestError, TableExists, UnknownColumn, UnknownTable
-from ebla.model.schema import Group, Schema
+from ebla.model.declaration import Group, Schema
 
 from .reference import (
     Cell,

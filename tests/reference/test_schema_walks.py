@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 import ebla
-from ebla.model.schema import WILDCARD, Group, Schema
+from ebla.model.declaration import Group, Schema
+from ebla.model.schema import WILDCARD
 from ebla.model.schema_change import Alteration, altered
 from ebla.tablet.upkeep.compaction import Choice
 from ebla.tablet.upkeep.compactor import Chosen

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import pytest
 
-from ebla.model.schema import Group, Schema
+from ebla.model.declaration import Group, Schema
 
 from .pair import ROOMY, Pair
 from .strategies import ARROW_FORMS, Shape

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import ebla
 from ebla.errors import EblaError, InvalidBatch, InvalidKey, RequestError, UnknownColumn
 from ebla.model.batch import PutBatch
-from ebla.model.schema import Group, Schema
+from ebla.model.declaration import Group, Schema
 from ebla.rows.rows import to_cells_batch, to_put_batch
 
 USERS = Schema(

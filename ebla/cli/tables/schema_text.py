@@ -15,7 +15,8 @@ from typing import Any, Literal
 import msgspec
 
 from ebla.errors import InvalidKey, SchemaError
-from ebla.model.schema import Group, GroupSchema, Schema, TableSchema
+from ebla.model.declaration import Group, Schema
+from ebla.model.schema import GroupSchema, TableSchema
 from ebla.model.text_values import from_json, from_text, type_text
 
 _AGE_UNITS = (("w", 604_800), ("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))

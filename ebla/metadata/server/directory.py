@@ -50,7 +50,7 @@ from ebla.metadata.values.table_config import (
     name_path,
     table_id_of,
 )
-from ebla.model.schema import check_table_name
+from ebla.model.declaration import check_table_name
 
 __all__ = ["TableDirectory"]
 

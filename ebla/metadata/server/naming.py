@@ -28,7 +28,7 @@ from ebla.coordination.service import (
 )
 from ebla.errors import Conflict, EblaError, OutcomeUnknown, TableExists, Unavailable, UnknownTable
 from ebla.metadata.values.table_config import TableConfig, config_path, decode_config, encode_config, name_path
-from ebla.model.schema import check_table_name
+from ebla.model.declaration import check_table_name
 
 __all__ = ["TableNaming"]
 

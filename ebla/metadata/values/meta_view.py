@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from ebla.metadata.values.serving import UNLOADED
 from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata, TabletMetadata
-from ebla.model.schema import Group, GroupSchema, Schema
+from ebla.model.declaration import Group, Schema
+from ebla.model.schema import GroupSchema
 
 __all__ = ["META", "META_SCHEMA", "MetaCell", "meta_batch", "meta_cells", "meta_row", "seek_row"]
 

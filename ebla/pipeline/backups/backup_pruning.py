@@ -29,7 +29,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ebla.errors import Corruption, RequestError, StoreError, StoreLocked, Unavailable, shown
-from ebla.model.schema import parse_age
+from ebla.model.declaration import parse_age
 from ebla.pipeline.backups.backup_manifest import LOCK_NAME, MANIFEST_NAME, BackupManifest, Backups, list_backups
 from ebla.storage.files.files import LocalFiles
 

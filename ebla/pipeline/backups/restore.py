@@ -27,7 +27,7 @@ from ebla.client.jobs.bulk_at import begin_restore_at, parts_of
 from ebla.errors import Corruption, EblaError, OutcomeUnknown, StoreError, TableExists, UnknownTable
 from ebla.metadata.values.restoring import every_reference, pack_metadata, restored
 from ebla.metadata.values.table_metadata import TableMetadata
-from ebla.model.schema import check_table_name
+from ebla.model.declaration import check_table_name
 from ebla.pipeline.backups.backup_check import compare_rows
 from ebla.pipeline.backups.backup_manifest import BackupManifest, check_chain, list_backups
 from ebla.pipeline.backups.copying import Copy, copy_files

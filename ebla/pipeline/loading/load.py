@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from ebla.client.database import Database
 from ebla.errors import EblaError, InvalidBatch, OutcomeUnknown, RequestError, StoreError, UnknownTable
 from ebla.metadata.values.table_metadata import TableMetadata
-from ebla.model.schema import Schema, TableSchema, check_table_name
+from ebla.model.declaration import Schema, check_table_name
+from ebla.model.schema import TableSchema
 from ebla.pipeline.loading.cuts import choose_cuts
 from ebla.pipeline.loading.input_files import InputFiles
 from ebla.pipeline.loading.load_plan import Shares, tablet_keys

@@ -20,8 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebla.errors import RequestError, StoreError
+from ebla.model.declaration import Schema
 from ebla.model.order import sort_rows
-from ebla.model.schema import Schema, TableSchema
+from ebla.model.schema import TableSchema
 from ebla.pipeline.loading.file_batches import FileBatches, types_in
 from ebla.pipeline.loading.input_files import InputFiles
 from ebla.pipeline.loading.load_fitting import Fitting

@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from ebla.errors import RequestError
-from ebla.model.schema import Column, Schema, TableSchema
+from ebla.model.declaration import Schema
+from ebla.model.schema import Column, TableSchema
 from ebla.pipeline.loading.cuts import partition_by_comparing, partition_by_encoding
 from ebla.pipeline.loading.load_columns import SEQUENCE, InputColumn, columns_of, prepare, without_corrupt
 from ebla.pipeline.loading.load_plan import (

@@ -24,7 +24,7 @@ from ebla.coordination.service import CoordinationService
 from ebla.errors import Closed, RequestError, StoreLocked, Unavailable, UnknownTable, shown
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.table_metadata import TableMetadata
-from ebla.model.schema import Schema
+from ebla.model.declaration import Schema
 from ebla.pipeline.place.location import coordination_of, store_of
 from ebla.service.requests import BeginJob, EndJob, JobOrder
 from ebla.storage.files.files import LocalFiles

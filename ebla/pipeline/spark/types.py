@@ -32,7 +32,8 @@ import pyarrow.compute as pc
 
 from ebla.errors import InvalidBatch, RequestError, SchemaError
 from ebla.model.casts import cast_array
-from ebla.model.schema import Group, Schema, parse_type
+from ebla.model.column_types import parse_type
+from ebla.model.declaration import Group, Schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from ebla.client.database import Database
 from ebla.errors import RequestError, UnknownTable
-from ebla.model.schema import check_table_name
+from ebla.model.declaration import check_table_name
 from ebla.pipeline.datasource.datasource_options import OPERATIONS, Operation, check_app, one_of
 from ebla.pipeline.datasource.datasource_writer import is_batch_done
 from ebla.pipeline.place.place import Place

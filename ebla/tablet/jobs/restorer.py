@@ -18,7 +18,7 @@ from ebla.errors import ClockSkew, Conflict, OutcomeUnknown, RequestError, Table
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.restoring import appeared, every_reference, unpack_metadata
 from ebla.metadata.values.table_metadata import TableMetadata
-from ebla.model.schema import check_table_name
+from ebla.model.declaration import check_table_name
 from ebla.storage.files.files import Files
 from ebla.tablet.jobs.bulk import BulkResult
 from ebla.tablet.jobs.bulk_driver import BulkDriver, check_file

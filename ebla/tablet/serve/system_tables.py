@@ -21,7 +21,7 @@ from ebla.metadata.values.meta_view import META, META_SCHEMA, meta_batch
 from ebla.metadata.values.serving import UNLOADED
 from ebla.metadata.values.table_metadata import FragmentRef, GroupState, TableMetadata, initial_metadata
 from ebla.model.batch import PutBatch
-from ebla.model.schema import Schema
+from ebla.model.declaration import Schema
 from ebla.service.requests import DescribeTable, DescribeTablets, ListFiles, Modify, TableRequest, Write
 from ebla.service.service import SYSTEM_TABLES, Progress
 from ebla.storage.merge.memory import Memory

@@ -31,7 +31,7 @@ from ebla.coordination.service import (
     VersionConflict,
 )
 from ebla.errors import Corruption, OutcomeUnknown, RequestError, Unavailable, shown
-from ebla.model.schema import check_table_name
+from ebla.model.declaration import check_table_name
 
 PINS = "pins"
 FILES = "held"

@@ -17,7 +17,7 @@ from ebla.cli.tables.schema_text import (
     schema_to_json,
 )
 from ebla.errors import EblaError, InvalidBatch, InvalidKey, SchemaError
-from ebla.model.schema import Group, Schema, parse_age
+from ebla.model.declaration import Group, Schema, parse_age
 
 USERS = Schema(
     key={"user": "string", "day": "date32"},

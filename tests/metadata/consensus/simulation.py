@@ -47,7 +47,7 @@ from ebla.metadata.values.changes import RecordJob, RequireSchema
 from ebla.metadata.values.table_config import TableConfig
 from ebla.metadata.values.table_metadata import TableMetadata, initial_metadata
 from ebla.metadata.values.transaction_file import SnapshotRecord, decode, encode
-from ebla.model.schema import Group, Schema
+from ebla.model.declaration import Group, Schema
 
 TABLE = "t"
 TICK = 10

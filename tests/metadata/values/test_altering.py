@@ -15,7 +15,8 @@ from ebla.metadata.values.table_metadata import (
     TabletMetadata,
     initial_metadata,
 )
-from ebla.model.schema import Group, Schema, TableSchema
+from ebla.model.declaration import Group, Schema
+from ebla.model.schema import TableSchema
 from ebla.model.schema_change import Alteration, altered
 
 START = Schema(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ebla.metadata.values.meta_view import meta_batch, meta_cells, meta_row, seek_row
 from ebla.metadata.values.serving import UNLOADED
 from ebla.metadata.values.table_metadata import FragmentRef, GroupState, TableMetadata, initial_metadata
-from ebla.model.schema import Group, Schema
+from ebla.model.declaration import Group, Schema
 
 SCHEMA = Schema(
     key={"user": "string"},

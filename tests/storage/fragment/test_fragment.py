@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 
 from ebla.errors import Corruption, FormatTooNew, MissingFile
 from ebla.model import order
+from ebla.model.declaration import Group, Schema
 from ebla.model.keys import KeyCodec
-from ebla.model.schema import Group, GroupSchema, Schema, TableSchema
+from ebla.model.schema import GroupSchema, TableSchema
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.fragment import fragment_reader
 from ebla.storage.fragment.bloom import key_hash

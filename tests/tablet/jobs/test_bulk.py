@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ebla.errors import RequestError
 from ebla.metadata.values.changes import AddFragments, RangeErase, RecordJob, RequireSchema, apply
 from ebla.metadata.values.table_metadata import FragmentRef, initial_metadata
-from ebla.model.schema import Group, Schema
+from ebla.model.declaration import Group, Schema
 from ebla.tablet.jobs.bulk import LAYERS_MAX, BulkCommit, BulkFragment, bulk_changes, count_layers, layers_of
 from ebla.tablet.upkeep.job_files import check_job, job_of, new_file
 

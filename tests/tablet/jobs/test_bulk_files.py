@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ebla.model.declaration import Group, Schema
 from ebla.model.keys import KeyCodec
-from ebla.model.schema import Group, Schema
 from ebla.storage.record.records import ERASED, ROW, SET
 from ebla.tablet.jobs.bulk_files import GroupFiles
 from tests.support.simulated_files import SimulatedFiles

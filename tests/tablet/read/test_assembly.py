@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebla.errors import RequestError, UnknownColumn
+from ebla.model.declaration import Group, Schema
 from ebla.model.projection import Projection, Version, spread
-from ebla.model.schema import Group, Schema
 from ebla.storage.merge.merge import MergedCells, MergedColumns
 from ebla.tablet.read.assembly import assemble, join_rows
 

@@ -18,9 +18,9 @@ from ebla.client.embedded.opening import wire
 from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.errors import RequestError, UnknownColumn
+from ebla.model.declaration import Group, Schema
 from ebla.model.projection import Projection
 from ebla.model.ranges import ALL, KeyRange
-from ebla.model.schema import Group, Schema
 from ebla.tablet.read.windows import WINDOW_GROWTH, cut, even_window_rows, lie_on_each_other
 from ebla.tablet.scan import scanner
 from ebla.tablet.scan.scanner import Scanner, ScanRequest, with_columns_of

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebla.metadata.values.table_metadata import FragmentRef, GroupState, RangeErasure
-from ebla.model.schema import Group, Schema
+from ebla.model.declaration import Group, Schema
 from ebla.settings import MIB
 from ebla.tablet.upkeep.compaction import Choice, Strategy, choose, choose_all, expiry_of, runs_of
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ebla.metadata.values.changes import apply
 from ebla.metadata.values.table_metadata import RangeErasure, initial_metadata
 from ebla.model.batch import PutBatch
+from ebla.model.declaration import Group, Schema
 from ebla.model.ranges import KeyRange
-from ebla.model.schema import Group, Schema
 from ebla.settings import Settings
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.fragment.fragment_reader import Fragment, OpenFragments

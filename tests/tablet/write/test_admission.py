@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from ebla.errors import InvalidBatch
 from ebla.model.batch import PutBatch
+from ebla.model.declaration import Group, Schema
 from ebla.model.keys import KeyCodec
 from ebla.model.ranges import ALL, KeyRange
-from ebla.model.schema import Group, Schema
 from ebla.storage.record.records import TIMESTAMP_MAX
 from ebla.tablet.write.admission import (
     AT_COMMIT,

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import ebla
 from ebla.errors import RequestError
+from ebla.model.declaration import Group, Schema
 from ebla.model.keys import KeyCodec
-from ebla.model.schema import Group, Schema, TableSchema
+from ebla.model.schema import TableSchema
 from ebla.rows.rows import to_put_batch
 from ebla.storage.record.row_block import RowBlock
 from ebla.tablet.write.admission import Admission
