@@ -37,7 +37,7 @@ from ebla.metadata.server.naming import TableNaming
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.table_metadata import FragmentRef, GroupState, Replica, TableMetadata, TabletMetadata
 from ebla.model.declaration import Group, Schema
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 
 CLUSTER = "benchmark"
 SCHEMA = Schema(key={"row": "binary"}, groups=[Group("g", columns={"n": "int32"})]).number()

@@ -37,7 +37,7 @@ from ebla.metadata.values.table_config import TableConfig, config_path, encode_c
 from ebla.metadata.values.table_metadata import initial_metadata
 from ebla.metadata.values.transaction_file import SnapshotRecord, encode
 from ebla.model.declaration import Group, Schema
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 
 TABLETS = 100
 SERIAL = 200

@@ -27,7 +27,7 @@ from ebla.metadata.values.table_metadata import (
     TabletMetadata,
 )
 from ebla.metadata.values.transaction_file import SnapshotRecord, encode
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 
 replace = msgspec.structs.replace
 SCHEMA = ebla.Schema(key={"k": "string"}, groups=[ebla.Group("g", columns={"v": "int32"})])

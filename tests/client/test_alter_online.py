@@ -20,7 +20,7 @@ from ebla.metadata.values.table_config import config_path, encode_config
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.metadata.values.transaction_file import SnapshotRecord, encode
 from ebla.model.schema import TableSchema
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from tests.crash.machine import Machine
 from tests.crash.story import CALM, MIXED, create, put
 from tests.support.inside import abandon, coordination_of, engine_of, local_table, state_of

@@ -13,7 +13,7 @@ import pytest
 
 import ebla
 from ebla.settings import Settings
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.write_path import WritePath
 from ebla.timing import QUIET_SECONDS, Timing, Warner
 from tests.support.inside import abandon, engine_of

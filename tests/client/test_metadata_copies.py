@@ -17,7 +17,7 @@ from ebla.metadata.server.directory import TableDirectory
 from ebla.metadata.server.metadata_store import MetadataStore
 from ebla.metadata.values.table_config import TableConfig, config_path, encode_config
 from ebla.metadata.values.transaction_file import SnapshotRecord, encode
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from tests.support.inside import state_of
 
 SCHEMA = ebla.Schema(key={"k": "string"}, columns={"n": "int64"})

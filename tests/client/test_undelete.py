@@ -15,7 +15,7 @@ from ebla.clock import SystemClock
 from ebla.coordination.service import Operation
 from ebla.coordination.sqlite import SqliteCoordination
 from ebla.errors import OutcomeUnknown, Unavailable
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from tests.support.inside import abandon, engine_of
 
 SCHEMA = ebla.Schema(key={"k": "string"}, columns={"v": "int64"})

@@ -16,7 +16,7 @@ from ebla.clock import ManualClock
 from ebla.coordination.sqlite import SqliteCoordination
 from ebla.rows.rows import to_put_batch
 from ebla.settings import KIB, Settings
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from ebla.storage.log.log_reader import read_segment
 from tests.support.inside import abandon, engine_of
 

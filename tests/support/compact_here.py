@@ -13,7 +13,7 @@ from ebla.pipeline import CompactSummary, compact
 from ebla.pipeline.care import compact_plan
 from ebla.pipeline.care.compact_plan import Section
 from ebla.pipeline.care.compact_task import CompactTask, SectionResult
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,7 +23,8 @@ from ebla.coordination.service import CoordinationService
 from ebla.coordination.sqlite import SqliteCoordination
 from ebla.errors import RequestError, StoreError, TooManyFiles, shown
 from ebla.settings import Settings
-from ebla.storage.files.files import FileLock, Files, LocalFiles
+from ebla.storage.files.files import FileLock, Files
+from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.jobs.bulk_mail import Mailbox
 from ebla.tablet.recovery.opening import open_store
 from ebla.timing import now_seconds

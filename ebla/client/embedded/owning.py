@@ -19,7 +19,7 @@ from ebla.clock import Clock, SystemClock
 from ebla.coordination.service import CoordinationService
 from ebla.errors import StoreError
 from ebla.settings import Settings
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 
 __all__ = ["LOCK_FILE", "Owned", "owning"]
 

@@ -34,7 +34,8 @@ from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata
 from ebla.model.keys import KeyCodec
 from ebla.storage.cache.block_cache import BlockCache
-from ebla.storage.files.files import Files, LocalFiles, parent_of
+from ebla.storage.files.files import Files, parent_of
+from ebla.storage.files.local_files import LocalFiles
 from ebla.storage.fragment.fragment_copy import copy_blocks
 from ebla.storage.fragment.fragment_format import FragmentInfo
 from ebla.storage.fragment.fragment_reader import Fragment

@@ -26,7 +26,7 @@ from ebla.coordination.lease import LeaseRecord
 from ebla.coordination.service import CoordinationService
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.service.counters import Counters
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.recovery.found_tables import FoundTable, read_tables
 from ebla.tablet.recovery.identity import read_identity
 from ebla.tablet.recovery.open_metadata import open_metadata

@@ -21,7 +21,7 @@ from ebla.client.embedded.owning import owning
 from ebla.clock import SystemClock
 from ebla.metadata.server.directory import TableDirectory
 from ebla.service.reports import VerifyReport
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.check.verify import Verifier
 from ebla.tablet.recovery.open_metadata import open_metadata
 

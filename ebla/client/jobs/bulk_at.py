@@ -27,7 +27,8 @@ from ebla.errors import EblaError, StoreLocked
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.service.requests import JobOrder
 from ebla.settings import Settings
-from ebla.storage.files.files import Files, LocalFiles
+from ebla.storage.files.files import Files
+from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.jobs.bulk import BulkCommit, BulkResult
 from ebla.tablet.jobs.bulk_mail import order_by_mail
 from ebla.tablet.jobs.orders import Answer, Order

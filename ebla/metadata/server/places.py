@@ -19,7 +19,8 @@ from ebla.coordination.service import CoordinationConflict, CoordinationService
 from ebla.errors import Corruption, RequestError, StoreError, TooManyFiles, Unavailable
 from ebla.metadata.server.copies import MetadataCopies
 from ebla.metadata.server.metadata_store import MetadataStore
-from ebla.storage.files.files import Files, LocalFiles
+from ebla.storage.files.files import Files
+from ebla.storage.files.local_files import LocalFiles
 
 __all__ = ["copy_names", "record_places", "recorded_places", "stores_at"]
 

@@ -56,7 +56,7 @@ from ebla.pipeline.place.capture import Capture, captured, with_memory
 from ebla.pipeline.place.place import Place, named_tables
 from ebla.pipeline.spark.engine import Engine, SparkChoice, choose_engine
 from ebla.pipeline.spark.progress import Report
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 
 __all__ = ["BackupSummary", "backup", "check_backup_path", "name_files"]
 

@@ -29,7 +29,7 @@ from ebla.errors import Corruption, FormatTooNew, MissingFile, RequestError, Sto
 from ebla.metadata.values.restoring import unpack_metadata
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.schema import GroupSchema
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 
 __all__ = [
     "LOCK_NAME",

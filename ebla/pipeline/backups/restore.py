@@ -35,7 +35,8 @@ from ebla.pipeline.backups.row_counting import Counter
 from ebla.pipeline.place.place import Place
 from ebla.pipeline.spark.engine import Engine, SparkChoice, choose_engine
 from ebla.pipeline.spark.progress import Report
-from ebla.storage.files.files import LocalFiles, parent_of
+from ebla.storage.files.files import parent_of
+from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.jobs.restore_job import RestoreCommit
 from ebla.tablet.upkeep.job_files import job_of
 

@@ -41,7 +41,7 @@ from ebla.pipeline.spark.failures import unwrapping
 from ebla.pipeline.spark.progress import JobProgress, Report, watched
 from ebla.pipeline.spark.session import active_session, session
 from ebla.storage.cache.block_cache import BlockCache
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from ebla.storage.fragment.fragment_reader import OpenFragments
 from ebla.tablet.jobs.compact_job import (
     BeginCompaction,

@@ -23,7 +23,8 @@ from ebla.pipeline.care.compact_plan import PlannedMerge, Section
 from ebla.pipeline.spark.failures import plain_errors
 from ebla.pipeline.spark.worker import numbers_of
 from ebla.storage.cache.block_cache import BlockCache
-from ebla.storage.files.files import Files, LocalFiles
+from ebla.storage.files.files import Files
+from ebla.storage.files.local_files import LocalFiles
 from ebla.storage.fragment.fragment_reader import OpenFragments
 from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.scopes import ScopedOutput

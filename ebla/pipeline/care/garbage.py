@@ -38,7 +38,8 @@ from ebla.pipeline.spark.progress import JobProgress, Report, watched
 from ebla.pipeline.spark.session import active_session, session
 from ebla.pipeline.spark.worker import numbers_of
 from ebla.service.reports import GarbageReport
-from ebla.storage.files.files import FileInfo, LocalFiles
+from ebla.storage.files.files import FileInfo
+from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.upkeep.candidates import Candidates
 from ebla.tablet.upkeep.garbage_report import Seen, sum_up
 from ebla.tablet.upkeep.job_intents import list_intents

@@ -28,7 +28,7 @@ from ebla.pipeline.place.place import Place, named_tables
 from ebla.pipeline.spark.engine import SparkChoice, choose_engine
 from ebla.pipeline.spark.progress import Report
 from ebla.storage.cache.block_cache import BlockCache
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from ebla.storage.fragment.fragment_format import Tail
 from ebla.storage.fragment.fragment_reader import Fragment
 from ebla.tablet.check.inspection import inspect

@@ -36,7 +36,7 @@ from ebla.pipeline.datasource.datasource_options import WriteOptions
 from ebla.pipeline.datasource.row_writing import FragmentsWritten, TaskWriting, check_columns, operation_for
 from ebla.pipeline.place.place import Place
 from ebla.pipeline.spark.failures import told_plainly
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.jobs.bulk import BulkCommit, BulkFragment
 
 __all__ = [

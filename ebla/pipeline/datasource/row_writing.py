@@ -29,7 +29,7 @@ from ebla.pipeline.datasource.datasource_options import Operation
 from ebla.pipeline.spark.types import array_from_spark
 from ebla.rows.row_columns import plans_of
 from ebla.settings import Settings
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.jobs.bulk import BulkFragment
 
 __all__ = ["FragmentsWritten", "TaskWriting", "check_columns", "operation_for", "rows_from_spark"]

@@ -33,7 +33,7 @@ from ebla.pipeline.spark.engine import Engine
 from ebla.pipeline.spark.progress import JobProgress, Report
 from ebla.pipeline.spark.types import schema_of, stored_from_arrow
 from ebla.settings import MIB, Settings
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from ebla.storage.record.records import ROW
 
 __all__ = ["ArrowRows", "FileRows", "LocalRows"]

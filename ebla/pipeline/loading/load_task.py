@@ -28,7 +28,8 @@ from ebla.pipeline.spark.failures import plain_errors
 from ebla.pipeline.spark.types import array_from_spark
 from ebla.rows.rows import to_put_batch
 from ebla.settings import Settings
-from ebla.storage.files.files import Files, LocalFiles
+from ebla.storage.files.files import Files
+from ebla.storage.files.local_files import LocalFiles
 from ebla.storage.record.records import ROW
 from ebla.tablet.jobs.bulk import BulkFragment
 

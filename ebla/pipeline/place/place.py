@@ -27,7 +27,7 @@ from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.declaration import Schema
 from ebla.pipeline.place.location import coordination_of, store_of
 from ebla.service.requests import BeginJob, EndJob, JobOrder
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.jobs.bulk import BulkCommit, BulkResult
 from ebla.tablet.jobs.orders import Answer, Order
 from ebla.tablet.jobs.restore_job import RestoreCommit

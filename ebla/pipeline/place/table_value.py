@@ -21,7 +21,7 @@ from ebla.metadata.values.clone import cloned
 from ebla.metadata.values.restoring import unpack_metadata
 from ebla.pipeline.place.location import TASK_SETTINGS
 from ebla.storage.cache.block_cache import BlockCache
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.engine import TabletStore
 
 __all__ = ["VALUE_NAME", "forget_values", "reading_value"]

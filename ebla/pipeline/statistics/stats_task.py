@@ -24,7 +24,7 @@ from ebla.pipeline.spark.failures import plain_errors
 from ebla.pipeline.spark.worker import numbers_of
 from ebla.pipeline.statistics.histogram import Mark
 from ebla.storage.cache.block_cache import BlockCache
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from ebla.storage.fragment.fragment_reader import Fragment
 from ebla.storage.record.records import ROW, TXN, Block
 

@@ -23,7 +23,9 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from ebla.storage.files.files import BytesLike, LocalFiles, LocalWritableFile, WritableFile, open_descriptor, parent_of
+from ebla.storage.files.files import BytesLike, WritableFile, parent_of
+from ebla.storage.files.local_file import LocalWritableFile, open_descriptor
+from ebla.storage.files.local_files import LocalFiles
 
 __all__ = ["DirectFiles"]
 

@@ -18,7 +18,7 @@ import ebla.pipeline
 from ebla.client.embedded import salvaging
 from ebla.errors import Unavailable
 from ebla.metadata.server.transaction import MetadataServer
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from tests.support.inside import state_of
 
 SCHEMA = ebla.Schema(

@@ -12,7 +12,8 @@ import ebla
 from ebla.client.database import Database
 from ebla.client.jobs.bulk_writer import BulkWriter
 from ebla.client.table import Table
-from ebla.storage.files.files import Files, LocalFiles
+from ebla.storage.files.files import Files
+from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.jobs.bulk import BulkCommit, BulkFragment
 from tests.support.inside import commit_bulk, engine_of, state_of
 

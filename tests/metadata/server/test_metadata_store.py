@@ -17,7 +17,7 @@ from ebla.metadata.values.changes import Change, Flush, FlushedTablet, NewFragme
 from ebla.metadata.values.recutting import BeginSplit, FinishSplit
 from ebla.metadata.values.table_metadata import GroupState, InvalidMetadata, TableMetadata
 from ebla.metadata.values.transaction_file import FORMAT_VERSION, ChangeRecord, SnapshotRecord, decode, encode
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from tests.metadata.metadata_world import PROFILE, TABLE, files_of, flush, fragment, table
 from tests.support.simulated_files import FaultPlan, SimulatedFiles
 

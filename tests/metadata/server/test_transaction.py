@@ -28,7 +28,7 @@ from ebla.metadata.server.metadata_store import MetadataNotSaved, MetadataStore
 from ebla.metadata.values.changes import RecordJob, RequirementFailed
 from ebla.metadata.values.table_config import TableEntry
 from ebla.metadata.values.table_metadata import InvalidMetadata, initial_metadata
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from tests.metadata.metadata_world import (
     EVENTS,
     PROFILE,

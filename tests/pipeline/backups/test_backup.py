@@ -31,7 +31,7 @@ from ebla.pipeline.backups.backup_manifest import (
 from ebla.pipeline.backups.restore import restore
 from ebla.pipeline.spark.progress import JobProgress
 from ebla.settings import Settings
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.upkeep.job_intents import list_intents
 from ebla.tablet.upkeep.pins import Pins
 from tests.pipeline.tables import EVERYTHING, fill

@@ -26,7 +26,7 @@ from ebla.pipeline.backups.backup_manifest import (
     write_manifest,
 )
 from ebla.pipeline.backups.backup_pruning import prune_backups
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 
 
 class Made:

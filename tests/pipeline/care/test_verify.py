@@ -18,7 +18,7 @@ from ebla.pipeline import verify
 from ebla.pipeline.loading.load_task import pack_schema
 from ebla.settings import Settings
 from ebla.storage.cache.block_cache import BlockCache
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from ebla.storage.fragment.fragment_reader import Fragment
 from ebla.tablet.check.inspection import inspect
 from tests.pipeline.tables import EVERYTHING, fill

@@ -20,7 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 import ebla
 from ebla.pipeline import load
 from ebla.pipeline.loading.load_task import LoadTask, TaskResult
-from ebla.storage.files.files import Files, LocalFiles
+from ebla.storage.files.files import Files
+from ebla.storage.files.local_files import LocalFiles
 from tests.pipeline.loading.test_load import rows_of
 from tests.pipeline.loading.test_load_bad_input import leftovers
 from tests.support.inside import engine_of

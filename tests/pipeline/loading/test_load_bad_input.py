@@ -165,7 +165,7 @@ def test_a_task_refuses_rows_of_another_partition(
 ) -> None:
     import pyarrow as pa
 
-    from ebla.storage.files.files import LocalFiles
+    from ebla.storage.files.local_files import LocalFiles
 
     batch = pa.record_batch(
         {

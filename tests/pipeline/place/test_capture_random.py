@@ -21,7 +21,7 @@ from ebla.client.table import Table
 from ebla.metadata.values.restoring import pack_metadata
 from ebla.pipeline.place.capture import captured, with_memory
 from ebla.pipeline.place.table_value import VALUE_NAME, reading_value
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from tests.reference.comparing import as_rows, compare
 from tests.reference.pair import ROOMY, TINY, VERSIONS_ALL, Pair
 from tests.reference.reference import Cell

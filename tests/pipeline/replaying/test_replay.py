@@ -21,7 +21,7 @@ from ebla.pipeline.replaying.replay_job import LogReplay
 from ebla.pipeline.replaying.replay_task import ReplayTask
 from ebla.pipeline.spark.progress import JobProgress
 from ebla.settings import KIB
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.recovery.log_sort import SortedPortion, divide_segments
 from ebla.tablet.upkeep.job_intents import list_intents
 from tests.client.jobs.bulk_world import written

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebla.errors import Corruption, LogFailed
-from ebla.storage.files.files import FileInfo, LocalFiles
+from ebla.storage.files.files import FileInfo
+from ebla.storage.files.local_files import LocalFiles
 from ebla.storage.log.log_format import (
     SEGMENT_HEADER_BYTES,
     EntryKind,

@@ -18,7 +18,7 @@ from ebla.client.embedded.opening import wire
 from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.settings import Settings
-from ebla.storage.files.files import LocalFiles
+from ebla.storage.files.local_files import LocalFiles
 from ebla.storage.merge.compact import compact
 from ebla.storage.record.records import Run
 from ebla.tablet.upkeep.compaction import Choice, choose_all
