@@ -25,7 +25,7 @@ from ebla.metadata.values.table_metadata import TabletMetadata
 from ebla.model.order import Indices
 from ebla.service.requests import Wait
 from ebla.settings import Settings
-from ebla.storage.log.log_format import Slice
+from ebla.storage.log.log_entry import Slice
 from ebla.storage.log.log_writer import LogWriter
 from ebla.storage.record.records import Block
 from ebla.tablet.tables.open_tables import OpenTables

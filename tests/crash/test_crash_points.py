@@ -13,7 +13,7 @@ import pytest
 
 from ebla.clock import ManualClock
 from ebla.settings import Settings
-from ebla.storage.log.log_format import LogEntry
+from ebla.storage.log.log_entry import LogEntry
 from ebla.storage.log.log_writer import LogWriter
 from tests.crash.journal import BEGUN, IN, OUT
 from tests.crash.machine import Machine, Moment, bounded, open_store

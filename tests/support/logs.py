@@ -6,16 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from ebla.storage.log.log_entry import LogBlock, LogEntry, Reply, Slice
 from ebla.storage.log.log_extent import NOTHING, LogExtent
-from ebla.storage.log.log_format import (
-    ENTRY_HEADER_BYTES,
-    LogBlock,
-    LogEntry,
-    Reply,
-    SegmentInfo,
-    Slice,
-    segment_path,
-)
+from ebla.storage.log.log_format import ENTRY_HEADER_BYTES, SegmentInfo, segment_path
 from ebla.storage.log.log_reader import LogRecovery, read_segment, recover, truncate_torn_tail
 from ebla.storage.log.log_removal import finish_removal
 from ebla.storage.log.log_writer import LogWriter

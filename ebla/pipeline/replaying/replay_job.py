@@ -31,7 +31,8 @@ from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.pipeline.replaying.replay_task import ReplayTable, ReplayTask, pack_metadata
 from ebla.pipeline.spark.progress import JobProgress, Report
 from ebla.settings import MIB, Settings
-from ebla.storage.log.log_format import LogEntry, Reply, SegmentInfo
+from ebla.storage.log.log_entry import LogEntry, Reply
+from ebla.storage.log.log_format import SegmentInfo
 from ebla.storage.log.log_reader import cut_after, list_segments, make_durable
 from ebla.storage.log.log_writer import start_over
 from ebla.tablet.recovery.found_tables import read_tables

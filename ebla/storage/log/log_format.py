@@ -1,4 +1,4 @@
-"""The log on disk, as bytes: segment headers, entries, and what a commit entry says.
+"""The log on disk, as bytes: segments, and the frames of the entries in them. log_entry.py has what a commit says.
 
 A server has one log for all its tables, a directory of numbered segments:
 
@@ -6,7 +6,6 @@ A server has one log for all its tables, a directory of numbered segments:
 
     segment   | header (64) | entry | entry | ... | closed entry |        the last only if the segment ended cleanly
     entry     | header (32) | payload, a multiple of 8 bytes |            one entry = one write = one group commit
-    commit    | u32 length | EntryPreamble (msgpack) | zeros | Arrow record batch | Arrow record batch | ...
 
 A torn write must be told from damage: the first is normal after a crash and is cut off, the second must never be
 cut off in silence. Three things in the format let the reader tell them apart:
@@ -31,38 +30,27 @@ import struct
 import uuid
 from collections.abc import Sequence
 from enum import IntEnum
-from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import google_crc32c
 import msgspec
-import pyarrow as pa
 
 from ebla.errors import FormatTooNew
 from ebla.storage.files.files import BytesLike
 
 __all__ = [
+    "ALIGNMENT_BYTES",
     "ENTRY_HEADER_BYTES",
     "ENTRY_MAGIC",
     "FORMAT_VERSION",
     "SEGMENT_HEADER_BYTES",
-    "BlockHeader",
     "EntryHeader",
     "EntryKind",
-    "EntryPreamble",
-    "ErasureHeader",
-    "LogBlock",
-    "LogEntry",
-    "Reply",
     "SegmentBytes",
     "SegmentHeader",
     "SegmentInfo",
-    "Slice",
-    "TabletPosition",
-    "decode_entry",
     "decode_entry_header",
     "decode_segment_header",
-    "encode_entry",
     "encode_segment_header",
     "find_entry_header",
     "frame_entry",
@@ -89,7 +77,6 @@ _SEGMENT_HEADER = struct.Struct("<8sII16sQQ12x")
 _ENTRY_HEADER = struct.Struct("<4sBBHQQI")
 _ENTRY_PLACE = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
-_LENGTH = struct.Struct("<I")
 _ENTRY_CHECKED_BYTES = ENTRY_HEADER_BYTES - _CRC.size
 assert _SEGMENT_HEADER.size + _CRC.size == SEGMENT_HEADER_BYTES
 assert _ENTRY_HEADER.size == _ENTRY_CHECKED_BYTES
@@ -222,206 +209,3 @@ def find_entry_header(data: SegmentBytes, begin: int, segment: SegmentHeader) ->
 def _place_crc(checked: bytes, seed: int, offset: int) -> int:
     crc: int = google_crc32c.extend(seed, _ENTRY_PLACE.pack(offset) + checked)
     return crc
-
-
-# --- commit entries ------------------------------------------------------------------------------
-
-
-class Slice(msgspec.Struct, frozen=True, array_like=True):
-    """The rows [begin, end) of a block, which are one tablet's, and its epoch and index for them."""
-
-    tablet: str
-    epoch: int
-    index: int
-    begin: int
-    end: int
-
-
-class TabletPosition(msgspec.Struct, frozen=True, array_like=True):
-    """A tablet that an erasure touches, and its epoch and index for it."""
-
-    tablet: str
-    epoch: int
-    index: int
-
-
-class ErasureHeader(msgspec.Struct, frozen=True, array_like=True):
-    """An erasure of the encoded rows [first, last); `last` None has no end."""
-
-    table: str
-    first: bytes
-    last: bytes | None
-    txn: int
-    tablets: tuple[TabletPosition, ...]
-
-
-class Reply(msgspec.Struct, frozen=True, array_like=True):
-    """What a client was told, so that its retry is told the same."""
-
-    client: str
-    sequence: int
-    txn: int
-
-
-class LogBlock(msgspec.Struct, frozen=True):
-    """Sorted records of one group of one table, as they are in memory.
-
-    `schema` is ``records.schema.serialize()`` as bytes; the caller keeps it, since making it costs more than writing a
-    row does. `txn` is the largest txn of the records, and the txn of all of them if they have no ``_txn`` column.
-    A block of one row may bring its records as `body`, serialized already and without a ``_txn`` column; `records` is
-    None then.
-    """
-
-    table: str
-    group: int
-    schema_version: int
-    txn: int
-    txn_min: int
-    slices: tuple[Slice, ...]
-    schema: bytes
-    records: Any  # pa.RecordBatch
-    body: bytes | None = None
-
-    @property
-    def rows(self) -> int:
-        """The number of records."""
-        return 1 if self.body is not None else int(self.records.num_rows)
-
-    @property
-    def has_txn_column(self) -> bool:
-        """Whether the records carry their own txns."""
-        return self.body is None and bool(self.records.schema.get_field_index("_txn") >= 0)
-
-
-class LogEntry(msgspec.Struct, frozen=True):
-    """One group commit: everything that becomes durable together."""
-
-    txn_max: int
-    blocks: tuple[LogBlock, ...] = ()
-    erasures: tuple[ErasureHeader, ...] = ()
-    replies: tuple[Reply, ...] = ()
-
-    @property
-    def txn_min(self) -> int:
-        """The smallest txn in the entry."""
-        smallest = self.txn_max
-        for block in self.blocks:
-            smallest = min(smallest, block.txn_min)
-        for erasure in self.erasures:
-            smallest = min(smallest, erasure.txn)
-        return smallest
-
-
-class BlockHeader(msgspec.Struct, frozen=True, array_like=True):
-    """A `LogBlock` on disk; its records are `body_length` bytes at `body_offset` after the preamble."""
-
-    table: str
-    group: int
-    schema_version: int
-    txn: int
-    txn_min: int
-    has_txn_column: bool
-    rows: int
-    slices: tuple[Slice, ...]
-    schema: bytes
-    body_offset: int
-    body_length: int
-
-
-class EntryPreamble(msgspec.Struct, frozen=True, array_like=True):
-    """Everything in a commit but the records. Fields are only ever added at the end, with a default."""
-
-    txn_max: int
-    blocks: tuple[BlockHeader, ...]
-    erasures: tuple[ErasureHeader, ...]
-    replies: tuple[Reply, ...]
-
-
-_encode_preamble = msgspec.msgpack.Encoder().encode
-_decode_preamble = msgspec.msgpack.Decoder(EntryPreamble).decode
-
-
-def encode_entry(entry: LogEntry) -> list[BytesLike]:
-    """Return the payload of a commit, in parts to be written one after the other. Records are copied once, by Arrow."""
-    bodies = []
-    headers = []
-    offset = 0
-    for block in entry.blocks:
-        body = _body_of(block)
-        length = len(body)
-        assert length % ALIGNMENT_BYTES == 0, "Arrow pads its messages"
-        headers.append(
-            BlockHeader(
-                block.table,
-                block.group,
-                block.schema_version,
-                block.txn,
-                block.txn_min,
-                block.has_txn_column,
-                block.rows,
-                block.slices,
-                block.schema,
-                offset,
-                length,
-            )
-        )
-        bodies.append(body)
-        offset += length
-    preamble = _encode_preamble(EntryPreamble(entry.txn_max, tuple(headers), entry.erasures, entry.replies))
-    used = _LENGTH.size + len(preamble)
-    return [b"".join((_LENGTH.pack(len(preamble)), preamble, bytes(-used % ALIGNMENT_BYTES))), *bodies]
-
-
-def _body_of(block: LogBlock) -> Any:
-    if block.body is not None:
-        return block.body
-    if not block.records.schema.equals(_read_schema(block.schema)):
-        raise ValueError("the schema given with a log block is not that of its records")
-    return block.records.serialize()
-
-
-def decode_entry(payload: Any) -> LogEntry:
-    """Return the commit that `payload` (a `pa.Buffer`) holds. The records point into it; nothing is copied."""
-    if payload.size < _LENGTH.size:
-        raise ValueError("a commit without a preamble")
-    view = memoryview(payload)
-    end = _LENGTH.size + _LENGTH.unpack_from(view)[0]
-    preamble = _decode_preamble(view[_LENGTH.size : end])
-    base = end + -end % ALIGNMENT_BYTES
-    blocks = tuple([_decode_block(header, payload, base) for header in preamble.blocks])
-    return LogEntry(preamble.txn_max, blocks, preamble.erasures, preamble.replies)
-
-
-def _decode_block(header: BlockHeader, payload: Any, base: int) -> LogBlock:
-    begin = base + header.body_offset
-    if header.body_offset < 0 or header.body_length < 0 or begin + header.body_length > payload.size:
-        raise ValueError("a block reaches beyond its entry")
-    records = pa.ipc.read_record_batch(payload.slice(begin, header.body_length), _read_schema(header.schema))
-    if records.num_rows != header.rows:
-        raise ValueError(f"a block of {records.num_rows} records that should have {header.rows}")
-    return LogBlock(
-        header.table,
-        header.group,
-        header.schema_version,
-        header.txn,
-        header.txn_min,
-        header.slices,
-        header.schema,
-        records,
-    )
-
-
-@lru_cache(maxsize=1024)
-def _read_schema(serialized: bytes) -> Any:
-    """Return the Arrow schema; refuse dictionaries, whose values would not be in the record batch's own message."""
-    schema = pa.ipc.read_schema(pa.py_buffer(serialized))
-    for field in schema:
-        if _has_dictionary(field.type):
-            raise ValueError(f"column {field.name!r} is dictionary-encoded, which the log cannot hold")
-    return schema
-
-
-def _has_dictionary(kind: Any) -> bool:
-    if pa.types.is_dictionary(kind):
-        return True
-    return any(_has_dictionary(kind.field(index).type) for index in range(kind.num_fields))

@@ -37,17 +37,16 @@ import pyarrow as pa
 
 from ebla.errors import Corruption, FormatTooNew, MissingFile
 from ebla.storage.files.files import Files
+from ebla.storage.log.log_entry import LogEntry, decode_entry
 from ebla.storage.log.log_extent import NOTHING, LogExtent
 from ebla.storage.log.log_format import (
     ENTRY_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     EntryHeader,
     EntryKind,
-    LogEntry,
     SegmentBytes,
     SegmentHeader,
     SegmentInfo,
-    decode_entry,
     decode_entry_header,
     decode_segment_header,
     find_entry_header,

@@ -31,14 +31,13 @@ from itertools import takewhile
 
 from ebla.errors import LogFailed, TooManyFiles
 from ebla.storage.files.files import Files, WritableFile
+from ebla.storage.log.log_entry import LogEntry, encode_entry
 from ebla.storage.log.log_extent import LogWitness, Unwitnessed
 from ebla.storage.log.log_format import (
     SEGMENT_HEADER_BYTES,
     EntryKind,
-    LogEntry,
     SegmentHeader,
     SegmentInfo,
-    encode_entry,
     encode_segment_header,
     frame_entry,
     segment_path,

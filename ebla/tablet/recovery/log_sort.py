@@ -30,8 +30,9 @@ from ebla.settings import Settings
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.files import Files
 from ebla.storage.fragment.fragment_reader import OpenFragments
+from ebla.storage.log.log_entry import Reply
 from ebla.storage.log.log_extent import NOTHING, LogExtent
-from ebla.storage.log.log_format import Reply, SegmentBytes, SegmentInfo
+from ebla.storage.log.log_format import SegmentBytes, SegmentInfo
 from ebla.storage.log.log_reader import SegmentReading, check_length, check_synced
 from ebla.tablet.read.row_cache import CachedRows
 from ebla.tablet.recovery.replay import Replayed, UnknownTablet, replay

@@ -29,7 +29,7 @@ from ebla.metadata.server.transaction import MetadataServer
 from ebla.settings import Settings
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.files import Files
-from ebla.storage.log.log_format import LogEntry
+from ebla.storage.log.log_entry import LogEntry
 from ebla.storage.log.log_reader import LogRecovery, make_durable, recover, truncate_torn_tail
 from ebla.storage.log.log_removal import finish_removal
 from ebla.storage.log.log_writer import LogWriter

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ebla.errors import Corruption
 from ebla.metadata.values.table_metadata import TabletMetadata
-from ebla.storage.log.log_format import LogBlock, LogEntry, Slice, TabletPosition
+from ebla.storage.log.log_entry import LogBlock, LogEntry, Slice, TabletPosition
 from ebla.storage.merge.memory import MemoryErasure
 from ebla.storage.record.records import TXN, Block
 from ebla.tablet.tables.table_state import TableState

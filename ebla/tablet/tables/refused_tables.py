@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from ebla.errors import EblaError, SchemaError, TableDamaged
-from ebla.storage.log.log_format import LogEntry
+from ebla.storage.log.log_entry import LogEntry
 
 __all__ = ["UNLINKED", "RefusedTables"]
 

@@ -22,7 +22,7 @@ from ebla.model.order import lower_bound
 from ebla.model.projection import Projection
 from ebla.settings import Settings
 from ebla.storage.fragment.fragment_reader import OpenFragments
-from ebla.storage.log.log_format import ErasureHeader, Reply, Slice, TabletPosition
+from ebla.storage.log.log_entry import ErasureHeader, Reply, Slice, TabletPosition
 from ebla.storage.merge.memory import MemoryErasure
 from ebla.storage.merge.merge import TXN_MAX
 from ebla.storage.record.records import Block

@@ -23,7 +23,7 @@ from ebla.settings import Settings
 from ebla.storage.cache.spare_memory import SpareMemory
 from ebla.storage.files.files import Files
 from ebla.storage.fragment.fragment_format import FragmentInfo
-from ebla.storage.log.log_format import LogEntry, Reply
+from ebla.storage.log.log_entry import LogEntry, Reply
 from ebla.storage.log.log_writer import LogWriter
 from ebla.storage.merge.memory import choose_fold, combine
 from ebla.tablet.tables.open_tables import OpenTables

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from ebla.errors import Closed, EblaError, LogFailed
 from ebla.model.schema import GroupSchema
-from ebla.storage.log.log_format import ErasureHeader, LogBlock, LogEntry, Reply, Slice
+from ebla.storage.log.log_entry import ErasureHeader, LogBlock, LogEntry, Reply, Slice
 from ebla.storage.log.log_writer import LogWriter
 from ebla.storage.merge.memory import combine
 from ebla.storage.record.records import Block, schema_bytes

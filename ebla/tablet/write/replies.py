@@ -6,7 +6,7 @@ they answer. When that part of the log is about to be removed, those that stand 
 
 from __future__ import annotations
 
-from ebla.storage.log.log_format import Reply
+from ebla.storage.log.log_entry import Reply
 
 REPLIES_MAX = 10_000
 REPLY_BYTES = 64  # about so many in the log

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebla.storage.log.log_format import LogBlock, LogEntry, Slice, decode_entry, encode_entry
+from ebla.storage.log.log_entry import LogBlock, LogEntry, Slice, decode_entry, encode_entry
 from ebla.storage.merge.memory import combine
 from ebla.storage.record.records import ROW, Block
 from ebla.storage.record.row_block import Physical, RowBlock, RowPlan, combine_rows, is_plain, plan_of

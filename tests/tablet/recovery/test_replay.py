@@ -9,7 +9,7 @@ import pytest
 
 import ebla
 from ebla.settings import Settings
-from ebla.storage.log.log_format import ErasureHeader, LogBlock, LogEntry, Slice, TabletPosition
+from ebla.storage.log.log_entry import ErasureHeader, LogBlock, LogEntry, Slice, TabletPosition
 from ebla.tablet.recovery.replay import Replayed, UnknownTablet, replay
 from ebla.tablet.tables.table_state import TableState
 from tests.support.inside import engine_of, state_of

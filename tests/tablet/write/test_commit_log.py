@@ -16,7 +16,7 @@ from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.errors import Closed, LogFailed
 from ebla.model.declaration import Schema
-from ebla.storage.log.log_format import ErasureHeader, LogEntry, Reply, Slice
+from ebla.storage.log.log_entry import ErasureHeader, LogEntry, Reply, Slice
 from ebla.storage.log.log_reader import recover
 from ebla.storage.log.log_writer import LogWriter
 from ebla.storage.record.records import Block

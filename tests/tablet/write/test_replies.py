@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ebla.storage.log.log_format import Reply
+from ebla.storage.log.log_entry import Reply
 from ebla.tablet.write.replies import REPLIES_MAX, Replies
 
 

@@ -1,36 +1,19 @@
-"""The log: its format, writing and reading it, rolling and deleting segments, and what a failing disk does to it."""
+"""Writing the log: rolling and deleting segments, and what a failing disk does to it."""
 
 from __future__ import annotations
 
 import errno
-import threading
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from ebla.errors import Corruption, LogFailed
-from ebla.storage.files.files import FileInfo
-from ebla.storage.files.local_files import LocalFiles
-from ebla.storage.log.log_format import (
-    SEGMENT_HEADER_BYTES,
-    EntryKind,
-    ErasureHeader,
+from ebla.errors import LogFailed
+from ebla.storage.log.log_entry import (
     LogBlock,
     LogEntry,
-    Reply,
-    Slice,
-    TabletPosition,
-    decode_entry,
-    decode_segment_header,
-    encode_entry,
-    encode_segment_header,
-    frame_entry,
+)
+from ebla.storage.log.log_format import (
     segment_path,
-    segment_sequence,
 )
 from ebla.storage.log.log_reader import recover
 from ebla.storage.log.log_writer import LogWriter
@@ -40,131 +23,12 @@ from tests.support.logs import (
     SCHEMA_BYTES,
     SERVER,
     exhaust,
-    flipped,
     make_entry,
     open_writer,
     recovered,
     write_log,
 )
 from tests.support.simulated_files import FaultPlan, SimulatedCrash, SimulatedFiles
-
-# --- format --------------------------------------------------------------------------------------
-
-TYPES = [
-    (pa.binary(), st.binary(max_size=20)),
-    (pa.string(), st.text(max_size=20)),
-    (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
-    (pa.float64(), st.floats(allow_nan=False)),
-    (pa.bool_(), st.booleans()),
-    (pa.list_(pa.int32()), st.lists(st.integers(-5, 5), max_size=3)),
-    (pa.decimal128(20, 2), st.decimals(-1000, 1000, places=2)),
-    (pa.struct([("x", pa.int8())]), st.fixed_dictionaries({"x": st.integers(-5, 5)})),
-]
-NUMBERS = st.integers(0, 2**62)
-NAMES = st.text(max_size=10)
-
-
-@st.composite
-def blocks(draw: st.DrawFn) -> LogBlock:
-    rows = draw(st.integers(0, 20))
-    columns = draw(st.lists(st.sampled_from(TYPES), max_size=5))
-    arrays = [
-        pa.array(draw(st.lists(st.none() | values, min_size=rows, max_size=rows)), kind) for kind, values in columns
-    ]
-    names = [str(number) for number in range(len(arrays))]
-    arrays.insert(0, pa.array(draw(st.lists(st.binary(max_size=9), min_size=rows, max_size=rows)), pa.binary()))
-    names.insert(0, "_row")
-    if draw(st.booleans()):
-        arrays.append(pa.array(draw(st.lists(NUMBERS, min_size=rows, max_size=rows)), pa.int64()))
-        names.append("_txn")
-    records = pa.record_batch(arrays, names=names)
-    begin = draw(st.integers(0, rows))
-    records = records.slice(begin, draw(st.integers(0, rows - begin)))
-    slices = draw(st.lists(st.builds(Slice, NAMES, NUMBERS, NUMBERS, NUMBERS, NUMBERS), max_size=3))
-    schema = records.schema.serialize().to_pybytes()
-    txn, txn_min = draw(NUMBERS), draw(NUMBERS)
-    return LogBlock(draw(NAMES), draw(NUMBERS), draw(NUMBERS), txn, txn_min, tuple(slices), schema, records)
-
-
-TABLETS = st.lists(st.builds(TabletPosition, NAMES, NUMBERS, NUMBERS), max_size=3).map(tuple)
-ERASURES = st.builds(ErasureHeader, NAMES, st.binary(), st.none() | st.binary(), NUMBERS, TABLETS)
-ENTRIES = st.builds(
-    LogEntry,
-    NUMBERS,
-    st.lists(blocks(), max_size=3).map(tuple),
-    st.lists(ERASURES, max_size=3).map(tuple),
-    st.lists(st.builds(Reply, NAMES, NUMBERS, NUMBERS), max_size=3).map(tuple),
-)
-
-
-class TestFormat:
-    @given(ENTRIES)
-    @settings(deadline=None, max_examples=60)
-    def test_an_entry_is_decoded_to_what_was_encoded(self, entry: LogEntry) -> None:
-        payload = b"".join(encode_entry(entry))
-        assert len(payload) % 8 == 0
-        decoded = decode_entry(pa.py_buffer(payload))
-        assert decoded == entry
-        for block, other in zip(decoded.blocks, entry.blocks, strict=True):
-            block.records.validate(full=True)
-            assert block.has_txn_column == other.has_txn_column
-            assert block.rows == other.rows
-
-    @given(st.binary(max_size=200))
-    def test_bytes_that_are_no_entry_are_refused(self, data: bytes) -> None:
-        files = SimulatedFiles()
-        header, head = encode_segment_header(SERVER, 1, None)
-        framed = frame_entry(EntryKind.COMMIT, [data], header, SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES)
-        files.put(segment_path(DIRECTORY, 1), b"".join([head, *framed]))
-        with pytest.raises(Corruption, match=r"offset 64.*cannot be understood"):
-            recovered(files)
-
-    def test_records_are_not_copied_by_reading(self) -> None:
-        payload = pa.py_buffer(b"".join(encode_entry(make_entry(1, rows=100))))
-        block = decode_entry(payload).blocks[0]
-        for column in block.records.columns:
-            for buffer in column.buffers():
-                if buffer is not None:
-                    assert payload.address <= buffer.address < payload.address + payload.size
-                    assert buffer.address % 8 == 0
-
-    def test_a_schema_that_is_not_the_records_is_refused(self) -> None:
-        records = pa.record_batch({"_row": pa.array([b"a"]), "9": pa.array([1])})
-        with pytest.raises(ValueError, match="schema"):
-            encode_entry(LogEntry(1, (LogBlock("t", 1, 1, 1, 1, (), SCHEMA_BYTES, records),)))
-
-    @pytest.mark.parametrize(
-        "kind", [pa.dictionary(pa.int8(), pa.string()), pa.list_(pa.dictionary(pa.int8(), pa.string()))]
-    )
-    def test_dictionaries_are_refused(self, kind: pa.DataType) -> None:
-        records = pa.record_batch([pa.array([None], kind)], names=["2"])
-        schema = records.schema.serialize().to_pybytes()
-        with pytest.raises(ValueError, match="dictionary"):
-            encode_entry(LogEntry(1, (LogBlock("t", 1, 1, 1, 1, (), schema, records),)))
-
-    def test_the_smallest_txn_of_an_entry(self) -> None:
-        block = make_entry(50).blocks[0]
-        erasure = ErasureHeader("t", b"", None, 40, ())
-        assert LogEntry(60, (block,)).txn_min == 50
-        assert LogEntry(60, (block,), (erasure,)).txn_min == 40
-        assert LogEntry(60).txn_min == 60
-
-    @pytest.mark.parametrize("previous", [None, 0, 64, 1 << 40])
-    def test_segment_headers_round_trip(self, previous: int | None) -> None:
-        header, data = encode_segment_header(SERVER, 7, previous)
-        assert len(data) == SEGMENT_HEADER_BYTES
-        assert decode_segment_header(data + b"more") == header
-        assert (header.server, header.sequence, header.previous_bytes) == (SERVER, 7, previous)
-        for position in range(len(data)):
-            assert decode_segment_header(flipped(data, position)) is None
-            assert decode_segment_header(data[:position]) is None
-
-    def test_segment_names(self) -> None:
-        assert segment_path("log/x", 12) == "log/x/0000000000000012.log"
-        assert segment_sequence("log/x/0000000000000012.log") == 12
-        for name in ("12.log", "0000000000000012.log.bak", "x000000000000012.log", "0000000000000012"):
-            assert segment_sequence(f"log/x/{name}") is None
-
 
 # --- writing -------------------------------------------------------------------------------------
 
@@ -429,81 +293,3 @@ class TestFailing:
         writer.append(make_entry(3))
         writer.close()
         assert recovered(files) == [1, 3]
-
-
-# --- readers beside a writer ---------------------------------------------------------------------
-
-
-class TestReadingBesideAWriter:
-    def test_a_reader_sees_a_growing_beginning_of_the_log(self, tmp_path: Path) -> None:
-        files = LocalFiles(tmp_path)
-        synced = 0
-        done = threading.Event()
-        errors: list[BaseException] = []
-
-        def write() -> None:
-            nonlocal synced
-            try:
-                writer = open_writer(files, segment_bytes=100_000)
-                for txn in range(1, 301):
-                    writer.append(make_entry(txn, rows=txn % 100))
-                    if txn % 3 == 0:
-                        writer.sync()
-                        synced = txn
-                writer.close()
-            except BaseException as error:
-                errors.append(error)
-            finally:
-                done.set()
-
-        thread = threading.Thread(target=write)
-        thread.start()
-        while True:
-            finished = done.is_set()
-            expected = synced
-            found = recovered(LocalFiles(tmp_path))
-            assert found == [*range(1, len(found) + 1)]
-            assert len(found) >= expected
-            if finished:
-                break
-        thread.join()
-        assert errors == []
-        assert found == [*range(1, 301)]
-
-    def test_a_segment_deleted_under_a_reader_is_reported(self) -> None:
-        files = SimulatedFiles()
-        writer = open_writer(files, segment_bytes=1)
-        for txn in range(1, 5):
-            writer.append(make_entry(txn))
-            writer.sync()
-        recovery = recover(files, DIRECTORY)
-        assert next(recovery).entry.txn_max == 1
-        writer.delete_segments(4)
-        with pytest.raises(FileNotFoundError):
-            next(recovery)
-        assert recovered(files) == [4]
-
-    def test_a_listing_made_while_segments_go_is_made_again(self) -> None:
-        """Segment 1 is still seen, 2 is not any more: deleted while the directory was being read."""
-
-        class Listed(SimulatedFiles):
-            listings = 0
-
-            def list(self, directory: str) -> Any:
-                self.listings += 1
-                found = super().list(directory)
-                if self.listings == 1:
-                    found.insert(0, FileInfo(segment_path(directory, 1), 100, 0.0))
-                return found
-
-        files = Listed()
-        whole = SimulatedFiles()
-        write_log(whole, range(1, 6), segment_bytes=1)
-        for sequence in (3, 4, 5):
-            files.put(segment_path(DIRECTORY, sequence), whole.read(segment_path(DIRECTORY, sequence)))
-        assert recovered(files) == [3, 4, 5]
-        assert files.listings == 2
-
-    def test_an_empty_directory_is_an_empty_log(self) -> None:
-        recovery = exhaust(SimulatedFiles())
-        assert (recovery.segments, recovery.torn_tail, recovery.next_sequence) == ([], None, 1)

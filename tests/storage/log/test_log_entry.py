@@ -1,0 +1,134 @@
+"""What a commit writes to the log is read back as it was, and what cannot be written is refused."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ebla.errors import Corruption
+from ebla.storage.log.log_entry import (
+    ErasureHeader,
+    LogBlock,
+    LogEntry,
+    Reply,
+    Slice,
+    TabletPosition,
+    decode_entry,
+    encode_entry,
+)
+from ebla.storage.log.log_format import (
+    SEGMENT_HEADER_BYTES,
+    EntryKind,
+    encode_segment_header,
+    frame_entry,
+    segment_path,
+)
+from tests.support.logs import (
+    DIRECTORY,
+    SCHEMA_BYTES,
+    SERVER,
+    make_entry,
+    recovered,
+)
+from tests.support.simulated_files import SimulatedFiles
+
+TYPES = [
+    (pa.binary(), st.binary(max_size=20)),
+    (pa.string(), st.text(max_size=20)),
+    (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    (pa.float64(), st.floats(allow_nan=False)),
+    (pa.bool_(), st.booleans()),
+    (pa.list_(pa.int32()), st.lists(st.integers(-5, 5), max_size=3)),
+    (pa.decimal128(20, 2), st.decimals(-1000, 1000, places=2)),
+    (pa.struct([("x", pa.int8())]), st.fixed_dictionaries({"x": st.integers(-5, 5)})),
+]
+NUMBERS = st.integers(0, 2**62)
+NAMES = st.text(max_size=10)
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> LogBlock:
+    rows = draw(st.integers(0, 20))
+    columns = draw(st.lists(st.sampled_from(TYPES), max_size=5))
+    arrays = [
+        pa.array(draw(st.lists(st.none() | values, min_size=rows, max_size=rows)), kind) for kind, values in columns
+    ]
+    names = [str(number) for number in range(len(arrays))]
+    arrays.insert(0, pa.array(draw(st.lists(st.binary(max_size=9), min_size=rows, max_size=rows)), pa.binary()))
+    names.insert(0, "_row")
+    if draw(st.booleans()):
+        arrays.append(pa.array(draw(st.lists(NUMBERS, min_size=rows, max_size=rows)), pa.int64()))
+        names.append("_txn")
+    records = pa.record_batch(arrays, names=names)
+    begin = draw(st.integers(0, rows))
+    records = records.slice(begin, draw(st.integers(0, rows - begin)))
+    slices = draw(st.lists(st.builds(Slice, NAMES, NUMBERS, NUMBERS, NUMBERS, NUMBERS), max_size=3))
+    schema = records.schema.serialize().to_pybytes()
+    txn, txn_min = draw(NUMBERS), draw(NUMBERS)
+    return LogBlock(draw(NAMES), draw(NUMBERS), draw(NUMBERS), txn, txn_min, tuple(slices), schema, records)
+
+
+TABLETS = st.lists(st.builds(TabletPosition, NAMES, NUMBERS, NUMBERS), max_size=3).map(tuple)
+ERASURES = st.builds(ErasureHeader, NAMES, st.binary(), st.none() | st.binary(), NUMBERS, TABLETS)
+ENTRIES = st.builds(
+    LogEntry,
+    NUMBERS,
+    st.lists(blocks(), max_size=3).map(tuple),
+    st.lists(ERASURES, max_size=3).map(tuple),
+    st.lists(st.builds(Reply, NAMES, NUMBERS, NUMBERS), max_size=3).map(tuple),
+)
+
+
+class TestEntry:
+    @given(ENTRIES)
+    @settings(deadline=None, max_examples=60)
+    def test_an_entry_is_decoded_to_what_was_encoded(self, entry: LogEntry) -> None:
+        payload = b"".join(encode_entry(entry))
+        assert len(payload) % 8 == 0
+        decoded = decode_entry(pa.py_buffer(payload))
+        assert decoded == entry
+        for block, other in zip(decoded.blocks, entry.blocks, strict=True):
+            block.records.validate(full=True)
+            assert block.has_txn_column == other.has_txn_column
+            assert block.rows == other.rows
+
+    @given(st.binary(max_size=200))
+    def test_bytes_that_are_no_entry_are_refused(self, data: bytes) -> None:
+        files = SimulatedFiles()
+        header, head = encode_segment_header(SERVER, 1, None)
+        framed = frame_entry(EntryKind.COMMIT, [data], header, SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES)
+        files.put(segment_path(DIRECTORY, 1), b"".join([head, *framed]))
+        with pytest.raises(Corruption, match=r"offset 64.*cannot be understood"):
+            recovered(files)
+
+    def test_records_are_not_copied_by_reading(self) -> None:
+        payload = pa.py_buffer(b"".join(encode_entry(make_entry(1, rows=100))))
+        block = decode_entry(payload).blocks[0]
+        for column in block.records.columns:
+            for buffer in column.buffers():
+                if buffer is not None:
+                    assert payload.address <= buffer.address < payload.address + payload.size
+                    assert buffer.address % 8 == 0
+
+    def test_a_schema_that_is_not_the_records_is_refused(self) -> None:
+        records = pa.record_batch({"_row": pa.array([b"a"]), "9": pa.array([1])})
+        with pytest.raises(ValueError, match="schema"):
+            encode_entry(LogEntry(1, (LogBlock("t", 1, 1, 1, 1, (), SCHEMA_BYTES, records),)))
+
+    @pytest.mark.parametrize(
+        "kind", [pa.dictionary(pa.int8(), pa.string()), pa.list_(pa.dictionary(pa.int8(), pa.string()))]
+    )
+    def test_dictionaries_are_refused(self, kind: pa.DataType) -> None:
+        records = pa.record_batch([pa.array([None], kind)], names=["2"])
+        schema = records.schema.serialize().to_pybytes()
+        with pytest.raises(ValueError, match="dictionary"):
+            encode_entry(LogEntry(1, (LogBlock("t", 1, 1, 1, 1, (), schema, records),)))
+
+    def test_the_smallest_txn_of_an_entry(self) -> None:
+        block = make_entry(50).blocks[0]
+        erasure = ErasureHeader("t", b"", None, 40, ())
+        assert LogEntry(60, (block,)).txn_min == 50
+        assert LogEntry(60, (block,), (erasure,)).txn_min == 40
+        assert LogEntry(60).txn_min == 60
