@@ -4,9 +4,10 @@
                ReadRow, ReadRows, ScanRows                   of one table, at a moment
     a table    Flush, Compact, Split, Join, ...              `TableRequest`
     a store    CreateTable, Sync, HoldNewest, ...            `StoreRequest`
+    jobs       BulkCommit, CompactCommit, Sweep, ...         `JobOrder`, in `job_orders`
 
 Keys are rows by the time they are here: bytes, as `KeyCodec` makes them. Names are checked by whoever serves. The reply
-to a request of the last two kinds is the type that it is a request for: ``Split(TableRequest[tuple[str, str]])``.
+to a request of the last three kinds is the type that it is a request for: ``Split(TableRequest[tuple[str, str]])``.
 """
 
 from __future__ import annotations
@@ -359,10 +360,3 @@ class EndJob(StoreRequest[list[str]]):
 
     job: str
     keep: Collection[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class JobOrder(StoreRequest[Any]):
-    """Have the owner of the store do what a job needs: a bulk commit, terms of a compaction, a round of sweeping."""
-
-    order: object

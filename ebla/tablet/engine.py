@@ -30,6 +30,18 @@ from ebla.metadata.values.table_config import TableConfig
 from ebla.metadata.values.table_metadata import TableMetadata, TabletMetadata
 from ebla.model.schema_change import Alteration
 from ebla.service.counters import Counters
+from ebla.service.job_orders import (
+    Answer,
+    BeginCompaction,
+    BulkCommit,
+    BulkResult,
+    CompactCommit,
+    Order,
+    PrepareCompaction,
+    PrepareSweep,
+    RestoreCommit,
+    Sweep,
+)
 from ebla.settings import Settings
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.cache.spare_memory import MUCH_BYTES, SpareMemory
@@ -37,12 +49,8 @@ from ebla.storage.files.files import Files
 from ebla.storage.fragment.fragment_reader import OpenFragments
 from ebla.storage.log.log_writer import LogWriter
 from ebla.storage.merge.merge import TXN_MAX
-from ebla.tablet.jobs.bulk import BulkCommit, BulkResult
 from ebla.tablet.jobs.bulk_driver import BulkDriver
 from ebla.tablet.jobs.compact_driver import CompactDriver
-from ebla.tablet.jobs.compact_job import BeginCompaction, CompactCommit, PrepareCompaction
-from ebla.tablet.jobs.orders import Answer, Order
-from ebla.tablet.jobs.restore_job import RestoreCommit
 from ebla.tablet.jobs.restorer import Restorer
 from ebla.tablet.life.alterer import Alterer
 from ebla.tablet.life.cloning import Cloner
@@ -68,7 +76,6 @@ from ebla.tablet.upkeep.horizon import Horizon
 from ebla.tablet.upkeep.job_intents import list_intents, remove_expired
 from ebla.tablet.upkeep.pending_files import Nursery
 from ebla.tablet.upkeep.pins import Pins
-from ebla.tablet.upkeep.sweep_job import PrepareSweep, Sweep
 from ebla.tablet.write.gate import Gate
 from ebla.tablet.write.recent_rows import RecentRows
 from ebla.tablet.write.sequencer import Sequencer

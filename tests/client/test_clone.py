@@ -12,7 +12,7 @@ import pytest
 import ebla
 from ebla.settings import Settings
 from tests.client.jobs.bulk_world import NUMBERS, loaded, numbers, written
-from tests.support.inside import begin_job, commit_bulk, end_job
+from tests.support.inside import begin_job, carry_out, end_job
 
 AT_ONCE = Settings(background_compaction=False, history_seconds=0.0, garbage_age_seconds=0.0)
 SCHEMA = ebla.Schema(
@@ -186,7 +186,7 @@ def test_the_jobs_of_the_origin_can_be_run_on_the_clone(tmp_path: Path) -> None:
         origin = db.create_table("origin", NUMBERS)
         loaded(db, origin, "job1", numbers(range(3)))
         clone = db.clone_table("origin", "clone")
-        assert not commit_bulk(db, written(clone, "job1", numbers(range(3), add=7))).repeated
+        assert not carry_out(db, written(clone, "job1", numbers(range(3), add=7))).repeated
         assert [row["a"] for row in clone.scan()] == [7, 8, 9]
         assert [row["a"] for row in origin.scan()] == [0, 1, 2]
 
@@ -201,7 +201,7 @@ def test_a_clone_of_what_came_past_the_log_is_seen_by_readers_beside_the_writer(
         db.drop_table("origin")
         with ebla.open(tmp_path, read_only=True) as reading:
             assert rows_of(reading.table("clone")) == rows_of(clone)
-        assert not commit_bulk(db, written(clone, "job", numbers([9]))).repeated  # the job was the origin's
+        assert not carry_out(db, written(clone, "job", numbers([9]))).repeated  # the job was the origin's
 
 
 def test_clone_and_origin_may_give_a_column_of_the_files_they_share_different_types(tmp_path: Path) -> None:

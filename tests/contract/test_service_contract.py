@@ -13,11 +13,13 @@ import pytest
 import ebla
 from ebla.model.ranges import KeyRange
 from ebla.model.schema_change import Alteration
+from ebla.service.job_orders import BulkCommit, BulkResult, PrepareCompaction, PrepareSweep
 from ebla.service.listener import FragmentsChanged, TabletListener
 from ebla.service.requests import (
     NEWEST,
     THIS_VERY_MOMENT,
     AlterTable,
+    BeginJob,
     CloneTable,
     CollectGarbage,
     Compact,
@@ -26,6 +28,7 @@ from ebla.service.requests import (
     DescribeTable,
     DescribeTablets,
     DropTable,
+    EndJob,
     Erase,
     EraseRange,
     Flush,
@@ -436,6 +439,20 @@ def test_a_store_is_described_verified_and_swept(service: Service, table: TableS
     assert service.carry_out(Verify()).is_clean
     assert not service.carry_out(Repair()).repaired
     assert service.carry_out(CollectGarbage()).removed == ()
+
+
+def test_orders_of_jobs_are_requests_like_others(world: World, service: Service, table: TableService) -> None:
+    put(table, 1)
+    table_id = service.carry_out(BeginJob("j", "t", 60.0))
+    terms = service.carry_out(PrepareCompaction("j", table_id))
+    assert [group.group for group in terms.groups] == [group.id for group in table.schema.groups]
+    done = service.carry_out(BulkCommit("j", table_id, table.schema.version, (), overwrite=True))
+    assert scanned(table) == []
+    assert service.carry_out(BulkCommit("j", table_id, table.schema.version, ())) == BulkResult(done.txn, repeated=True)
+    assert service.carry_out(EndJob("j")) == []
+    for order in (PrepareSweep("j"), BulkCommit("k", table_id, table.schema.version, ())):
+        with pytest.raises(ebla.ReadOnly):
+            world.reader().carry_out(order)
 
 
 def test_whoever_only_reads_changes_nothing(world: World, service: Service, table: TableService) -> None:

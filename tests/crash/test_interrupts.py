@@ -14,7 +14,7 @@ import pytest
 from ebla.coordination.memory import Fault, MemoryCoordination
 from ebla.errors import LogFailed, OutcomeUnknown, TableExists, UnknownTable
 from ebla.metadata.server.transaction import MetadataServer
-from ebla.tablet.jobs.bulk import BulkCommit
+from ebla.service.job_orders import BulkCommit
 from ebla.tablet.tables.door import Door
 from ebla.tablet.tables.pauses import Pauses
 from ebla.tablet.write.commit_log import CommitLog
@@ -22,7 +22,7 @@ from ebla.tablet.write.gate import Gate
 from ebla.tablet.write.sequencer import Sequencer
 from tests.crash.machine import Machine, bounded
 from tests.crash.story import CALM, MIXED, create, put
-from tests.support.inside import commit_bulk, engine_of, state_of
+from tests.support.inside import carry_out, engine_of, state_of
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_writers_go_on_after_a_bulk_commit_that_was_interrupted_when_it_had_its_
     with interrupted(Gate, "close"):
         if has_files:
             table = db.table("mixed")
-            commit_bulk(db, BulkCommit("job", state_of(table).id, table.schema.version, ()))
+            carry_out(db, BulkCommit("job", state_of(table).id, table.schema.version, ()))
         else:
             engine_of(db)._bulk.pass_txn()
     bounded(lambda: db.table("mixed").put({"user": "kurt", "age": 3}))

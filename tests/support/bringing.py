@@ -8,9 +8,8 @@ import ebla
 from ebla.client.embedded.opening import new_id
 from ebla.clock import SystemClock
 from ebla.metadata.values.restoring import pack_metadata, restored
-from ebla.tablet.jobs.bulk import BulkResult
-from ebla.tablet.jobs.restore_job import RestoreCommit
-from ebla.tablet.upkeep.job_files import new_file
+from ebla.service.job_files import new_file
+from ebla.service.job_orders import BulkResult, RestoreCommit
 from ebla.tablet.upkeep.job_intents import begin_job, end_job
 from tests.support.inside import carry_out, coordination_of, engine_of
 

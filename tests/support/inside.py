@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import ebla
 from ebla.client.database import service_of
@@ -12,7 +11,8 @@ from ebla.client.embedded.opened import Shared
 from ebla.client.embedded.publishing import Publisher
 from ebla.client.jobs.bulk_at import JOB_EXPIRES_SECONDS
 from ebla.coordination.service import CoordinationService
-from ebla.service.requests import BeginJob, EndJob, JobOrder
+from ebla.service.job_orders import JobOrder
+from ebla.service.requests import BeginJob, EndJob, Reply
 from ebla.tablet.engine import TabletStore
 from ebla.tablet.serve.local_table import LocalTable
 from ebla.tablet.tables.table_state import TableState
@@ -55,14 +55,9 @@ def abandon(db: ebla.Database) -> None:
     service.crash()
 
 
-def commit_bulk(db: ebla.Database, commit: object) -> Any:
-    """Make the files of a job part of their table."""
-    return service_of(db).carry_out(JobOrder(commit))
-
-
-def carry_out(db: ebla.Database, order: object) -> Any:
+def carry_out(db: ebla.Database, order: JobOrder[Reply]) -> Reply:
     """Have the owner of a store do what a job asks for."""
-    return service_of(db).carry_out(JobOrder(order))
+    return service_of(db).carry_out(order)
 
 
 def begin_job(db: ebla.Database, job: str, table: str, expires_seconds: float = JOB_EXPIRES_SECONDS) -> JobIntent:

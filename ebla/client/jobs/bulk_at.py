@@ -2,11 +2,10 @@
 
     begin_job_at(root, job, "users")     -> the id of the table, and an intent that protects the files to come
     BulkWriter(...)                         in the tasks
-    commit_bulk_at(root, commit)         -> BulkResult: by opening the store, or through the process that has it open
-    order_at(root, order)                -> the same for the other orders that a job may have
+    order_at(root, commit)               -> BulkResult: by opening the store, or through the process that has it open
     end_job_at(root, job)                   removes what losing attempts left behind
 
-A process that has a `Database` at hand uses its methods of the same names instead.
+A process that has a `Database` at hand asks its service instead: `ebla.direct.place` knows both ways.
 """
 
 from __future__ import annotations
@@ -25,21 +24,19 @@ from ebla.clock import Clock, SystemClock
 from ebla.coordination.service import CoordinationService
 from ebla.errors import EblaError, StoreLocked
 from ebla.metadata.server.transaction import MetadataServer
-from ebla.service.requests import JobOrder
+from ebla.service.job_files import job_of, new_file
+from ebla.service.job_orders import JobOrder
+from ebla.service.requests import Reply
 from ebla.settings import Settings
 from ebla.storage.files.files import Files
 from ebla.storage.files.local_files import LocalFiles
-from ebla.tablet.jobs.bulk import BulkCommit, BulkResult
 from ebla.tablet.jobs.bulk_mail import order_by_mail
-from ebla.tablet.jobs.orders import Answer, Order
 from ebla.tablet.recovery.open_metadata import open_metadata
-from ebla.tablet.upkeep.job_files import job_of, new_file
 from ebla.tablet.upkeep.job_intents import JobIntent, begin_job, end_job, remove_leftovers
 
 __all__ = [
     "begin_job_at",
     "begin_restore_at",
-    "commit_bulk_at",
     "end_job_at",
     "order_at",
     "parts_of",
@@ -54,26 +51,18 @@ JOB_EXPIRES_SECONDS = 86_400.0
 _log = logging.getLogger(__name__)
 
 
-def commit_bulk_at(
-    root: Root, commit: BulkCommit, timeout_seconds: float = 60.0, settings: Settings | None = None
-) -> BulkResult:
-    """Make the files of a job part of their table, whoever has the store open.
+def order_at(
+    root: Root, order: JobOrder[Reply], timeout_seconds: float = 60.0, settings: Settings | None = None
+) -> Reply:
+    """Have an order of a job carried out, whoever has the store open.
 
     If nobody has, the store is opened for a moment; otherwise its owner is asked, and if the owner goes away before it
-    answers, the store is opened then. Raises what `Database.commit_bulk` raises, wherever it ran; `TimedOut` if the
-    owner did not take the request (nothing was done), and `OutcomeUnknown` if it took it and did not answer: repeat it
-    under the same job id, which is safe in every case.
+    answers, the store is opened then. Raises what the owner raises, wherever it ran; `TimedOut` if the owner did not
+    take the order (nothing was done), and `OutcomeUnknown` if it took it and did not answer: repeat it under the same
+    job id, which is safe in every case.
     """
-    result = order_at(root, commit, timeout_seconds, settings)
-    assert isinstance(result, BulkResult), result
-    return result
-
-
-def order_at(root: Root, order: Order, timeout_seconds: float = 60.0, settings: Settings | None = None) -> Answer:
-    """Have an order of a job carried out, whoever has the store open; raises as `commit_bulk_at` does."""
     with contextlib.suppress(StoreLocked), _opened(root, settings) as database:
-        answer: Answer = service_of(database).carry_out(JobOrder(order))
-        return answer
+        return service_of(database).carry_out(order)
     with contextlib.ExitStack() as opened, _parts(root) as (coordination, files, clock):
         owned: list[Database] = []
 

@@ -29,12 +29,12 @@ from ebla.model.order import Mask, common_prefix_length, is_strictly_sorted, sor
 from ebla.model.schema import TableSchema
 from ebla.rows.row_parts import check_keys, typed_columns
 from ebla.rows.rows import to_put_batch
+from ebla.service.job_files import check_job
+from ebla.service.job_orders import BulkFragment
 from ebla.settings import MIB, Settings
 from ebla.storage.files.files import Files
 from ebla.storage.record.records import ROW, SET, size_bytes
-from ebla.tablet.jobs.bulk import BulkFragment
 from ebla.tablet.jobs.bulk_files import GroupFiles
-from ebla.tablet.upkeep.job_files import check_job
 from ebla.tablet.write.admission import Admission, Mutation
 
 __all__ = ["BulkWriter"]

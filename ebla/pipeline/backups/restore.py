@@ -35,10 +35,10 @@ from ebla.pipeline.backups.row_counting import Counter
 from ebla.pipeline.place.place import Place
 from ebla.pipeline.spark.engine import Engine, SparkChoice, choose_engine
 from ebla.pipeline.spark.progress import Report
+from ebla.service.job_files import job_of
+from ebla.service.job_orders import RestoreCommit
 from ebla.storage.files.files import parent_of
 from ebla.storage.files.local_files import LocalFiles
-from ebla.tablet.jobs.restore_job import RestoreCommit
-from ebla.tablet.upkeep.job_files import job_of
 
 __all__ = ["RestoreSummary", "restore"]
 
@@ -110,7 +110,7 @@ def restore(
             counter = Counter(engine, f"ebla-{job}-rows", "checking", progress)
             compare_rows(counter.in_files(place.root, made, manifest.txn), saved, manifest)
         try:
-            result = place.restore(RestoreCommit(job, table_id, table, pack_metadata(made), former))
+            result = place.carry_out(RestoreCommit(job, table_id, table, pack_metadata(made), former))
         except BaseException as error:
             # Also an interruption: what was asked for may still be done, and then the copies are needed.
             is_known = isinstance(error, EblaError) and not isinstance(error, OutcomeUnknown)

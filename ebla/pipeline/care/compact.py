@@ -40,17 +40,16 @@ from ebla.pipeline.spark.complaints import SPARK_ERRORS, said_by_spark
 from ebla.pipeline.spark.failures import unwrapping
 from ebla.pipeline.spark.progress import JobProgress, Report, watched
 from ebla.pipeline.spark.session import active_session, session
-from ebla.storage.cache.block_cache import BlockCache
-from ebla.storage.files.local_files import LocalFiles
-from ebla.storage.fragment.fragment_reader import OpenFragments
-from ebla.tablet.jobs.compact_job import (
+from ebla.service.job_orders import (
     BeginCompaction,
     CompactCommit,
     CompactionTerms,
-    CompactResult,
     PrepareCompaction,
     Replacement,
 )
+from ebla.storage.cache.block_cache import BlockCache
+from ebla.storage.files.local_files import LocalFiles
+from ebla.storage.fragment.fragment_reader import OpenFragments
 from ebla.tablet.read.reader import Reader
 
 __all__ = ["CompactSummary", "GivenUp", "compact"]
@@ -194,7 +193,6 @@ class _Compaction:
         if self.report is not None:
             self.report(JobProgress("planning"))
         terms = self.place.carry_out(PrepareCompaction(self.job, self.table_id))
-        assert isinstance(terms, CompactionTerms), terms
         return self.place.metadata_of(self.table_id), terms
 
     def _carry_out(
@@ -282,7 +280,6 @@ class _Compaction:
         order = CompactCommit(self.job, self.table_id, metadata.schema.version, tuple(replacements))
         answer = self.place.carry_out(order)
         self.is_committing = self.is_begun = False
-        assert isinstance(answer, CompactResult), answer
         return dict(answer.refused)
 
     def summary(self, seconds: float) -> CompactSummary:

@@ -21,11 +21,11 @@ from ebla.metadata.values.changes import TabletAt
 from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata, TabletMetadata
 from ebla.model.ranges import KeyRange
 from ebla.model.schema import GroupSchema
+from ebla.service.job_orders import CompactionTerms, GroupTerms, Merge, Strategy
 from ebla.settings import MIB
-from ebla.tablet.jobs.compact_job import CompactionTerms, GroupTerms
 from ebla.tablet.read.windows import cut
-from ebla.tablet.upkeep.compaction import Choice, Reason, Strategy, choose, choose_all, expiry_of
-from ebla.tablet.upkeep.merging import Merge
+from ebla.tablet.upkeep.compaction import Choice, Reason, choose, choose_all, expiry_of
+from ebla.tablet.upkeep.merging import merge_of
 
 __all__ = ["PlannedMerge", "Section", "Wanted", "choose_merges", "divide"]
 
@@ -106,7 +106,7 @@ def _choose(
         choice = choose_all(state, known.horizon)
     if choice is None:
         return None
-    merge = Merge.of(state, choice, group, known.horizon, known.unflushed)
+    merge = merge_of(state, choice, group, known.horizon, known.unflushed)
     return PlannedMerge(TabletAt(tablet.id, tablet.epoch), tablet.range, group.id, choice.reason, merge)
 
 

@@ -22,13 +22,13 @@ from ebla.model.schema import TableSchema, decode_hook
 from ebla.pipeline.care.compact_plan import PlannedMerge, Section
 from ebla.pipeline.spark.failures import plain_errors
 from ebla.pipeline.spark.worker import numbers_of
+from ebla.service.job_files import new_file
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.files import Files
 from ebla.storage.files.local_files import LocalFiles
 from ebla.storage.fragment.fragment_reader import OpenFragments
 from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.scopes import ScopedOutput
-from ebla.tablet.upkeep.job_files import new_file
 from ebla.tablet.upkeep.merging import merge, merged_references, new_output
 
 __all__ = ["RESULT_SCHEMA", "CompactTask", "SectionResult", "decode_result"]

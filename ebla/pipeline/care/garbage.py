@@ -37,6 +37,7 @@ from ebla.pipeline.spark.failures import plain_errors, unwrapping
 from ebla.pipeline.spark.progress import JobProgress, Report, watched
 from ebla.pipeline.spark.session import active_session, session
 from ebla.pipeline.spark.worker import numbers_of
+from ebla.service.job_orders import SWEEP_MAX, PrepareSweep, Sweep
 from ebla.service.reports import GarbageReport
 from ebla.storage.files.files import FileInfo
 from ebla.storage.files.local_files import LocalFiles
@@ -46,7 +47,6 @@ from ebla.tablet.upkeep.job_intents import list_intents
 from ebla.tablet.upkeep.lost_tables import METADATA, Strangers, look_at_strangers, lost
 from ebla.tablet.upkeep.pending_files import FRAGMENTS
 from ebla.tablet.upkeep.pins import Pins
-from ebla.tablet.upkeep.sweep_job import SWEEP_MAX, PrepareSweep, Sweep, SweepResult, SweepTerms
 
 __all__ = ["GarbageReport", "gc"]
 
@@ -89,7 +89,6 @@ class _Round:
 
     def run(self, *, dry_run: bool) -> GarbageReport:
         terms = self.place.carry_out(PrepareSweep(self.job))
-        assert isinstance(terms, SweepTerms), terms
         now = terms.now_microseconds
         with self.place.coordination() as coordination:
             prefixes = tuple(one.prefix for one in list_intents(coordination) if one.expires_microseconds > now)
@@ -110,7 +109,6 @@ class _Round:
             is_last = begin + SWEEP_MAX >= len(verdict.doomed)
             remembered = dict(verdict.candidates) if is_last else None
             answer = self.place.carry_out(Sweep(self.job, doomed, remembered, version))
-            assert isinstance(answer, SweepResult), answer
             kept = set(answer.kept)
             removed += [path for at, path in enumerate(doomed) if at not in kept]
         return replace(report, removed=tuple(removed))

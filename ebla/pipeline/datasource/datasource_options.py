@@ -44,7 +44,7 @@ import pyarrow as pa
 
 from ebla.errors import InvalidKey, RequestError
 from ebla.model.schema import Column, TableSchema
-from ebla.tablet.upkeep.job_files import check_job
+from ebla.service.job_files import check_job
 
 __all__ = [
     "ADDRESS",

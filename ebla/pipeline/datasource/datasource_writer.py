@@ -29,15 +29,15 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ebla.client.jobs.bulk_at import begin_job_at, commit_bulk_at, end_job_at
+from ebla.client.jobs.bulk_at import begin_job_at, end_job_at, order_at
 from ebla.errors import EblaError, OutcomeUnknown, RequestError, UnknownTable
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.pipeline.datasource.datasource_options import WriteOptions
 from ebla.pipeline.datasource.row_writing import FragmentsWritten, TaskWriting, check_columns, operation_for
 from ebla.pipeline.place.place import Place
 from ebla.pipeline.spark.failures import told_plainly
+from ebla.service.job_orders import BulkCommit, BulkFragment
 from ebla.storage.files.local_files import LocalFiles
-from ebla.tablet.jobs.bulk import BulkCommit, BulkFragment
 
 __all__ = [
     "EblaWriter",
@@ -152,7 +152,7 @@ def skipped(iterator: Iterator[pa.RecordBatch]) -> FragmentsWritten:
 def commit_written(root: str, commit: BulkCommit, clean: Callable[[], None]) -> None:
     """Commit what tasks wrote, and remove what losing attempts left; `clean` is called if it certainly failed."""
     try:
-        done = commit_bulk_at(root, commit)
+        done = order_at(root, commit)
     except OutcomeUnknown:
         raise  # METADATA may name the files, or come to name them
     except EblaError:

@@ -28,9 +28,9 @@ from ebla.pipeline.change_feed.changes import BEFORE, CHANGE
 from ebla.pipeline.datasource.datasource_options import Operation
 from ebla.pipeline.spark.types import array_from_spark
 from ebla.rows.row_columns import plans_of
+from ebla.service.job_orders import BulkFragment
 from ebla.settings import Settings
 from ebla.storage.files.local_files import LocalFiles
-from ebla.tablet.jobs.bulk import BulkFragment
 
 __all__ = ["FragmentsWritten", "TaskWriting", "check_columns", "operation_for", "rows_from_spark"]
 

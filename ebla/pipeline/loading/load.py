@@ -37,9 +37,9 @@ from ebla.pipeline.loading.rejects import EXAMPLES_MAX, prepare_directory, publi
 from ebla.pipeline.place.place import Place
 from ebla.pipeline.spark.engine import InProcess, SparkChoice, choose_engine, session_for
 from ebla.pipeline.spark.progress import JobProgress, Report
+from ebla.service.job_files import check_job
+from ebla.service.job_orders import BulkCommit
 from ebla.settings import Settings
-from ebla.tablet.jobs.bulk import BulkCommit
-from ebla.tablet.upkeep.job_files import check_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

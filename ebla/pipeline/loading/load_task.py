@@ -27,11 +27,11 @@ from ebla.pipeline.loading.rejects import EXAMPLES_MAX, RejectsWriter, row_as_js
 from ebla.pipeline.spark.failures import plain_errors
 from ebla.pipeline.spark.types import array_from_spark
 from ebla.rows.rows import to_put_batch
+from ebla.service.job_orders import BulkFragment
 from ebla.settings import Settings
 from ebla.storage.files.files import Files
 from ebla.storage.files.local_files import LocalFiles
 from ebla.storage.record.records import ROW
-from ebla.tablet.jobs.bulk import BulkFragment
 
 __all__ = ["REASON", "REJECTED", "RESULT_SCHEMA", "LoadTask", "TaskResult", "decode_result", "pack_schema"]
 

@@ -18,7 +18,7 @@ from ebla.arguments import checked_names, checked_path
 from ebla.client.database import Database, service_of
 from ebla.client.embedded.coordination_place import connect_at, is_store, no_store
 from ebla.client.embedded.opening import new_id, open_alone
-from ebla.client.jobs.bulk_at import JOB_EXPIRES_SECONDS, begin_job_at, commit_bulk_at, end_job_at, order_at
+from ebla.client.jobs.bulk_at import JOB_EXPIRES_SECONDS, begin_job_at, end_job_at, order_at
 from ebla.clock import SystemClock
 from ebla.coordination.service import CoordinationService
 from ebla.errors import Closed, RequestError, StoreLocked, Unavailable, UnknownTable, shown
@@ -26,17 +26,16 @@ from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.declaration import Schema
 from ebla.pipeline.place.location import coordination_of, store_of
-from ebla.service.requests import BeginJob, EndJob, JobOrder
+from ebla.service.job_files import check_job
+from ebla.service.job_orders import BulkCommit, BulkResult, JobOrder
+from ebla.service.requests import BeginJob, EndJob, Reply
 from ebla.storage.files.local_files import LocalFiles
-from ebla.tablet.jobs.bulk import BulkCommit, BulkResult
-from ebla.tablet.jobs.orders import Answer, Order
-from ebla.tablet.jobs.restore_job import RestoreCommit
 from ebla.tablet.recovery.open_metadata import open_metadata
-from ebla.tablet.upkeep.job_files import check_job
 
 __all__ = ["Place"]
 
-# An order may have to wait until all that is in memory is flushed.
+COMMIT_SECONDS_MAX = 60.0
+# Other orders may have to wait until all that is in memory is flushed.
 ORDER_SECONDS_MAX = 600.0
 
 
@@ -151,23 +150,13 @@ class Place:
 
     def commit(self, commit: BulkCommit) -> BulkResult:
         """Make the files of a job part of the table."""
-        if self._database is not None:
-            result: BulkResult = service_of(self._database).carry_out(JobOrder(commit))
-            return result
-        return commit_bulk_at(self.root, commit)
+        return self.carry_out(commit, COMMIT_SECONDS_MAX)
 
-    def carry_out(self, order: Order) -> Answer:
+    def carry_out(self, order: JobOrder[Reply], timeout_seconds: float = ORDER_SECONDS_MAX) -> Reply:
         """Have the owner of the store do something: here, in another process, or by opening the store for a moment."""
         if self._database is not None:
-            answer: Answer = service_of(self._database).carry_out(JobOrder(order))
-            return answer
-        return order_at(self.root, order, ORDER_SECONDS_MAX)
-
-    def restore(self, commit: RestoreCommit) -> BulkResult:
-        """Make a table that a job brought part of the store."""
-        result = self.carry_out(commit)
-        assert isinstance(result, BulkResult), result
-        return result
+            return service_of(self._database).carry_out(order)
+        return order_at(self.root, order, timeout_seconds)
 
     def end(self, job: str, keep: Collection[str] = ()) -> list[str]:
         """Remove what nobody names of a job whose outcome is known, but for `keep`; return what was removed."""

@@ -18,9 +18,9 @@ from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.schema import decode_hook, encode_hook
 from ebla.pipeline.spark.failures import plain_errors
 from ebla.pipeline.spark.worker import acknowledge, settle_worker
+from ebla.service.job_files import new_file
 from ebla.storage.files.direct_files import DirectFiles
 from ebla.tablet.recovery.log_sort import LogSorter, SortedPortion, map_segment, open_table
-from ebla.tablet.upkeep.job_files import new_file
 
 __all__ = ["ReplayTable", "ReplayTask", "decode_result", "pack_metadata"]
 

@@ -39,7 +39,7 @@ from ebla.pipeline.datasource.row_writing import FragmentsWritten, TaskWriting, 
 from ebla.pipeline.place.place import Place
 from ebla.pipeline.spark.failures import told_plainly
 from ebla.pipeline.streaming.stream_options import StreamWriteOptions
-from ebla.tablet.jobs.bulk import BulkCommit
+from ebla.service.job_orders import BulkCommit
 
 __all__ = ["BATCH_PROPERTY", "QUERY_PROPERTY", "EblaStreamWriter"]
 

@@ -38,12 +38,10 @@ from ebla.metadata.values.changes import (
 )
 from ebla.metadata.values.table_metadata import FragmentRef, RangeErasure, StreamBatch, TableMetadata
 from ebla.model.ranges import KeyRange, successor
+from ebla.service.job_orders import BulkCommit, BulkFragment
 
 __all__ = [
     "LAYERS_MAX",
-    "BulkCommit",
-    "BulkFragment",
-    "BulkResult",
     "add_references",
     "bulk_changes",
     "count_layers",
@@ -52,47 +50,6 @@ __all__ = [
 
 # As many txns as a microsecond has.
 LAYERS_MAX = TXNS_PER_MICROSECOND
-
-
-class BulkFragment(msgspec.Struct, frozen=True):
-    """A file that a bulk job wrote for one group. Its reference gets its txn when the job is committed.
-
-    `order` is (partition, number): where two files overlap, the one with the greater order wins.
-    """
-
-    group: int
-    fragment: FragmentRef
-    order: tuple[int, int] = (0, 0)
-
-
-class BulkCommit(msgspec.Struct, frozen=True, tag="bulk"):
-    """What a bulk job adds to a table, all of it or nothing. With `overwrite`, all that was there before goes.
-
-    A job is applied once: repeating the commit with the same `job` does nothing. A batch of a stream is known by its
-    `app` and its number instead: it is applied unless that batch, or a later one, has been.
-    """
-
-    job: str
-    table_id: str
-    schema_version: int
-    fragments: tuple[BulkFragment, ...]
-    overwrite: bool = False
-    app: str | None = None
-    batch: int = 0
-
-    def done_at(self, metadata: TableMetadata) -> int | None:
-        """Return the txn at which it was applied, by what is on record; None if it was not."""
-        if self.app is None:
-            return metadata.job_txn(self.job)
-        known = metadata.stream_batch(self.app)
-        return None if known is None or known.batch < self.batch else known.txn
-
-
-class BulkResult(msgspec.Struct, frozen=True, tag="bulk_done"):
-    """The txn from which on a job is seen; `repeated` if it had been applied before, and nothing was done now."""
-
-    txn: int
-    repeated: bool
 
 
 def layers_of(fragments: Sequence[BulkFragment]) -> list[int]:

@@ -24,11 +24,12 @@ from ebla.errors import Conflict, EblaError, MissingFile, OutcomeUnknown, Reques
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.changes import RequirementFailed
 from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata
+from ebla.service.job_files import check_job, job_of
+from ebla.service.job_orders import BulkCommit, BulkResult
 from ebla.storage.files.files import Files
-from ebla.tablet.jobs.bulk import BulkCommit, BulkResult, bulk_changes, count_layers
+from ebla.tablet.jobs.bulk import bulk_changes, count_layers
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.job_files import check_job, job_of
 from ebla.tablet.upkeep.pending_files import Nursery
 from ebla.tablet.write.commit_log import CommitLog
 from ebla.tablet.write.gate import Gate

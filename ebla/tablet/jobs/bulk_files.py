@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from ebla.model.keys import KeyCodec
 from ebla.model.schema import GroupSchema, TableSchema
+from ebla.service.job_files import new_file
+from ebla.service.job_orders import BulkFragment
 from ebla.storage.files.files import Files
 from ebla.storage.fragment.fragment_run import FragmentRun
-from ebla.tablet.jobs.bulk import BulkFragment
-from ebla.tablet.upkeep.job_files import new_file
 from ebla.tablet.upkeep.serialize import reference_to
 
 __all__ = ["GroupFiles"]

@@ -1,8 +1,8 @@
 """Orders of jobs in other processes, bulk commits above all: requests and answers in the coordination service.
 
 Only the process that has the store open for writing can give out txns, and knows what is in memory. A job that runs
-elsewhere leaves its order (`orders`) in the node ``bulk/<job>``; the owner takes it, carries it out, and leaves the
-answer in the same node.
+elsewhere leaves its order (`ebla.service.job_orders`) in the node ``bulk/<job>``; the owner takes it, carries it out,
+and leaves the answer in the same node.
 
     sender   create request ............................ read answer, delete
     owner                    take it -- do it --- answer
@@ -20,7 +20,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import google_crc32c
 import msgspec
@@ -36,12 +36,12 @@ from ebla.coordination.service import (
     Watch,
 )
 from ebla.errors import Closed, Corruption, EblaError, OutcomeUnknown, StoreError, TimedOut, Unavailable
+from ebla.service.job_files import check_job
+from ebla.service.job_orders import Answer, BulkCommit, BulkResult, JobOrder, Order
+from ebla.service.requests import Reply
 from ebla.storage.files.files import Files
-from ebla.tablet.jobs.bulk import BulkCommit, BulkResult
-from ebla.tablet.jobs.orders import Answer, Order
-from ebla.tablet.upkeep.job_files import check_job
 
-__all__ = ["DIRECTORY", "Mailbox", "commit_by_mail", "order_by_mail"]
+__all__ = ["DIRECTORY", "Mailbox", "order_by_mail"]
 
 DIRECTORY = "bulk"
 ANSWER_ATTEMPTS_MAX = 10
@@ -259,36 +259,21 @@ def _raised(refused: Refused) -> EblaError:
 # --- the sender's side ---------------------------------------------------------------------------
 
 
-def commit_by_mail(
-    coordination: CoordinationService,
-    files: Files,
-    clock: Clock,
-    commit: BulkCommit,
-    *,
-    timeout_seconds: float,
-    on_silence: Callable[[], None] = lambda: None,
-) -> BulkResult:
-    """Have the owner of the store carry out a bulk commit: `order_by_mail` for that one order."""
-    answer = order_by_mail(coordination, files, clock, commit, timeout_seconds=timeout_seconds, on_silence=on_silence)
-    assert isinstance(answer, BulkResult), answer
-    return answer
-
-
 def order_by_mail(
     coordination: CoordinationService,
     files: Files,
     clock: Clock,
-    order: Order,
+    order: JobOrder[Reply],
     *,
     timeout_seconds: float,
     on_silence: Callable[[], None] = lambda: None,
-) -> Answer:
+) -> Reply:
     """Have the owner of the store carry out an order, and return or raise what it answers.
 
     `on_silence` is called now and then while no answer comes: should there be no owner any more, it may become one.
     `TimedOut` means that nothing was done, `OutcomeUnknown` that it was begun: repeat it under the same job id.
     """
-    sender = _Sender(coordination, files, order)
+    sender = _Sender(coordination, files, cast(Order, order))
     heard = threading.Event()
     watch = coordination.watch(sender.path, lambda path: heard.set())
     deadline = clock.monotonic_seconds() + timeout_seconds
@@ -296,9 +281,9 @@ def order_by_mail(
         while True:
             heard.clear()
             try:
-                result = sender.step()
+                result: Any = sender.step()
                 if result is not None:
-                    return result
+                    return result  # type: ignore[no-any-return]
                 if clock.monotonic_seconds() > deadline:
                     sender.give_up(timeout_seconds)
             except CoordinationConflict:

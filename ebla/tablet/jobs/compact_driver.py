@@ -23,8 +23,8 @@ from ebla.errors import EblaError, OutcomeUnknown, RequestError, Unavailable, Un
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.changes import RequirementFailed
 from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata
-from ebla.storage.files.files import Files
-from ebla.tablet.jobs.compact_job import (
+from ebla.service.job_files import check_job, job_of
+from ebla.service.job_orders import (
     BeginCompaction,
     CompactCommit,
     CompactionBegun,
@@ -33,14 +33,13 @@ from ebla.tablet.jobs.compact_job import (
     GroupTerms,
     PrepareCompaction,
     Replacement,
-    fitting,
-    is_applied,
+    Strategy,
 )
+from ebla.storage.files.files import Files
+from ebla.tablet.jobs.compact_changes import fitting, is_applied
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.compaction import Strategy
 from ebla.tablet.upkeep.compactor import Compaction
-from ebla.tablet.upkeep.job_files import check_job, job_of
 from ebla.tablet.upkeep.pending_files import Nursery
 from ebla.tablet.write.sequencer import Sequencer
 

@@ -19,14 +19,13 @@ from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.restoring import appeared, every_reference, unpack_metadata
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.declaration import check_table_name
+from ebla.service.job_files import check_job, job_of
+from ebla.service.job_orders import BulkResult, RestoreCommit
 from ebla.storage.files.files import Files
-from ebla.tablet.jobs.bulk import BulkResult
 from ebla.tablet.jobs.bulk_driver import BulkDriver, check_file
-from ebla.tablet.jobs.restore_job import RestoreCommit
 from ebla.tablet.life.table_lifecycle import Doubts
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.job_files import check_job, job_of
 from ebla.tablet.upkeep.pending_files import Nursery
 
 __all__ = ["Restorer"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from ebla.clock import Clock
 from ebla.coordination.service import CoordinationService
 from ebla.errors import Closed, ReadOnly, RequestError
 from ebla.metadata.values.table_metadata import initial_metadata
 from ebla.service.counters import Counters
+from ebla.service.job_orders import Order
 from ebla.service.listener import TabletListener
 from ebla.service.reports import VerifyReport
 from ebla.service.requests import (
@@ -24,7 +25,6 @@ from ebla.service.requests import (
     EndJob,
     HoldByName,
     HoldNewest,
-    JobOrder,
     LetGo,
     ListDropped,
     ListHeld,
@@ -76,7 +76,7 @@ class LocalService:
             UnloadTable: lambda request: engine.unload_table(request.name),
             CollectGarbage: lambda request: engine.garbage.collect(dry_run=request.dry_run),
             Repair: self._repair,
-            JobOrder: lambda request: engine.carry_out(request.order),
+            **dict.fromkeys(get_args(Order), engine.carry_out),
             BeginJob: self._begin_job,
             EndJob: lambda request: end_job(coordination, engine.metadata, engine.files, request.job, request.keep),
         }

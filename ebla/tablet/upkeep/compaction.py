@@ -42,23 +42,9 @@ from typing import Literal, TypeAlias
 from ebla.clock import microseconds_of
 from ebla.metadata.values.table_metadata import FragmentRef, GroupState, RangeErasure
 from ebla.model.schema import GroupSchema
-from ebla.settings import MIB
+from ebla.service.job_orders import Strategy
 
 Reason: TypeAlias = Literal["depth", "erased", "surplus", "aged", "small", "manual", "job"]
-
-
-@dataclass(frozen=True, slots=True)
-class Strategy:
-    """The numbers of the strategy above."""
-
-    runs_min: int = 5
-    runs_max: int = 10
-    size_ratio: float = 2.0
-    erased_share: float = 0.25
-    surplus_share: float = 0.25
-    surplus_min: int = 4_096
-    small_files_min: int = 16
-    file_bytes: int = 128 * MIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,14 @@ from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.changes import RequirementFailed, RequireSchema, TabletAt
 from ebla.metadata.values.table_metadata import GroupState, TableMetadata, TabletMetadata
 from ebla.model.schema import GroupSchema
+from ebla.service.job_orders import Strategy
 from ebla.settings import Settings
 from ebla.storage.cache.spare_memory import SpareMemory
 from ebla.storage.files.files import Files
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.compaction import Choice, Reason, Strategy, choose, choose_all, expiry_of
-from ebla.tablet.upkeep.merging import Merge, merge, merged_references, new_output, replacement
+from ebla.tablet.upkeep.compaction import Choice, Reason, choose, choose_all, expiry_of
+from ebla.tablet.upkeep.merging import merge, merge_of, merged_references, new_output, replacement
 from ebla.tablet.upkeep.pending_files import Nursery
 from ebla.threads.worker import Worker
 
@@ -313,7 +314,7 @@ class Compactor:
         if not set(current.group(group.id).fragments).issuperset(choice.fragments):
             return None  # they were merged by others, perhaps while this one waited for them
         # Memory and fragments of one view: what is in neither is nowhere.
-        work = Merge.of(current.group(group.id), choice, group, chosen.horizon, view.memory_of(group.id).txn_min)
+        work = merge_of(current.group(group.id), choice, group, chosen.horizon, view.memory_of(group.id).txn_min)
         del view  # or all that is in memory now would stay there until the end, flushed or not
         files_max = self._settings.fragment_bytes_max
         output = new_output(work, self._files, new_path, table.id, parts.schema, group, parts.codec, files_max)

@@ -36,6 +36,7 @@ from ebla.metadata.server.metadata_store import CREATING, MetadataStore
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.table_config import TABLES, TableConfig
 from ebla.metadata.values.table_metadata import TableMetadata
+from ebla.service.job_orders import Sweep, SweepResult, SweepTerms
 from ebla.service.reports import GarbageReport
 from ebla.storage.files.files import FileInfo, Files
 from ebla.tablet.upkeep.candidates import Candidates
@@ -43,7 +44,6 @@ from ebla.tablet.upkeep.garbage_report import Seen, sum_up
 from ebla.tablet.upkeep.job_intents import list_intents
 from ebla.tablet.upkeep.lost_tables import METADATA, Strangers, look_at_strangers, lost, saved_metadata, went_back
 from ebla.tablet.upkeep.pending_files import FRAGMENTS, Nursery
-from ebla.tablet.upkeep.sweep_job import Sweep, SweepResult, SweepTerms
 from ebla.timing import now_seconds
 
 __all__ = ["Garbage", "GarbageReport", "Nursery"]

@@ -19,8 +19,8 @@ from ebla.clock import Clock
 from ebla.coordination.service import CoordinationConflict, CoordinationService
 from ebla.errors import Corruption, OutcomeUnknown, RequestError, Unavailable, UnknownTable, shown
 from ebla.metadata.server.transaction import MetadataServer
+from ebla.service.job_files import check_job, job_of
 from ebla.storage.files.files import Files
-from ebla.tablet.upkeep.job_files import check_job, job_of
 
 __all__ = [
     "JobIntent",

@@ -1,6 +1,6 @@
 """Carrying out a merge that was chosen: fragments in, one run of new files out. By the engine itself, or by any task.
 
-    Choice --Merge.of--> Merge, a value that can be sent elsewhere
+    Choice --merge_of--> Merge, a value that can be sent elsewhere
     merge(reader, ..., share)     a stretch of the key at a time, without what nobody can see any more --> files
     merged_references(...)        what METADATA is to say of them
 
@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from ebla.metadata.values.changes import ReplaceFragments, TabletAt
-from ebla.metadata.values.table_metadata import FragmentRef, GroupState, RangeErasure
+from ebla.metadata.values.table_metadata import FragmentRef, GroupState
 from ebla.model.keys import KeyCodec
 from ebla.model.ranges import KeyRange
 from ebla.model.schema import GroupSchema, TableSchema
+from ebla.service.job_orders import Merge
 from ebla.storage.files.files import Files
 from ebla.storage.fragment.fragment_format import FragmentInfo
 from ebla.storage.fragment.fragment_run import FragmentRun
@@ -40,59 +41,44 @@ from ebla.tablet.read.windows import cut
 from ebla.tablet.upkeep.compaction import Choice, is_dense
 from ebla.tablet.upkeep.serialize import reference_to
 
-__all__ = ["Merge", "merge", "merged_references", "new_output", "record_names", "replacement"]
+__all__ = ["merge", "merge_of", "merged_references", "new_output", "record_names", "replacement"]
 
 # What is read in one go: fewer and larger ones are faster, but it is held about four times over until it is written.
 WINDOW_RECORDS = 98_304
 WINDOW_BYTES = 8 << 20
 
 
-class Merge(msgspec.Struct, frozen=True):
-    """Fragments of one group of one tablet that become one run, and what decides what of them stays.
+def merge_of(state: GroupState, choice: Choice, group: GroupSchema, horizon: int, unflushed: int | None) -> Merge:
+    """Return the merge of a choice; `unflushed` is the oldest txn of the group that is in no fragment, if any.
 
-    `erasures` are all range erasures of the tablet and group, `dropped` those of them that go with this merge. What
-    `is_rooted`, `is_dense` and `horizon` promise is said at `storage.compact.Retention`.
+    The horizon may have gone back since the choice was made, as somebody began to hold an old snapshot. A range
+    erasure above it stays then, for so do the records that it hides.
     """
+    chosen = set(choice.fragments)
+    others = [ref for ref in state.fragments if ref not in chosen]
+    mixed = is_mixed(choice.fragments, group)
+    return Merge(
+        choice.fragments,
+        state.erasures,
+        tuple(erasure for erasure in choice.erasures if erasure.txn <= horizon),
+        horizon,
+        choice.is_rooted,
+        not mixed and is_dense(choice.fragments, others, unflushed),
+        mixed and may_join(others),
+    )
 
-    fragments: tuple[FragmentRef, ...]
-    erasures: tuple[RangeErasure, ...]
-    dropped: tuple[RangeErasure, ...]
-    horizon: int
-    is_rooted: bool
-    is_dense: bool
-    joins: bool
 
-    @classmethod
-    def of(cls, state: GroupState, choice: Choice, group: GroupSchema, horizon: int, unflushed: int | None) -> Merge:
-        """Return the merge of a choice; `unflushed` is the oldest txn of the group that is in no fragment, if any.
-
-        The horizon may have gone back since the choice was made, as somebody began to hold an old snapshot. A range
-        erasure above it stays then, for so do the records that it hides.
-        """
-        chosen = set(choice.fragments)
-        others = [ref for ref in state.fragments if ref not in chosen]
-        mixed = is_mixed(choice.fragments, group)
-        return cls(
-            choice.fragments,
-            state.erasures,
-            tuple(erasure for erasure in choice.erasures if erasure.txn <= horizon),
-            horizon,
-            choice.is_rooted,
-            not mixed and is_dense(choice.fragments, others, unflushed),
-            mixed and may_join(others),
-        )
-
-    def retention(self, group: GroupSchema) -> Retention:
-        """Return what has to stay."""
-        return Retention(
-            self.horizon,
-            self.is_rooted,
-            self.erasures,
-            group.max_versions,
-            group.max_age_microseconds,
-            group.purge_join == "and",
-            self.is_dense,
-        )
+def _retention(work: Merge, group: GroupSchema) -> Retention:
+    """Return what has to stay."""
+    return Retention(
+        work.horizon,
+        work.is_rooted,
+        work.erasures,
+        group.max_versions,
+        group.max_age_microseconds,
+        group.purge_join == "and",
+        work.is_dense,
+    )
 
 
 def new_output(
@@ -126,7 +112,7 @@ def merge(
 
     `check` is called between stretches, and raises if the work is to be given up.
     """
-    retention = work.retention(group)
+    retention = _retention(work, group)
     names = record_names(group)
     mixed = is_mixed(work.fragments, group)
     scopes = [scope_of(ref, group) for ref in work.fragments] if mixed else []

@@ -12,10 +12,10 @@ import ebla
 from ebla.client.database import Database
 from ebla.client.jobs.bulk_writer import BulkWriter
 from ebla.client.table import Table
+from ebla.service.job_orders import BulkCommit, BulkFragment
 from ebla.storage.files.files import Files
 from ebla.storage.files.local_files import LocalFiles
-from ebla.tablet.jobs.bulk import BulkCommit, BulkFragment
-from tests.support.inside import commit_bulk, engine_of, state_of
+from tests.support.inside import carry_out, engine_of, state_of
 
 USERS = ebla.Schema(
     key={"user": "string", "day": "int32"},
@@ -59,7 +59,7 @@ def loaded(
     db: Database, table: Table, job: str, *batches: pa.RecordBatch, overwrite: bool = False, **options: Any
 ) -> int:
     """Write and commit batches; return the txn."""
-    return commit_bulk(db, written(table, job, *batches, overwrite=overwrite, **options)).txn
+    return carry_out(db, written(table, job, *batches, overwrite=overwrite, **options)).txn
 
 
 def numbers(keys: Iterable[int], add: int = 0) -> pa.RecordBatch:

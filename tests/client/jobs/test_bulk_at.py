@@ -12,11 +12,11 @@ import pytest
 
 import ebla
 from ebla.client.database import Database
-from ebla.client.jobs.bulk_at import begin_job_at, commit_bulk_at, end_job_at
+from ebla.client.jobs.bulk_at import begin_job_at, end_job_at, order_at
 from ebla.client.table import Table
 from ebla.errors import Conflict, InvalidBatch, MissingFile, ReadOnly, RequestError, StoreError, UnknownTable
+from ebla.service.job_orders import BulkCommit
 from ebla.settings import Settings
-from ebla.tablet.jobs.bulk import BulkCommit
 from ebla.tablet.upkeep.flusher import Flusher
 from ebla.tablet.upkeep.job_intents import list_intents, remove_leftovers
 from tests.client.jobs.bulk_world import (
@@ -30,7 +30,7 @@ from tests.client.jobs.bulk_world import (
     writer_for,
     written,
 )
-from tests.support.inside import begin_job, commit_bulk, coordination_of, end_job, state_of
+from tests.support.inside import begin_job, carry_out, coordination_of, end_job, state_of
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_commit_is_seen_from_its_txn_on(db: Database, table: Table) -> None:
     before = db.snapshot()
     commit = written(table, "job", numbers(range(0, 100, 5)))
     assert a_by_k(table) == {key: key + 1_000 for key in range(0, 100, 2)}
-    result = commit_bulk(db, commit)
+    result = carry_out(db, commit)
     expected = {key: key + 1_000 for key in range(0, 100, 2)} | {key: key for key in range(0, 100, 5)}
     assert not result.repeated
     assert db.snapshot().txn == result.txn
@@ -71,15 +71,15 @@ def test_a_job_is_applied_once_even_after_reopening(tmp_path: Path) -> None:
     with ebla.open(tmp_path / "store") as db:
         table = db.create_table("t", NUMBERS)
         commit = written(table, "job", numbers([1, 2]))
-        first = commit_bulk(db, commit)
+        first = carry_out(db, commit)
         table.put({"k": 1, "a": 100})
-        assert commit_bulk(db, commit) == msgspec.structs.replace(first, repeated=True)
+        assert carry_out(db, commit) == msgspec.structs.replace(first, repeated=True)
         other = written(table, "job", numbers([7]))
-        assert commit_bulk(db, other) == msgspec.structs.replace(first, repeated=True)
+        assert carry_out(db, other) == msgspec.structs.replace(first, repeated=True)
     with ebla.open(tmp_path / "store") as db:
-        assert commit_bulk(db, commit) == msgspec.structs.replace(first, repeated=True)
+        assert carry_out(db, commit) == msgspec.structs.replace(first, repeated=True)
         assert a_by_k(db.table("t")) == {1: 100, 2: 2}
-    assert commit_bulk_at(tmp_path / "store", commit) == msgspec.structs.replace(first, repeated=True)
+    assert order_at(tmp_path / "store", commit) == msgspec.structs.replace(first, repeated=True)
 
 
 def test_an_overwrite_leaves_nothing_of_what_was_there(db: Database, table: Table) -> None:
@@ -109,7 +109,7 @@ def test_where_files_overlap_the_later_partition_and_chunk_win(db: Database, tab
         writer = writer_for(table, "job", partition=partition)
         writer.write(numbers(keys, add))
         fragments += writer.finish()
-    result = commit_bulk(db, commit_of(table, "job", reversed(fragments)))
+    result = carry_out(db, commit_of(table, "job", reversed(fragments)))
     expected = {k: k + (0 if k < 40 else 2_000 if 45 <= k < 50 else 1_000) for k in range(100)}
     assert a_by_k(table) == a_by_k(table, as_of=result.txn) == expected
     assert {key: table.get(key)["a"] for key in range(100)} == expected
@@ -163,19 +163,19 @@ def test_another_schema_version_is_a_conflict_that_says_so(db: Database, table: 
     commit = written(table, "job", numbers([1]))
     db.alter_table("t", add_columns={"main": {"e": "int64"}} if len(NUMBERS.groups) > 1 else {"e": "int64"})
     with pytest.raises(Conflict, match=r"schema of 't' is not version 1 any more.*run the job again"):
-        commit_bulk(db, commit)
+        carry_out(db, commit)
     assert rows_of(table) == []
-    assert not commit_bulk(db, written(table, "job", numbers([1]))).repeated
+    assert not carry_out(db, written(table, "job", numbers([1]))).repeated
 
 
 def test_a_dropped_table_is_unknown(db: Database, table: Table) -> None:
     commit = written(table, "job", numbers([1]))
     db.drop_table("t")
     with pytest.raises(UnknownTable, match="dropped"):
-        commit_bulk(db, commit)
+        carry_out(db, commit)
     again = db.create_table("t", NUMBERS)
     with pytest.raises(UnknownTable):
-        commit_bulk(db, commit)
+        carry_out(db, commit)
     again.put(numbers([2]))
     assert a_by_k(again) == {2: 2}
 
@@ -185,26 +185,26 @@ def test_files_that_are_not_as_they_were_written_are_refused(db: Database, table
     commit = written(table, "job", numbers([1]), numbers([2]))
     (made,) = commit.fragments
     with pytest.raises(RequestError, match="not a file of job"):
-        commit_bulk(db, msgspec.structs.replace(commit, job="another"))
+        carry_out(db, msgspec.structs.replace(commit, job="another"))
     with pytest.raises(RequestError, match="not a file of job"):
-        commit_bulk(db, msgspec.structs.replace(commit, table_id=state_of(other).id))
+        carry_out(db, msgspec.structs.replace(commit, table_id=state_of(other).id))
     path = db.path / made.fragment.file
     content = path.read_bytes()
     path.write_bytes(content[:-1])
     with pytest.raises(MissingFile, match="bytes"):
-        commit_bulk(db, commit)
+        carry_out(db, commit)
     path.unlink()
     with pytest.raises(MissingFile, match="run the job again"):
-        commit_bulk(db, commit)
+        carry_out(db, commit)
     path.write_bytes(content)
-    commit_bulk(db, commit)
+    carry_out(db, commit)
     assert a_by_k(table) == {1: 1, 2: 2}
 
 
 def test_a_store_opened_for_reading_commits_nothing(db: Database, table: Table) -> None:
     commit = written(table, "job", numbers([1]))
     with ebla.open(db.path, read_only=True) as reading, pytest.raises(ReadOnly):
-        commit_bulk(reading, commit)
+        carry_out(reading, commit)
 
 
 # --- readers beside the owner --------------------------------------------------------------------
@@ -219,7 +219,7 @@ def test_a_read_only_open_sees_bulk_commits_and_stays(tmp_path: Path, flushed: s
             table.put(numbers(range(5)))
         if flushed == "before":
             table.flush()
-        result = commit_bulk(db, written(table, "job", numbers([3, 30], add=10)))
+        result = carry_out(db, written(table, "job", numbers([3, 30], add=10)))
         expected = a_by_k(table)
         with ebla.open(db.path, read_only=True) as reading:
             snapshot = reading.snapshot().txn
@@ -269,7 +269,7 @@ def test_every_snapshot_taken_beside_puts_and_bulk_commits_is_stable(tmp_path: P
         def bulks() -> None:
             for number, commit in enumerate(commits):
                 assert looked.acquire(timeout=60)
-                assert not commit_bulk(db, commit).repeated
+                assert not carry_out(db, commit).repeated
                 if number % 3 == 1:
                     table.flush()
 
@@ -317,12 +317,12 @@ def test_ending_a_job_removes_what_nobody_names(db: Database, table: Table) -> N
     others = written(table, "job-2", numbers([3]))
     table.put(numbers([4]))
     table.flush()
-    commit_bulk(db, winning)
+    carry_out(db, winning)
     assert end_job(db, "job") == [one.fragment.file for one in losing.fragments]
     assert list_intents(coordination_of(db)) == []
     assert end_job(db, "job") == []
     assert a_by_k(table) == {2: 2, 4: 4}
-    commit_bulk(db, others)
+    carry_out(db, others)
     assert a_by_k(table) == {2: 2, 3: 3, 4: 4}
 
 
@@ -352,16 +352,16 @@ def test_files_to_keep_are_kept(db: Database, table: Table) -> None:
 
 
 def test_a_commit_at_the_root_finds_the_owner_in_the_same_process(db: Database, table: Table) -> None:
-    result = commit_bulk_at(db.path, written(table, "job", numbers([1, 2])))
+    result = order_at(db.path, written(table, "job", numbers([1, 2])))
     assert not result.repeated
     assert a_by_k(table) == {1: 1, 2: 2}
     assert coordination_of(db).list("bulk") == []
     with pytest.raises(Conflict, match="run the job again"):
-        commit_bulk_at(db.path, BulkCommit("late", state_of(table).id, 9, ()))
+        order_at(db.path, BulkCommit("late", state_of(table).id, 9, ()))
     with pytest.raises(UnknownTable):
-        commit_bulk_at(db.path, BulkCommit("lost", "nowhere", 1, ()))
+        order_at(db.path, BulkCommit("lost", "nowhere", 1, ()))
     with pytest.raises(RequestError, match="id of a job"):
-        commit_bulk_at(db.path, BulkCommit("a/b", state_of(table).id, 1, ()))
+        order_at(db.path, BulkCommit("a/b", state_of(table).id, 1, ()))
     assert coordination_of(db).list("bulk") == []
 
 
@@ -376,9 +376,9 @@ def test_a_commit_stands_if_the_store_that_was_opened_for_it_cannot_be_closed_we
 
     with monkeypatch.context() as failing:
         failing.setattr(Flusher, "flush_down_to", fail)
-        assert not commit_bulk_at(tmp_path / "store", commit).repeated
+        assert not order_at(tmp_path / "store", commit).repeated
         with pytest.raises(Conflict, match="schema"):
-            commit_bulk_at(tmp_path / "store", msgspec.structs.replace(commit, job="other", schema_version=9))
+            order_at(tmp_path / "store", msgspec.structs.replace(commit, job="other", schema_version=9))
     with ebla.open(tmp_path / "store") as db:
         assert a_by_k(db.table("t")) == {0: 0, 1: 1, 2: 2}
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import ebla
-from ebla.client.jobs.bulk_at import begin_job_at, commit_bulk_at, end_job_at
+from ebla.client.jobs.bulk_at import begin_job_at, end_job_at, order_at
 from ebla.errors import Conflict
-from ebla.tablet.jobs.bulk import BulkCommit, BulkResult
+from ebla.service.job_orders import BulkCommit, BulkResult
 from tests.client.jobs.bulk_world import NUMBERS, a_by_k, numbers, written
 from tests.support.inside import coordination_of
 
@@ -38,7 +38,7 @@ with ebla.open(sys.argv[1]) as db:
 DRIVER = """
 import os, signal, sys
 import ebla
-from ebla.client.jobs.bulk_at import begin_job_at, commit_bulk_at
+from ebla.client.jobs.bulk_at import begin_job_at, order_at
 from tests.client.jobs.bulk_world import numbers, written
 
 root, when = sys.argv[1:]
@@ -46,7 +46,7 @@ begin_job_at(root, "job", "t")
 with ebla.open(root, read_only=True) as db:
     commit = written(db.table("t"), "job", numbers([1, 2], add=10))
 if when == "after":
-    commit_bulk_at(root, commit)
+    order_at(root, commit)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -94,12 +94,12 @@ def test_a_commit_is_carried_out_by_the_process_that_has_the_store_open(root: Pa
     with owner_of(root) as owner:
         assert owner.get(1, 2, 5) == owner.get(1, 2, 5) == {1: 1, 2: None, 5: 5}
         commit = written_at(root, "job", 1, 2, add=10)
-        result = commit_bulk_at(root, commit)
+        result = order_at(root, commit)
         assert not result.repeated
         assert owner.get(1, 2, 5) == {1: 11, 2: 12, 5: 5}
-        assert commit_bulk_at(root, commit) == BulkResult(result.txn, repeated=True)
+        assert order_at(root, commit) == BulkResult(result.txn, repeated=True)
         with pytest.raises(Conflict, match="run the job again"):
-            commit_bulk_at(root, BulkCommit("late", commit.table_id, 9, ()))
+            order_at(root, BulkCommit("late", commit.table_id, 9, ()))
         with ebla.open(root, read_only=True) as reading:
             assert reading.snapshot().txn >= result.txn
             assert a_by_k(reading.table("t")) == {1: 11, 2: 12, 5: 5}
@@ -110,7 +110,7 @@ def test_a_request_outlives_the_death_of_the_owner(root: Path) -> None:
         commit = written_at(root, "job", 1, 2, add=10)
         os.kill(owner.process.pid, signal.SIGSTOP)  # it holds the lock, and hears nothing
         results: list[BulkResult] = []
-        sender = threading.Thread(target=lambda: results.append(commit_bulk_at(root, commit)))
+        sender = threading.Thread(target=lambda: results.append(order_at(root, commit)))
         sender.start()
         _wait_for_request(root)
         os.kill(owner.process.pid, signal.SIGKILL)
@@ -151,6 +151,6 @@ def test_a_driver_killed_before_or_after_its_commit_can_be_run_again(root: Path,
 def _run_again(root: Path, when: str) -> None:
     begin_job_at(root, "job", "t")
     commit = written_at(root, "job", 1, 2, add=100)
-    assert commit_bulk_at(root, commit).repeated == (when == "after")
+    assert order_at(root, commit).repeated == (when == "after")
     (gone,) = end_job_at(root, "job")
     assert (gone == commit.fragments[0].fragment.file) == (when == "after")

@@ -22,9 +22,9 @@ from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.errors import InvalidBatch, InvalidKey, RequestError, StoreError, UnknownColumn
 from ebla.model.keys import KeyCodec
+from ebla.service.job_files import job_of
 from ebla.settings import Settings
 from ebla.tablet.jobs.bulk import layers_of
-from ebla.tablet.upkeep.job_files import job_of
 from tests.client.jobs.bulk_world import (
     NUMBERS,
     USERS,
@@ -37,7 +37,7 @@ from tests.client.jobs.bulk_world import (
     writer_for,
     written,
 )
-from tests.support.inside import commit_bulk, state_of
+from tests.support.inside import carry_out, state_of
 from tests.support.simulated_files import FaultPlan, SimulatedFiles
 
 
@@ -134,7 +134,7 @@ def test_erased_keys_are_gone_in_all_groups(db: Database, small_chunks: None, is
     writer = writer_for(table, "job", is_sorted=is_sorted)
     for users in (["u1", "u2", "u2"], ["u2", "u7", "u99"]):
         writer.erase(pa.record_batch({"user": users, "day": pa.array([0] * 3, pa.int64())}))
-    commit_bulk(db, commit_of(table, "job", writer.finish()))
+    carry_out(db, commit_of(table, "job", writer.finish()))
     assert [row["user"] for row in table.scan()] == ["u0", "u3", "u4", "u5", "u6", "u8", "u9"]
     assert table.get(("u7", 0)) is None
     assert [row["user"] for row in table.scan(columns=["click"])] == ["u0", "u3", "u4", "u5", "u6", "u8", "u9"]
@@ -146,7 +146,7 @@ def test_writes_and_erasures_of_unsorted_rows_follow_each_other(db: Database) ->
     writer.write(numbers([1, 2, 3]))
     writer.erase(pa.record_batch({"k": [3, 2]}))
     writer.write(numbers([2], add=40))
-    commit_bulk(db, commit_of(table, "job", writer.finish()))
+    carry_out(db, commit_of(table, "job", writer.finish()))
     assert a_by_k(table) == {1: 1, 2: 42}
 
 
@@ -158,7 +158,7 @@ def test_sorted_rows_make_one_layer_and_files_of_the_size_asked_for(db: Database
     assert set(layers_of(commit.fragments)) == {0}
     ends = [(one.fragment.first, one.fragment.last) for one in commit.fragments]
     assert all(before[1] < after[0] for before, after in itertools.pairwise(ends))
-    commit_bulk(db, commit)
+    carry_out(db, commit)
     assert a_by_k(table) == {key: key for key in range(100)}
 
 
@@ -168,7 +168,7 @@ def test_duplicates_are_counted_over_the_borders_of_batches(db: Database, is_sor
     writer = writer_for(table, "job", is_sorted=is_sorted)
     for add, keys in enumerate([[1, 2, 2], [2, 2], [2, 3]]):
         writer.write(numbers(keys, add=10 * add))
-    commit_bulk(db, commit_of(table, "job", writer.finish()))
+    carry_out(db, commit_of(table, "job", writer.finish()))
     assert writer.duplicates == 4
     assert writer.rows == 7
     assert a_by_k(table) == {1: 1, 2: 22, 3: 23}
@@ -179,12 +179,12 @@ def test_a_key_with_more_rows_than_a_chunk_keeps_the_last(db: Database, small_ch
     writer = writer_for(table, "columns", is_sorted=True)
     for number in range(20):
         writer.write(pa.record_batch({"user": ["ada"], "day": [1], "age": [number]}))
-    commit_bulk(db, commit_of(table, "columns", writer.finish()))
+    carry_out(db, commit_of(table, "columns", writer.finish()))
     assert writer.duplicates == 19
     writer = writer_for(table, "cells", is_sorted=True)
     for number in range(20):
         writer.write(pa.record_batch({"user": ["ada"], "day": [1], "click:home": [str(number)]}))
-    commit_bulk(db, commit_of(table, "cells", writer.finish()))
+    carry_out(db, commit_of(table, "cells", writer.finish()))
     assert rows_of(table, columns=["age", "click:home"]) == [{"user": "ada", "day": 1, "age": 19, "click:home": b"19"}]
 
 
@@ -278,8 +278,8 @@ def test_no_rows_make_no_file(db: Database) -> None:
     table = db.create_table("t", NUMBERS)
     commit = written(table, "job", numbers([]), is_sorted=True)
     assert commit.fragments == ()
-    assert not commit_bulk(db, commit).repeated
-    assert commit_bulk(db, commit).repeated
+    assert not carry_out(db, commit).repeated
+    assert carry_out(db, commit).repeated
 
 
 def test_an_abandoned_attempt_leaves_nothing(db: Database, small_chunks: None) -> None:

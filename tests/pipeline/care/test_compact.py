@@ -21,8 +21,8 @@ from ebla.pipeline import compact
 from ebla.pipeline.care import compact_plan
 from ebla.pipeline.care.compact import CompactSummary
 from ebla.pipeline.care.compact_task import CompactTask, SectionResult
+from ebla.service.job_orders import CompactCommit, CompactResult
 from ebla.settings import Settings
-from ebla.tablet.jobs.compact_job import CompactCommit, CompactResult
 from ebla.tablet.upkeep.compaction import runs_of
 from ebla.tablet.upkeep.job_intents import list_intents
 from tests.pipeline.tables import EVERYTHING, expected, fill, fragment_files

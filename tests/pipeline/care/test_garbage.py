@@ -12,9 +12,9 @@ import pytest
 import ebla
 from ebla.errors import Corruption, EblaError
 from ebla.pipeline import gc
+from ebla.service.job_orders import Sweep, SweepResult
 from ebla.settings import Settings
 from ebla.tablet.upkeep.candidates import Candidates
-from ebla.tablet.upkeep.sweep_job import Sweep, SweepResult
 from tests.support.inside import begin_job, carry_out, coordination_of, engine_of, state_of
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from tests.pipeline.replaying.replay_world import (
     unflushed_bytes,
 )
 from tests.recovery.test_reopening import apply
-from tests.support.inside import abandon, commit_bulk, coordination_of, engine_of, state_of
+from tests.support.inside import abandon, carry_out, coordination_of, engine_of, state_of
 from tests.support.logs import flipped
 from tests.support.seeds import seeds
 
@@ -162,7 +162,7 @@ def test_jobs_of_others_are_left_alone_whatever_they_are_called(tmp_path: Path) 
     replay_here(root)
     with ebla.open(root, settings=UNFLUSHED) as db:
         assert list_intents(coordination_of(db)) == [job]
-        commit_bulk(db, commit)
+        carry_out(db, commit)
         assert db.table("t").get("new")["n"] == 1
 
 

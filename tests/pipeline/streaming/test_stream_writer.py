@@ -12,14 +12,14 @@ import pytest
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
 import ebla
-from ebla.client.jobs.bulk_at import commit_bulk_at
+from ebla.client.jobs.bulk_at import order_at
 from ebla.errors import Conflict, InvalidBatch, RequestError, SchemaChanged, UnknownTable
 from ebla.pipeline.datasource import datasource_writer
 from ebla.pipeline.datasource.datasource_options import WriteOptions
 from ebla.pipeline.streaming.stream_options import StreamWriteOptions
 from ebla.pipeline.streaming.stream_writer import BatchWritten, EblaStreamWriter
+from ebla.service.job_orders import BulkCommit, BulkResult
 from ebla.settings import Settings
-from ebla.tablet.jobs.bulk import BulkCommit, BulkResult
 from ebla.tablet.upkeep.job_intents import list_intents
 from tests.support.inside import coordination_of, engine_of
 
@@ -139,11 +139,11 @@ def test_files_that_a_compaction_replaces_at_once_stay_for_those_who_read_them(
     db: ebla.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def commit_and_compact(root: str, commit: BulkCommit) -> BulkResult:
-        done = commit_bulk_at(root, commit)
+        done = order_at(root, commit)
         db.table("t").compact()
         return done
 
-    monkeypatch.setattr(datasource_writer, "commit_bulk_at", commit_and_compact)
+    monkeypatch.setattr(datasource_writer, "order_at", commit_and_compact)
     lost = Query(db.path).task(0, [("a", 1)])
     Query(db.path).run(0, [("a", 1)], [("b", 1)])
     assert not (db.path / lost.fragments[0].fragment.file).exists()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import uuid
 
 import msgspec
 import pytest
@@ -15,8 +14,8 @@ from ebla.errors import RequestError
 from ebla.metadata.values.changes import AddFragments, RangeErase, RecordJob, RequireSchema, apply
 from ebla.metadata.values.table_metadata import FragmentRef, initial_metadata
 from ebla.model.declaration import Group, Schema
-from ebla.tablet.jobs.bulk import LAYERS_MAX, BulkCommit, BulkFragment, bulk_changes, count_layers, layers_of
-from ebla.tablet.upkeep.job_files import check_job, job_of, new_file
+from ebla.service.job_orders import BulkCommit, BulkFragment
+from ebla.tablet.jobs.bulk import LAYERS_MAX, bulk_changes, count_layers, layers_of
 
 SCHEMA = Schema(key={"k": "string"}, groups=[Group("g", columns={"a": "int64"}), Group("h", families=["*"])]).number()
 G, H = (group.id for group in SCHEMA.groups)
@@ -109,15 +108,3 @@ def test_an_overwrite_erases_below_its_first_layer() -> None:
 def test_a_commit_survives_its_encoding() -> None:
     commit = BulkCommit("job", "t", 1, (made("a", "f", (3, 4)),), overwrite=True)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(commit), type=BulkCommit) == commit
-
-
-def test_a_job_is_not_taken_for_one_whose_id_begins_like_its_own() -> None:
-    for job in ("a", "a-b", f"a-{uuid.uuid4()}", "x.y_z"):
-        assert job_of(new_file("t", job)) == job
-    assert job_of(f"fragments/t/{uuid.uuid4()}.parquet") is None
-
-
-@pytest.mark.parametrize("job", ["", "a/b", "-a", ".a", "a b", "é", "x" * 129, None, "~"])
-def test_ids_that_cannot_be_part_of_a_file_name_are_refused(job: str) -> None:
-    with pytest.raises(RequestError, match="cannot be the id of a job"):
-        check_job(job)

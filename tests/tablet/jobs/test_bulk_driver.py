@@ -15,10 +15,10 @@ from ebla.client.table import Table
 from ebla.clock import ManualClock
 from ebla.coordination.memory import Fault, MemoryCoordination, MemoryStore
 from ebla.errors import Closed, EblaError, OutcomeUnknown, UnknownTable
+from ebla.service.job_orders import BulkCommit, BulkResult
 from ebla.settings import Settings
-from ebla.tablet.jobs.bulk import BulkCommit, BulkResult
 from tests.client.jobs.bulk_world import NUMBERS, a_by_k, numbers
-from tests.support.inside import abandon, commit_bulk, engine_of, state_of
+from tests.support.inside import abandon, carry_out, engine_of, state_of
 from tests.support.simulated_files import Fault as DiskFault
 from tests.support.simulated_files import FaultPlan, Operation, SimulatedCrash, SimulatedFiles
 
@@ -85,7 +85,7 @@ def test_at_every_moment_of_a_commit_a_crash_leaves_all_of_it_or_nothing(world: 
 
     world.files.plan = FaultPlan(when=lambda operation: moment(f"{operation.kind} {operation.path}"))
     world.faults = lambda name, paths: moment(f"{name} {paths}")
-    results.append(commit_bulk(world.db, world.commit))
+    results.append(carry_out(world.db, world.commit))
     moment("done")
     world.files.plan, world.faults = FaultPlan(), None
     assert len(moments) > 5
@@ -97,7 +97,7 @@ def test_at_every_moment_of_a_commit_a_crash_leaves_all_of_it_or_nothing(world: 
             assert found in (BEFORE, AFTER), label
             assert found == AFTER or not told, label
             outcomes.append(found == AFTER)
-            again = commit_bulk(db, world.commit)
+            again = carry_out(db, world.commit)
             assert again.repeated == (found == AFTER), label
             assert a_by_k(db.table("t")) == AFTER, label
             newer = db.table("t").put(numbers([3], add=1_000))
@@ -109,7 +109,7 @@ def test_at_every_moment_of_a_commit_a_crash_leaves_all_of_it_or_nothing(world: 
 
 def operations_of(world: World) -> int:
     before = len(world.files.record())
-    commit_bulk(world.db, world.commit)
+    carry_out(world.db, world.commit)
     return len(world.files.record()) - before
 
 
@@ -123,14 +123,14 @@ def test_a_failing_disk_refuses_the_commit_and_the_store_goes_on(effect: float) 
         at = len(world.files.record()) + number
         world.files.plan = FaultPlan.fail_at(at, effect=effect)
         try:
-            commit_bulk(world.db, world.commit)
+            carry_out(world.db, world.commit)
         except EblaError:
             refused += 1
             world.files.plan = FaultPlan()
             assert a_by_k(world.table) == BEFORE
             world.table.put(numbers([20]))
             assert a_by_k(world.table) == BEFORE | {20: 20}
-            assert not commit_bulk(world.db, world.commit).repeated
+            assert not carry_out(world.db, world.commit).repeated
         assert a_by_k(world.table).items() >= AFTER.items()
         assert a_by_k(world.reopened()).items() >= AFTER.items()
         abandon(world.db)
@@ -140,7 +140,7 @@ def test_a_failing_disk_refuses_the_commit_and_the_store_goes_on(effect: float) 
 def requests_of(world: World) -> list[str]:
     seen: list[str] = []
     world.faults = lambda name, paths: seen.append(name)
-    commit_bulk(world.db, world.commit)
+    carry_out(world.db, world.commit)
     return seen
 
 
@@ -152,7 +152,7 @@ def test_one_lost_message_is_settled_by_asking_again(fault: Fault) -> None:
         count = iter(range(10_000))
         world.faults = lambda name, paths, at=number, count=count: fault if next(count) == at else None
         try:
-            commit_bulk(world.db, world.commit)
+            carry_out(world.db, world.commit)
         except OutcomeUnknown:
             pytest.fail(f"{fault} of {name} could have been settled")
         except EblaError:  # definitely not done: so it never is
@@ -162,7 +162,7 @@ def test_one_lost_message_is_settled_by_asking_again(fault: Fault) -> None:
             assert a_by_k(world.table) == BEFORE
             world.table.put(numbers([3], add=7))
             world.table.put(numbers([3]))
-            assert not commit_bulk(world.db, world.commit).repeated
+            assert not carry_out(world.db, world.commit).repeated
         world.faults = None
         world.nodes.deliver()
         assert a_by_k(world.table) == AFTER
@@ -185,20 +185,20 @@ def test_an_outcome_that_stays_unknown_stops_the_writes_until_reopening(world: W
 
     world.faults = faults
     with pytest.raises(OutcomeUnknown, match="job job"):
-        commit_bulk(world.db, world.commit)
+        carry_out(world.db, world.commit)
     world.faults = None
     assert a_by_k(world.table) == a_by_k(world.table, as_of=snapshot) == BEFORE
     with pytest.raises(EblaError):
         world.table.put(numbers([3], add=1))
     with pytest.raises(EblaError):
-        commit_bulk(world.db, world.commit)
+        carry_out(world.db, world.commit)
     with pytest.raises(EblaError):
         a_by_k(world.table, as_of=snapshot.txn + (10 << 20))  # it would be above the commit that may be there
     world.nodes.deliver()
     assert a_by_k(world.table) == BEFORE
     table = world.reopened()
     assert a_by_k(table) == (BEFORE if fault is Fault.LOSE_REQUEST else AFTER)
-    assert commit_bulk(world.db, world.commit).repeated == (fault is not Fault.LOSE_REQUEST)
+    assert carry_out(world.db, world.commit).repeated == (fault is not Fault.LOSE_REQUEST)
     assert a_by_k(table) == AFTER
     assert a_by_k(table, as_of=snapshot.txn) == BEFORE
 
@@ -208,7 +208,7 @@ def test_an_interrupted_save_stops_the_writes(world: World) -> None:
         when=lambda operation: DiskFault(None) if operation.path.startswith("metadata/") else None
     )
     with pytest.raises(SimulatedCrash):
-        commit_bulk(world.db, world.commit)
+        carry_out(world.db, world.commit)
     with pytest.raises(EblaError):
         world.table.put(numbers([3], add=1))
 
@@ -225,7 +225,7 @@ def test_a_table_dropped_during_the_commit_is_unknown_and_the_store_goes_on(worl
 
     world.files.plan = FaultPlan(when=drop)
     with pytest.raises(UnknownTable, match="dropped"):
-        commit_bulk(world.db, world.commit)
+        carry_out(world.db, world.commit)
     other.put(numbers([1]))
     assert a_by_k(other) == {1: 1}
 
@@ -241,7 +241,7 @@ class Held:
         self.results: list[object] = []
         world.faults = self._on_request
         self._world = world
-        self.thread = self.start(lambda: commit_bulk(world.db, world.commit))
+        self.thread = self.start(lambda: carry_out(world.db, world.commit))
         assert self.reached.wait(BOUND_SECONDS)
 
     def _on_request(self, name: str, paths: tuple[str, ...]) -> Fault | None:

@@ -21,9 +21,9 @@ from ebla.errors import (
 )
 from ebla.metadata.values.changes import RequirementFailed
 from ebla.metadata.values.table_metadata import FragmentRef
+from ebla.service.job_orders import BulkCommit, BulkFragment, BulkResult
 from ebla.tablet.jobs import bulk_mail
-from ebla.tablet.jobs.bulk import BulkCommit, BulkFragment, BulkResult
-from ebla.tablet.jobs.bulk_mail import Mailbox, commit_by_mail
+from ebla.tablet.jobs.bulk_mail import Mailbox, order_by_mail
 from tests.support.simulated_files import SimulatedCrash, SimulatedFiles
 
 COMMIT = BulkCommit("job", "t", 1, (BulkFragment(1, FragmentRef("f", 1, 1, b"a", b"b", 0, 0, 1), (2, 3)),))
@@ -65,7 +65,7 @@ class World:
         on_silence: Callable[[], None] = lambda: None,
         client: MemoryCoordination | None = None,
     ) -> BulkResult:
-        return commit_by_mail(
+        return order_by_mail(
             client or self.client(),
             self.files,
             self.clock,

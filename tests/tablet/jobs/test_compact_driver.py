@@ -15,9 +15,9 @@ from ebla.client.embedded.opening import wire
 from ebla.clock import ManualClock
 from ebla.coordination.memory import Fault, MemoryCoordination, MemoryStore
 from ebla.errors import EblaError, OutcomeUnknown
+from ebla.service.job_orders import CompactCommit, CompactResult
 from ebla.settings import Settings
 from ebla.storage.files.local_files import LocalFiles
-from ebla.tablet.jobs.compact_job import CompactCommit, CompactResult
 from tests.support.compact_here import compact_here
 from tests.support.inside import carry_out, engine_of
 

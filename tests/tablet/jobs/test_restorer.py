@@ -10,10 +10,9 @@ import pytest
 
 import ebla
 from ebla.client.jobs.bulk_at import order_at
-from ebla.tablet.jobs.bulk import BulkCommit, BulkResult
-from ebla.tablet.jobs.restore_job import RestoreCommit
+from ebla.service.job_orders import BulkCommit, BulkResult, RestoreCommit
 from tests.support.bringing import bring, prepared
-from tests.support.inside import carry_out, commit_bulk, engine_of
+from tests.support.inside import carry_out, engine_of
 
 SCHEMA = ebla.Schema(
     key={"k": "string"},
@@ -131,7 +130,7 @@ def test_a_table_can_be_brought_to_the_store_that_has_it_and_be_its_own_successo
 def test_in_place_the_jobs_that_it_has_are_remembered_and_later_ones_may_be_repeated(here: ebla.Database) -> None:
     def load(table: str, job: str) -> BulkResult:
         state = engine_of(here).table(table)
-        return commit_bulk(here, BulkCommit(job, state.id, state.view.schema.version, ()))
+        return carry_out(here, BulkCommit(job, state.id, state.view.schema.version, ()))
 
     here.create_table("t", SCHEMA)
     first = load("t", "before")

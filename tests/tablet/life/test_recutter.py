@@ -18,7 +18,7 @@ from ebla.tablet.upkeep.merging import merge
 from tests.client.jobs.bulk_world import NUMBERS, a_by_k, numbers, written
 from tests.crash.machine import Machine, bounded
 from tests.crash.story import CALM, MIXED, create, put
-from tests.support.inside import abandon, commit_bulk, engine_of, state_of
+from tests.support.inside import abandon, carry_out, engine_of, state_of
 from tests.support.simulated_files import FaultPlan
 
 BY_HAND = Settings(background_compaction=False, scan_batch_rows=50)
@@ -310,7 +310,7 @@ def test_a_bulk_commit_that_was_planned_before_a_split_reaches_the_children(db: 
     table.put(numbers(range(100), add=1_000))
     commit = written(table, "job", numbers(range(0, 100, 5)), overwrite=overwrite)
     table.split((50,))
-    commit_bulk(db, commit)
+    carry_out(db, commit)
     table.split((20,))
     before = {} if overwrite else {key: key + 1_000 for key in range(100)}
     assert a_by_k(table) == before | {key: key for key in range(0, 100, 5)}

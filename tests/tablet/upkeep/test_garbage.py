@@ -13,14 +13,14 @@ import pytest
 
 import ebla
 from ebla.errors import Corruption, EblaError, Unavailable
+from ebla.service.job_orders import Sweep
 from ebla.settings import Settings
 from ebla.tablet.upkeep.garbage_report import judge
 from ebla.tablet.upkeep.job_intents import list_intents
 from ebla.tablet.upkeep.pending_files import Nursery
-from ebla.tablet.upkeep.sweep_job import Sweep
 from tests.client.jobs.bulk_world import NUMBERS, a_by_k, numbers, written
 from tests.crash.machine import bounded
-from tests.support.inside import begin_job, carry_out, commit_bulk, coordination_of, end_job, engine_of, state_of
+from tests.support.inside import begin_job, carry_out, coordination_of, end_job, engine_of, state_of
 
 AT_ONCE = Settings(background_compaction=False, history_seconds=0.0, garbage_age_seconds=0.0)
 COUNTS = ebla.Schema(key={"word": "string"}, groups=[ebla.Group("g", columns={"n": "int64"}, max_versions=1)])
@@ -360,7 +360,7 @@ def test_a_bulk_commit_that_comes_at_the_last_moment_keeps_its_files(
 
         def late() -> Any:
             monkeypatch.undo()
-            commit_bulk(db, commit)  # METADATA was read before that
+            carry_out(db, commit)  # METADATA was read before that
             return read()
 
         monkeypatch.setattr(candidates, "read", late)
