@@ -1,6 +1,7 @@
-"""Values and arrays into the declared types, without losing anything.
+"""Arrays into the declared types, without losing anything.
 
     Python values  --array_of-->  pa.Array of the type  <--cast_array--  pa.Array of another type
+                 (value_arrays.py)
 
 Arrow itself is generous: it reads 1.5 as the int 1, drops the zone of a datetime, cuts microseconds to seconds, turns
 a number that is too large for a float32 into infinity. A store that promises to give back what it was given refuses
@@ -24,8 +25,6 @@ Errors name the place and the first value that does not fit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -33,26 +32,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebla.errors import InvalidBatch, RequestError, shown
+from ebla.errors import InvalidBatch, RequestError
 
 __all__ = [
-    "array_of",
+    "ARROW_ERRORS",
+    "ZONE_HINTS",
+    "Unfit",
     "cast_array",
     "cast_bytes",
+    "cast_hint",
     "castable",
     "check_castable",
+    "exact_cast",
     "is_text",
-    "natural_types",
+    "kind_of",
+    "list_array",
     "text_lengths",
 ]
 
-_ARROW_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)
+ARROW_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)
 _TEXT = frozenset({"string", "binary"})
 # Integers from 2 to the power of these on are rounded by floats.
 _MANTISSA_BITS = {pa.float16(): 11, pa.float32(): 24, pa.float64(): 53}
 
 
-class _Unfit(Exception):
+class Unfit(Exception):
     """A cast would lose something; the message says what. Becomes a typed error where the place is known."""
 
 
@@ -60,7 +64,8 @@ class _Unfit(Exception):
 
 
 @lru_cache(maxsize=1024)
-def _kind(type_: pa.DataType) -> str:
+def kind_of(type_: pa.DataType) -> str:
+    """Return in a word what values of a type are; types of one kind differ in width, unit or form."""
     types = pa.types
     checks: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
         ("integer", types.is_integer),
@@ -100,11 +105,11 @@ def castable(given: pa.DataType, to: pa.DataType) -> bool:
         return True
     if isinstance(given, pa.BaseExtensionType):
         return castable(given.storage_type, to)
-    from_, into = _kind(given), _kind(to)
+    from_, into = kind_of(given), kind_of(to)
     if from_ == "null":
         return True
     if from_ == "dictionary":
-        return _kind(given.value_type) not in ("list", "struct") and castable(given.value_type, to)
+        return kind_of(given.value_type) not in ("list", "struct") and castable(given.value_type, to)
     if into == "list" and from_ == "list":
         return castable(given.value_type, to.value_type)
     if into == "struct" and from_ == "struct":
@@ -117,7 +122,7 @@ def castable(given: pa.DataType, to: pa.DataType) -> bool:
 
 def is_text(type_: pa.DataType) -> bool:
     """Tell whether values of the type are strings or bytes of any length."""
-    return _kind(type_) in _TEXT
+    return kind_of(type_) in _TEXT
 
 
 # --- sizes ---------------------------------------------------------------------------------------
@@ -139,7 +144,7 @@ def cast_bytes(array: pa.Array, to: pa.DataType) -> int:
     """Return about how many bytes `array` will have as `to`. Dictionaries, views and nulls can be small and unfold."""
     if isinstance(array, pa.ExtensionArray):
         return cast_bytes(array.storage, to)
-    count, from_, into = len(array), _kind(array.type), _kind(to)
+    count, from_, into = len(array), kind_of(array.type), kind_of(to)
     if from_ == "list" and into == "list":
         return 8 * count + cast_bytes(array.values, to.value_type)
     if from_ == "struct" and into == "struct":
@@ -160,7 +165,7 @@ def cast_bytes(array: pa.Array, to: pa.DataType) -> int:
 def check_castable(given: pa.DataType, to: pa.DataType, what: str, error: type[RequestError] = InvalidBatch) -> None:
     """Raise `error` if `what`, which is of type `to`, takes no arrays of type `given`."""
     if not castable(given, to):
-        raise error(f"{what} is {to} and does not take {given}{_hint(given, to)}")
+        raise error(f"{what} is {to} and does not take {given}{cast_hint(given, to)}")
 
 
 def cast_array(array: pa.Array, to: pa.DataType, what: str, error: type[RequestError] = InvalidBatch) -> pa.Array:
@@ -170,31 +175,32 @@ def cast_array(array: pa.Array, to: pa.DataType, what: str, error: type[RequestE
         return array
     check_castable(given, to, what, error)
     try:
-        return _cast(array, to)
-    except (_Unfit, *_ARROW_ERRORS) as reason:
+        return exact_cast(array, to)
+    except (Unfit, *ARROW_ERRORS) as reason:
         at = _first_unfit(array, to)
         value = _shown(array[at])
         raise error(f"{what} is {to} and does not take {value} of row {at}: {reason}") from None
 
 
-def _cast(array: pa.Array, to: pa.DataType) -> pa.Array:
+def exact_cast(array: pa.Array, to: pa.DataType) -> pa.Array:
+    """Return `array` as the type `to`; `Unfit`, or an error of Arrow, if that would lose something."""
     if isinstance(array, pa.ExtensionArray):
-        return _cast(array.storage, to)
+        return exact_cast(array.storage, to)
     if array.type == to:
         return array
-    from_, into = _kind(array.type), _kind(to)
+    from_, into = kind_of(array.type), kind_of(to)
     if from_ == "dictionary":
         return _cast_dictionary(array, to)
     if from_ == into == "struct":
         fields = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
-        columns = [_cast(fields[field.name], field.type) for field in to]
+        columns = [exact_cast(fields[field.name], field.type) for field in to]
         return pa.StructArray.from_arrays(columns, fields=list(to), mask=array.is_null())
     if from_ == into == "list":
         if pa.types.is_fixed_size_list(to):
-            return pc.cast(_cast(array, pa.list_(to.value_type)), to)
+            return pc.cast(exact_cast(array, pa.list_(to.value_type)), to)
         # Arrow casts all that lies under a list, also what a slice or a null leaves out; so flatten, cast, and rebuild.
         lengths = np.asarray(pc.fill_null(pc.list_value_length(array), 0))
-        return _lists(lengths, _cast(array.flatten(), to.value_type), array.is_null(), to)
+        return list_array(lengths, exact_cast(array.flatten(), to.value_type), array.is_null(), to)
     if from_ == "integer" and into == "decimal":
         # Arrow wants room for the widest integer, not for the ones that are there: give it room, then take it back.
         return pc.cast(pc.cast(array, pa.decimal256(20 + max(0, to.scale), to.scale)), to)
@@ -205,25 +211,25 @@ def _cast(array: pa.Array, to: pa.DataType) -> pa.Array:
 
 def _cast_dictionary(array: pa.Array, to: pa.DataType) -> pa.Array:
     try:
-        return _cast(array.dictionary, to).take(array.indices)
-    except (_Unfit, *_ARROW_ERRORS):
+        return exact_cast(array.dictionary, to).take(array.indices)
+    except (Unfit, *ARROW_ERRORS):
         # A value that nobody refers to does no harm.
-        return _cast(array.dictionary_decode(), to)
+        return exact_cast(array.dictionary_decode(), to)
 
 
 def _check_kept(given: pa.Array, result: pa.Array) -> None:
     """Catch what Arrow's safe casts let pass: floats that became infinite or were rounded, dates with a time of day."""
-    from_, into = _kind(given.type), _kind(result.type)
+    from_, into = kind_of(given.type), kind_of(result.type)
     if from_ == into == "float":
         if result.type.bit_width < given.type.bit_width and _became_infinite(given, result):
-            raise _Unfit("it is too large")
+            raise Unfit("it is too large")
     elif from_ == "float" and into == "integer":
         if _has_rounded(given):
-            raise _Unfit(f"a float of this size may stand for several integers: give {result.type}")
+            raise Unfit(f"a float of this size may stand for several integers: give {result.type}")
     elif from_ == "timestamp" and into == "date" and not pc.cast(result, given.type).equals(given):
-        raise _Unfit("it has a time of day")
+        raise Unfit("it has a time of day")
     elif from_ == "integer" and result.type == pa.float16() and not pc.cast(result, given.type).equals(given):
-        raise _Unfit("it would be rounded")
+        raise Unfit("it would be rounded")
 
 
 def _became_infinite(given: pa.Array, result: pa.Array) -> bool:
@@ -238,9 +244,10 @@ def _has_rounded(floats: pa.Array) -> bool:
     return bool(span["min"].is_valid and max(-span["min"].as_py(), span["max"].as_py()) >= limit)
 
 
-def _lists(
+def list_array(
     lengths: Sequence[int] | np.ndarray[Any, Any], items: pa.Array, is_null: pa.Array, to: pa.DataType
 ) -> pa.Array:
+    """Return lists of so many of the items each, null where `is_null` says so."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     large = pa.types.is_large_list(to)
@@ -254,9 +261,9 @@ def _first_unfit(array: pa.Array, to: pa.DataType) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            _cast(array.slice(low, middle - low), to)
+            exact_cast(array.slice(low, middle - low), to)
             low = middle
-        except (_Unfit, *_ARROW_ERRORS):
+        except (Unfit, *ARROW_ERRORS):
             high = middle
     return low
 
@@ -269,170 +276,17 @@ def _shown(scalar: pa.Scalar) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _hint(given: pa.DataType, to: pa.DataType) -> str:
-    from_, into = _kind(given), _kind(to)
+def cast_hint(given: pa.DataType, to: pa.DataType) -> str:
+    """Say what to do with values of type `given` that `to` does not take; it goes on after the reason."""
+    from_, into = kind_of(given), kind_of(to)
     if {from_, into} == {"timestamp", "zoned timestamp"}:
-        return ": " + _ZONE_HINT[into]
+        return ": " + ZONE_HINTS[into]
     if from_ == "integer" and into in ("timestamp", "zoned timestamp", "date", "time", "duration"):
         return f": the unit of a bare number is a guess, cast it to {into} first"
     return ": convert it first"
 
 
-_ZONE_HINT = {
+ZONE_HINTS = {
     "timestamp": "it has no time zone, so give datetimes without one",
     "zoned timestamp": "it has a time zone, so give datetimes with one, such as datetime(..., tzinfo=timezone.utc)",
 }
-
-
-# --- Python values -------------------------------------------------------------------------------
-
-_NATURAL: dict[str, tuple[type, ...]] = {
-    "integer": (int,),
-    "float": (float, int),
-    "decimal": (Decimal, int),
-    "boolean": (bool,),
-    "string": (str,),
-    "binary": (bytes,),
-    "date": (date,),
-    "timestamp": (datetime,),
-    "zoned timestamp": (datetime,),
-    "time": (time,),
-    "duration": (timedelta,),
-    "list": (list, tuple),
-    "struct": (dict,),
-}
-
-_TEMPORAL = frozenset({"date", "timestamp", "zoned timestamp", "time", "duration"})
-# What pandas has for a value that is missing; by name, for nobody should have to import pandas.
-_PANDAS_NULLS = frozenset({"NAType", "NaTType"})
-
-
-@lru_cache(maxsize=1024)
-def natural_types(to: pa.DataType) -> frozenset[type]:
-    """Return the Python types that stand for `to` as they are; None is always one of them."""
-    return frozenset((*_NATURAL.get(_kind(to), ()), type(None)))
-
-
-def array_of(
-    values: Sequence[object], to: pa.DataType, what: str, error: type[RequestError] = InvalidBatch
-) -> pa.Array:
-    """Return Python `values` (None is null) as an array of the type `to`, or raise `error` naming the first misfit.
-
-    Takes the natural Python types, and numpy scalars, Arrow scalars, pandas timestamps and durations in their place;
-    what pandas calls missing (`NA`, and `NaT` for a time) is null too.
-    """
-    try:
-        return _array_of(values, to)
-    except (_Unfit, *_ARROW_ERRORS, RequestError):
-        pass
-    for at, value in enumerate(values):
-        try:
-            _array_of([value], to)
-        except (_Unfit, *_ARROW_ERRORS, RequestError) as reason:
-            where = f" of row {at}" if len(values) > 1 else ""
-            raise error(f"{what} is {to} and does not take {shown(value)}{where}: {reason}") from None
-    raise error(f"{what} is {to}: the values do not fit in one array, send fewer rows at once")
-
-
-def _array_of(values: Sequence[object], to: pa.DataType) -> pa.Array:
-    kind = _kind(to)
-    if kind not in _NATURAL:
-        return pa.array(values, to)
-    if pa.types.is_fixed_size_list(to):
-        return pc.cast(_array_of(values, pa.list_(to.value_type)), to)
-    kinds = set(map(type, values))
-    if not kinds <= natural_types(to):
-        values = [_natural(value, to, kind) for value in values]
-        if any(isinstance(value, pa.Array) for value in values):
-            return pa.concat_arrays([v if isinstance(v, pa.Array) else _array_of([v], to) for v in values])
-    if kind == "list":
-        return _list_of(values, to)
-    if kind == "struct":
-        return _struct_of(values, to)
-    if kind in ("timestamp", "zoned timestamp"):
-        zoned = kind != "timestamp"
-        if any(value is not None and (value.tzinfo is not None) != zoned for value in values):  # type: ignore[attr-defined]
-            raise _Unfit(_ZONE_HINT[kind])
-        return _through(values, pa.timestamp("us", to.tz), to, ("s", "ms"))
-    if kind == "time":
-        if any(value is not None and value.tzinfo is not None for value in values):  # type: ignore[attr-defined]
-            raise _Unfit("give a time without a time zone")
-        return _through(values, pa.time64("us"), to, ("s", "ms"))
-    if kind == "duration":
-        return _through(values, pa.duration("us"), to, ("s", "ms"))
-    if kind == "float" and to != pa.float64():
-        return _cast(pa.array(values, pa.float64()), to)
-    return pa.array(values, to)
-
-
-def _through(values: Sequence[object], wide: pa.DataType, to: pa.DataType, coarse: tuple[str, ...]) -> pa.Array:
-    # Arrow cuts Python's microseconds silently, but refuses to cast them away.
-    return _cast(pa.array(values, wide), to) if to.unit in coarse else pa.array(values, to)
-
-
-def _list_of(values: Sequence[Any], to: pa.DataType) -> pa.Array:
-    lengths = [0 if value is None else len(value) for value in values]
-    items = _array_of([item for value in values if value is not None for item in value], to.value_type)
-    return _lists(lengths, items, pa.array([value is None for value in values], pa.bool_()), to)
-
-
-def _struct_of(values: Sequence[Any], to: pa.DataType) -> pa.Array:
-    names = {field.name for field in to}
-    for value in values:
-        if value is not None and not value.keys() <= names:
-            raise _Unfit(f"it has no field {sorted(map(str, value.keys() - names))[0]!r}")
-    columns = [_array_of([None if v is None else v.get(field.name) for v in values], field.type) for field in to]
-    mask = pa.array([value is None for value in values], pa.bool_())
-    return pa.StructArray.from_arrays(columns, fields=list(to), mask=mask)
-
-
-def _natural(value: Any, to: pa.DataType, kind: str) -> Any:
-    """Return the plain Python value that `value` stands for, or a one-value array where Python has no such value."""
-    if type(value) in natural_types(to):
-        return value
-    if type(value).__name__ in _PANDAS_NULLS and (kind in _TEMPORAL or type(value).__name__ == "NAType"):
-        return None
-    if isinstance(value, pa.Scalar):
-        return _cast_one(pa.array([value], value.type), to)
-    if isinstance(value, (np.datetime64, np.timedelta64)):
-        return _cast_one(pa.array(np.array([value])), to)
-    if isinstance(value, np.ndarray) and kind == "list":
-        return list(value)
-    if isinstance(value, np.generic) and not isinstance(plain := value.item(), np.generic):
-        return _natural(plain, to, kind)
-    if isinstance(value, datetime):
-        nanosecond: int = getattr(value, "nanosecond", 0)
-        if kind == "date":
-            if value.tzinfo is not None or value.time() != time.min or nanosecond:
-                raise _Unfit("give a date, not a moment: use .date()")
-            return value.date()
-        if nanosecond:  # a pandas timestamp finer than Python's own
-            return _cast_one(pa.array([value], pa.timestamp("ns", None if value.tzinfo is None else "UTC")), to)
-        if kind in ("timestamp", "zoned timestamp") and hasattr(value, "to_pydatetime"):
-            return value.to_pydatetime()
-    elif isinstance(value, timedelta) and hasattr(value, "to_pytimedelta"):
-        if getattr(value, "nanoseconds", 0):  # a pandas duration finer than Python's own
-            return _cast_one(pa.array([value], pa.duration("ns")), to)
-        return _natural(value.to_pytimedelta(), to, kind)
-    elif isinstance(value, date) and kind == "timestamp":
-        return datetime.combine(value, time.min)
-    if isinstance(value, (bytearray, memoryview)) and kind == "binary":
-        return bytes(value)
-    if isinstance(value, str) and kind == "binary":
-        raise _Unfit("give bytes, for example with .encode()")
-    if isinstance(value, bytes) and kind == "string":
-        raise _Unfit("give a str, for example with .decode()")
-    base: Any
-    for base in natural_types(to):
-        # Subclasses, such as enumerations of ints, are their base; but True is no number and a moment is no day.
-        if isinstance(value, base) and not isinstance(value, (bool, datetime)):
-            # Of text, what it is and not what it calls itself: str() of an enumeration of strings is its name.
-            return str.__str__(value) if base is str else base(value) if base in (int, float, bytes) else value
-    wanted = "; give a Decimal" if pa.types.is_decimal(to) else ""
-    raise _Unfit(f"it is of type {type(value).__name__}{wanted}")
-
-
-def _cast_one(array: pa.Array, to: pa.DataType) -> pa.Array:
-    if not castable(array.type, to):
-        raise _Unfit(f"it is of type {array.type}{_hint(array.type, to)}")
-    return _cast(array, to)

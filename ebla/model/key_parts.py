@@ -29,9 +29,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebla.errors import InvalidKey
-from ebla.model.casts import array_of
 from ebla.model.python_values import python_value
 from ebla.model.schema import Column
+from ebla.model.value_arrays import array_of
 
 __all__ = ["TERMINATOR", "FixedPart", "TextPart", "part_of"]
 

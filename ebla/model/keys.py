@@ -7,14 +7,13 @@ A row is the encodings of the key's columns one after the other (`key_parts.py` 
 as their keys compare as tuples; a row can be turned back into its key. A key of one binary or string column is its own
 row: for it, nothing is copied.
 
-Arrays are encoded and decoded by kernels over whole columns. `KeyCodec.encode` for one key is plain Python and gives
-the same bytes.
+Arrays are encoded and decoded by kernels over whole columns (key_arrays.py). `KeyCodec.encode` for one key is plain
+Python and gives the same bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,17 +21,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebla.errors import InvalidKey, RequestError, shown
-from ebla.model.casts import array_of, cast_array, natural_types
+from ebla.model.casts import cast_array
+from ebla.model.key_arrays import (
+    columns_of_rows,
+    joined_rows,
+    numbers_of_rows,
+    offsets_of,
+    rows_of_bytes,
+    rows_of_numbers,
+    undecodable,
+)
 from ebla.model.key_parts import TERMINATOR, FixedPart, TextPart, part_of
 from ebla.model.ranges import ALL, KeyRange, prefix_end, successor
 from ebla.model.schema import Column
+from ebla.model.value_arrays import array_of, natural_types
 
 __all__ = ["KeyCodec"]
 
 _KEY_BYTES_MAX_DEFAULT = 65_536
-_ARRAY_BYTES_MAX = (1 << 31) - 1  # of pa.binary(), whose offsets are int32
-
-Numbers = np.ndarray[Any, Any]
 
 
 class KeyCodec:
@@ -119,7 +125,7 @@ class KeyCodec:
             return (self._parts[0].unpack(row),)
         values = self._decode(row)
         if len(values) < len(self._parts):
-            raise self._undecodable("it is too short")
+            raise undecodable(self._parts, "it is too short")
         return values
 
     def shown_exactly(self, row: bytes) -> tuple[Any, ...] | bytes:
@@ -159,17 +165,17 @@ class KeyCodec:
             if isinstance(part, FixedPart):
                 raw, at = row[at : at + part.width], at + part.width
                 if at > len(row):
-                    raise self._undecodable("it is too short")
+                    raise undecodable(self._parts, "it is too short")
             elif part.terminated:
                 end = row.find(TERMINATOR, at)
                 if end < 0:
-                    raise self._undecodable(f"{part.column.name!r} has no end")
+                    raise undecodable(self._parts, f"{part.column.name!r} has no end")
                 raw, at = part.unescape(row[at:end]), end + len(TERMINATOR)
             else:
                 raw, at = row[at:], len(row)
             values.append(part.unpack(raw))
         if at != len(row):
-            raise self._undecodable("it is too long")
+            raise undecodable(self._parts, "it is too long")
         return tuple(values)
 
     # --- ranges ---
@@ -212,7 +218,7 @@ class KeyCodec:
     def encode_many(self, keys: Sequence[object] | pa.Array | pa.ChunkedArray | pa.Table | pa.RecordBatch) -> pa.Array:
         """Return the rows of many keys, in their order: each as `encode` takes it, or Arrow columns of them."""
         if type(keys) in (list, tuple) and self._is_binary:
-            rows = _rows_of_bytes(keys)
+            rows = rows_of_bytes(keys)
             if rows is not None:
                 self._check_lengths(rows)
                 return rows
@@ -254,9 +260,9 @@ class KeyCodec:
         if self.is_simple:
             rows = columns[0] if self.types[0] == pa.binary() else columns[0].view(pa.binary())
         elif self._is_fixed:
-            rows = _rows_of_numbers(self._fixed_parts, columns)
+            rows = rows_of_numbers(self._fixed_parts, columns)
         else:
-            rows = self._join(columns)
+            rows = joined_rows(self._parts, columns)
         self._check_lengths(rows)
         return rows
 
@@ -277,7 +283,7 @@ class KeyCodec:
     def _check_lengths(self, rows: pa.Array) -> None:
         if self._is_fixed:
             return
-        offsets = _offsets(rows)
+        offsets = offsets_of(rows)
         if offsets[-1] - offsets[0] <= self.key_bytes_max:
             return
         lengths = np.diff(offsets)
@@ -287,36 +293,6 @@ class KeyCodec:
                 f"the key of row {at} has {lengths[at]} bytes: at most {self.key_bytes_max} are allowed, shorten it"
             )
 
-    def _join(self, columns: Sequence[pa.Array]) -> pa.Array:
-        pieces: list[pa.Array | pa.Scalar] = []
-        numbers: list[tuple[FixedPart, pa.Array]] = []
-        bytes_total = 0
-        end = _scalar(TERMINATOR)
-
-        def add_numbers() -> None:
-            if numbers:
-                pieces.append(_rows_of_numbers([part for part, _ in numbers], [array for _, array in numbers]))
-                numbers.clear()
-
-        for part, array in zip(self._parts, columns, strict=True):
-            if isinstance(part, FixedPart):
-                numbers.append((part, array))
-                bytes_total += part.width * len(array)
-                continue
-            add_numbers()
-            pieces.append(part.to_escaped(array))
-            offsets = _offsets(pieces[-1])
-            bytes_total += int(offsets[-1] - offsets[0])
-            if part.terminated:
-                pieces.append(end)
-                bytes_total += len(TERMINATOR) * len(array)
-        add_numbers()
-        if bytes_total > _ARRAY_BYTES_MAX:
-            raise InvalidKey(f"{bytes_total} bytes of keys are too many at once: use fewer rows")
-        if all(piece is end for piece in pieces[1::2]):
-            return pc.binary_join_element_wise(*pieces[0::2], end)
-        return pc.binary_join_element_wise(*pieces, _scalar(b""))
-
     def decode_arrays(self, rows: pa.Array) -> list[pa.Array]:
         """Return the columns of the keys that `rows` are, in the key's types. Raises `InvalidKey` where one is none."""
         if rows.type != pa.binary() or rows.null_count:
@@ -325,46 +301,14 @@ class KeyCodec:
             return [self._text_part(0).from_escaped(rows)]
         if len(rows) == 0:
             return [pa.array([], type_) for type_ in self.types]
-        data, offsets = rows.buffers()[2], _offsets(rows)
-        if data is None or data.size == 0:
-            raise self._undecodable("it is too short")
         if self._is_fixed:
-            return self._decode_numbers(data, offsets)
-        starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
-        columns = []
-        for at, part in enumerate(self._parts):
-            if isinstance(part, FixedPart):
-                if (starts + part.width > ends).any():
-                    raise self._undecodable("it is too short")
-                columns.append(part.from_unsigned(_numbers_at(data, starts, part)))
-                starts = starts + part.width
-            elif part.terminated:
-                found = pc.find_substring(rows if at == 0 else _spans(data, starts, ends), TERMINATOR).to_numpy()
-                if found.min() < 0:
-                    raise self._undecodable(f"{part.column.name!r} has no end")
-                columns.append(part.from_escaped(_spans(data, starts, starts + found)))
-                starts = starts + found + len(TERMINATOR)
-            else:
-                columns.append(part.from_escaped(_spans(data, starts, ends)))
-                starts = ends
-        if (starts != ends).any():
-            raise self._undecodable("it is too long")
-        return columns
-
-    def _decode_numbers(self, data: pa.Buffer, offsets: Numbers) -> list[pa.Array]:
-        record = _record_type(self._fixed_parts)
-        if (np.diff(offsets) != record.itemsize).any():
-            raise self._undecodable(f"it is not {record.itemsize} bytes long")
-        records: Numbers = np.frombuffer(data, record, len(offsets) - 1, int(offsets[0]))
-        return [part.from_unsigned(records[str(at)]) for at, part in enumerate(self._fixed_parts)]
+            return numbers_of_rows(self._fixed_parts, rows)
+        return columns_of_rows(self._parts, rows)
 
     def _text_part(self, at: int) -> TextPart:
         part = self._parts[at]
         assert isinstance(part, TextPart)
         return part
-
-    def _undecodable(self, reason: str) -> InvalidKey:
-        return InvalidKey(f"a row that is no key of ({', '.join(self.names)}): {reason}")
 
 
 def _may_be_empty(part: FixedPart | TextPart) -> bool:
@@ -372,69 +316,7 @@ def _may_be_empty(part: FixedPart | TextPart) -> bool:
     return isinstance(part, TextPart) and not part.terminated
 
 
-def _rows_of_bytes(keys: Sequence[Any]) -> pa.Array | None:
-    """Return keys that are all bytes as an array; None for others."""
-    try:
-        # Before anything else: this tight loop meets objects all over memory several times as fast as others do.
-        data = b"".join(keys)
-    except TypeError:
-        return None
-    count = len(keys)
-    if len(data) > _ARRAY_BYTES_MAX or [*map(type, keys)].count(bytes) < count:
-        return None
-    width = len(data) // max(1, count)
-    if not width or [*map(len, keys)].count(width) < count:
-        return pa.array(keys, pa.binary())
-    offsets = np.arange(0, width * (count + 1), width, dtype=np.int32)
-    return pa.Array.from_buffers(pa.binary(), len(keys), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-
-
 def _frame(keys: Any) -> pa.Table:
     """Return the columns of a pandas or polars frame; the index that pandas sends along is none of them."""
     table = pa.table(keys)
     return table.select([name for name in table.schema.names if not name.startswith("__index_level_")])
-
-
-@cache
-def _scalar(value: bytes) -> pa.Scalar:
-    # When it is needed, not on import: with its first scalar, pyarrow imports pandas where that is installed.
-    return pa.scalar(value, pa.binary())
-
-
-def _offsets(array: pa.Array) -> Numbers:
-    """Return the offsets of a binary array: one more than it has values."""
-    offsets = array.buffers()[1]
-    if len(array) == 0 or offsets is None:
-        return np.zeros(1, np.int32)
-    return np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4)
-
-
-def _record_type(parts: Sequence[FixedPart]) -> np.dtype[Any]:
-    """Return the type of a numpy record that is a row, or a piece of one: packed, big-endian."""
-    return np.dtype([(str(at), part.big_endian) for at, part in enumerate(parts)])
-
-
-def _rows_of_numbers(parts: Sequence[FixedPart], columns: Sequence[pa.Array]) -> pa.Array:
-    count, width = len(columns[0]), sum(part.width for part in parts)
-    if count * width > _ARRAY_BYTES_MAX:
-        raise InvalidKey(f"{count * width} bytes of keys are too many at once: use fewer rows")
-    data = np.empty(count, _record_type(parts))
-    for at, (part, column) in enumerate(zip(parts, columns, strict=True)):
-        data[str(at)] = part.to_unsigned(column)
-    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-
-
-def _numbers_at(data: pa.Buffer, starts: Numbers, part: FixedPart) -> Numbers:
-    # A view of all overlapping windows, one beginning at every byte, of which we pick some.
-    windows: Numbers = np.ndarray((data.size - part.width + 1,), part.big_endian, data, strides=(1,))
-    return windows[starts]
-
-
-def _spans(data: pa.Buffer, starts: Numbers, ends: Numbers) -> pa.Array:
-    """Return the bytes between starts and ends, which must be in order and not overlap, as a binary array."""
-    # As an array, the spans and the gaps between them are every other value; `take` copies the ones we want.
-    offsets = np.empty(2 * len(starts), np.int32)
-    offsets[0::2], offsets[1::2] = starts, ends
-    both = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), data])
-    return both.take(pa.array(np.arange(0, len(offsets), 2)))

@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from ebla.errors import InvalidBatch, InvalidKey, UnknownColumn
 from ebla.model.batch import PutBatch
-from ebla.model.casts import array_of, cast_array, castable, check_castable
+from ebla.model.casts import cast_array, castable, check_castable
 from ebla.model.schema import RESERVED_CELL_NAMES, TableSchema
+from ebla.model.value_arrays import array_of
 from ebla.rows.row_parts import (
     Limits,
     check_family,

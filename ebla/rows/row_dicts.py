@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from ebla.errors import InvalidBatch, InvalidKey, RequestError
 from ebla.model.batch import PutBatch
-from ebla.model.casts import array_of, natural_types
 from ebla.model.schema import Column, TableSchema
+from ebla.model.value_arrays import array_of, natural_types
 from ebla.rows.row_parts import (
     SET,
     CellLines,

@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from ebla.errors import RequestError, shown
-from ebla.model.casts import array_of
 from ebla.model.python_values import python_value
 from ebla.model.schema import Column, Target
+from ebla.model.value_arrays import array_of
 
 __all__ = ["appended", "count_of", "incremented"]
 
