@@ -146,6 +146,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "Database.table": {"name": "users"},
     "Database.drop_table": {"name": "spare"},
     "Database.rename_table": {"name": "spare", "new_name": "renamed"},
+    "Database.undelete_table": {"name": "gone"},
     "Database.clone_table": {"origin": "users", "name": "cloned"},
     "Database.alter_table": {"name": "spare"},
     "Database.unload_table": {"name": "spare"},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ebla
-from tests.support.inside import coordination_of, engine_of
+from tests.support.inside import engine_of
 
 SCHEMA = ebla.Schema(key={"k": "int64"}, columns={"n": "int64"})
 
@@ -78,7 +78,7 @@ def test_a_table_that_is_renamed_while_all_are_listed_is_on_the_list(
     db: ebla.Database, monkeypatch: pytest.MonkeyPatch, swapped: bool
 ) -> None:
     ids = {db.create_table(name, SCHEMA).stats()["id"] for name in ("a", "m", "z")}
-    coordination = coordination_of(engine_of(db).metadata.directory)
+    coordination = engine_of(db).metadata.directory._coordination
     read = coordination.read
     renames = iter([[("m", "x"), ("a", "m"), ("x", "a")] if swapped else [("m", "b")]])
 

@@ -19,11 +19,12 @@ SNAPSHOT_EVERY = 4
 
 
 class SlowDisk(SimulatedFiles):
-    """A disk on which nothing is removed before `release` is set."""
+    """A disk on which nothing is removed while `release` is not set."""
 
     def __init__(self) -> None:
         super().__init__()
         self.release = threading.Event()
+        self.release.set()
         self.removing = threading.Event()
 
     def delete(self, path: str) -> None:
@@ -55,6 +56,8 @@ def grow(server: MetadataServer, jobs: range) -> None:
 def test_transactions_go_on_while_old_ones_are_being_removed() -> None:
     disk = SlowDisk()
     server = server_on(disk)
+    disk.release.clear()
+    disk.removing.clear()
     grow(server, range(20))
     assert disk.removing.wait(60)
     grow(server, range(20, 30))

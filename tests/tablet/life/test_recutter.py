@@ -175,7 +175,7 @@ def test_a_join_makes_one_tablet_of_two_neighbours(table: ebla.Table) -> None:
     assert borders(table) == []
     assert list(table.scan()) == before
     assert [len(of) for of in (table.files(),)] == [2], "one reference for each shared file"
-    assert table.tablets()[0]["rows"] == 2000
+    assert table.tablets()[0]["rows"] == 1000
 
 
 def test_tablets_that_are_not_neighbours_are_refused(table: ebla.Table) -> None:

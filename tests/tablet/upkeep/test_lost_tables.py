@@ -157,8 +157,8 @@ def killed_creation(db: ebla.Database, monkeypatch: pytest.MonkeyPatch, before: 
 
     owner, name = {
         "the catalog": (engine_of(db).metadata.directory, "create"),
-        "the transaction": (engine_of(engine_of(db).metadata), "save"),
-        "the mark goes": (engine_of(engine_of(db).metadata), "announced"),
+        "the transaction": (engine_of(db).metadata._store, "save"),
+        "the mark goes": (engine_of(db).metadata._store, "announced"),
     }[before]
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, dies)
