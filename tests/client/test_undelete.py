@@ -16,6 +16,7 @@ from ebla.coordination.service import Operation
 from ebla.coordination.sqlite import SqliteCoordination
 from ebla.errors import OutcomeUnknown, Unavailable
 from ebla.storage.files.local_files import LocalFiles
+from ebla.tablet.serve.local_table import LocalTable
 from tests.support.inside import abandon, engine_of
 
 SCHEMA = ebla.Schema(key={"k": "string"}, columns={"v": "int64"})
@@ -322,4 +323,4 @@ def test_a_lost_reply_at_any_step_loses_no_row(
 def table_of(db: Database) -> ebla.Table:
     """Return the only table that is served, whatever it is called, as somebody has it who opened it before."""
     (state,) = engine_of(db).served_tables().values()
-    return ebla.Table(engine_of(db), state)
+    return ebla.Table(LocalTable(engine_of(db), state))

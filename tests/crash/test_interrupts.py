@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
+from ebla.client.database import Database
 from ebla.coordination.memory import Fault, MemoryCoordination
 from ebla.errors import LogFailed, OutcomeUnknown, TableExists, UnknownTable
 from ebla.metadata.server.transaction import MetadataServer
@@ -22,7 +24,7 @@ from ebla.tablet.write.gate import Gate
 from ebla.tablet.write.sequencer import Sequencer
 from tests.crash.machine import Machine, bounded
 from tests.crash.story import CALM, MIXED, create, put
-from tests.support.inside import carry_out, engine_of, state_of
+from tests.support.inside import abandon, carry_out, engine_of, state_of
 
 
 @pytest.fixture
@@ -60,10 +62,10 @@ def interrupted(kind: type, method: str, *, before: bool = False, skipped: int =
 
 def check(machine: Machine, column: str, expected: list[Any]) -> None:
     """Assert what a column of the table holds: now, after a crash, and after closing it."""
-    for end in (None, "_crash", "close"):
+    for end in (None, abandon, Database.close):
         if end is not None:
             assert machine.db is not None
-            bounded(getattr(machine.db, end))
+            bounded(partial(end, machine.db))
             machine.open()
         assert machine.db is not None
         assert [row[column] for row in machine.db.table("mixed").scan()] == expected

@@ -22,6 +22,7 @@ from ebla.metadata.values.restoring import pack_metadata
 from ebla.pipeline.place.capture import captured, with_memory
 from ebla.pipeline.place.table_value import VALUE_NAME, reading_value
 from ebla.storage.files.local_files import LocalFiles
+from ebla.tablet.serve.local_table import LocalTable
 from tests.reference.comparing import as_rows, compare
 from tests.reference.pair import ROOMY, TINY, VERSIONS_ALL, Pair
 from tests.reference.reference import Cell
@@ -141,7 +142,7 @@ class Wanderer:
         model = self.pair.model.table("t")
         for kept in self.kept:
             with reading_value(str(self.copies), kept.metadata, kept.txn) as store:
-                table = Table(store, store.table(VALUE_NAME))
+                table = Table(LocalTable(store, store.table(VALUE_NAME)))
                 for txn, said in kept.said.items():
                     compare(as_rows(table.scan(as_of=txn)), said, model, f"captured at {kept.txn}, as of {txn}")
                 found = as_rows(table.scan(as_of=kept.txn, versions=VERSIONS_ALL))
