@@ -18,6 +18,7 @@ from ebla.errors import CannotJoin, Conflict, ReadOnly, RequestError, SchemaChan
 from ebla.model.ranges import ALL, KeyRange
 from ebla.model.schema import TableSchema
 from ebla.model.where import Where
+from ebla.retry import CHANGES
 from ebla.rows.row import Row
 from ebla.service.requests import (
     THIS_VERY_MOMENT,
@@ -40,9 +41,6 @@ from ebla.service.requests import (
     Wait,
 )
 from ebla.service.service import TableService
-
-# A change that depends on what was read is begun anew so many times if others change the row meanwhile.
-CHANGE_ATTEMPTS_MAX = 1_000
 
 
 class Table(StaysHere):
@@ -182,7 +180,7 @@ class Table(StaysHere):
         if columns is not None:
             columns = checked_names("columns", columns)  # of an iterator too: the row may be read more than once
         row = self._service.codec.encode(key)
-        for _ in range(CHANGE_ATTEMPTS_MAX):
+        for _ in CHANGES:
             read = self._service.read_row(ReadRow(row, columns, THIS_VERY_MOMENT))
             changes = change(read.row)
             if changes is None:

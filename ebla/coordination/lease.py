@@ -32,10 +32,9 @@ from ebla.coordination.service import (
     check_path,
 )
 from ebla.errors import Corruption, OutcomeUnknown
+from ebla.retry import RACES
 
 __all__ = ["LeaseRecord", "NodeLease", "take_lease"]
-
-_ATTEMPTS_MAX = 8
 
 
 class LeaseRecord(msgspec.Struct, frozen=True):
@@ -74,7 +73,7 @@ def take_lease(
         raise InvalidNode(f"{path}: a lease needs an owner and a time longer than zero")
     shared = shared_microseconds or clock.microseconds
     unknown: OutcomeUnknown | None = None
-    for _ in range(_ATTEMPTS_MAX):
+    for _ in RACES:
         deadline = clock.monotonic_seconds() + ttl_seconds
         now = shared()
         node = service.read(path)
@@ -146,7 +145,7 @@ class NodeLease:
         """Hold it for another ttl from now."""
         with self._lock:
             unknown: OutcomeUnknown | None = None
-            for _ in range(_ATTEMPTS_MAX):
+            for _ in RACES:
                 if not self.is_held:
                     raise LeaseLost(self._path, "the lease ran out before it was renewed: take it again")
                 deadline = self._clock.monotonic_seconds() + self._ttl_seconds

@@ -29,6 +29,7 @@ from urllib.parse import quote
 from ebla.coordination.service import CoordinationFailed
 from ebla.coordination.sqlite_nodes import NODES, damaged, insert_all
 from ebla.errors import Closed, EblaError, FormatTooNew, StoreNotFound, TimedOut, TooManyFiles
+from ebla.retry import CROWDS
 
 __all__ = [
     "FAILURES",
@@ -44,7 +45,6 @@ __all__ = [
 
 APPLICATION_ID = 0x45626C61  # "Ebla"
 FORMAT_VERSION = 2  # one flipped bit makes neither a 1 of it nor a 2 of a 1
-_READ_ATTEMPTS_MAX = 100
 # The file itself, the write-ahead log, the shared memory, and the directory while it is synced.
 _FILES_OF_CONNECTION = 4
 
@@ -218,7 +218,7 @@ class QuietReader:
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return all rows of a query."""
-        for _ in range(_READ_ATTEMPTS_MAX):
+        for _ in CROWDS:
             with self._lock:
                 if self._closed:
                     raise Closed(f"{self._file} was closed")

@@ -60,13 +60,13 @@ from ebla.coordination.service import (
 from ebla.coordination.tree_watch import TreeWatcher
 from ebla.coordination.zookeeper_plan import Plan, Step, ancestors, guess, plan
 from ebla.errors import Closed, OutcomeUnknown, ReadOnly, Unavailable
+from ebla.retry import CROWDS
 
 __all__ = ["ZooKeeperCoordination"]
 
 # A request of a mebibyte is refused by the server, which then closes the connection (jute.maxbuffer).
 _MULTI_BYTES_MAX = 1_000_000
 _STEP_BYTES = 200
-_ATTEMPTS_MAX = 64
 _WATCHES_AT_ONCE = 1_000
 
 # The reply was lost, or there will be none. Whether the request was carried out is another matter.
@@ -171,7 +171,7 @@ class ZooKeeperCoordination(CoordinationService):
         if self._read_only:
             raise ReadOnly("the coordination service was opened for reading")
         planned = guess(operations)
-        for _ in range(_ATTEMPTS_MAX):
+        for _ in CROWDS:
             if self._commit(planned):
                 return [*planned.results]
             planned = plan(operations, self._tree(operations))
@@ -277,7 +277,7 @@ class ZooKeeperCoordination(CoordinationService):
         """Return the paths of the znodes below each of some znodes, None for those that are not there."""
         znodes = [self._znode(path) for path in paths]
         watch = self._on_event if watched else None
-        for _ in range(_ATTEMPTS_MAX):
+        for _ in CROWDS:
             statuses = self._ask(lambda: [self._client.exists_async(znode, watch) for znode in znodes])
             there = [znode for znode, status in zip(znodes, statuses, strict=True) if status is not None]
             try:

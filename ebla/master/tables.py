@@ -43,6 +43,7 @@ from ebla.model.declaration import check_table_name
 from ebla.model.keys import KeyCodec
 from ebla.model.schema import Column, TableSchema
 from ebla.model.schema_change import Alteration, altered
+from ebla.retry import RACES
 
 __all__ = [
     "alter_table",
@@ -54,8 +55,6 @@ __all__ = [
     "rename_table",
     "undelete_table",
 ]
-
-_ALTER_ATTEMPTS_MAX = 8
 
 
 def create_table(
@@ -146,7 +145,7 @@ def alter_table(catalog: Catalog, name: str, alteration: Alteration, *, dropped_
     info = catalog.table(name)
     info.begin("an alteration")
     try:
-        for _ in range(_ALTER_ATTEMPTS_MAX):
+        for _ in RACES:
             metadata = info.metadata
             schema = altered(metadata.schema, alteration, dropped_at)
             tablets = tuple(FlushedTablet(tablet.id, tablet.epoch, 0) for tablet in metadata.tablets)

@@ -23,6 +23,7 @@ from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.changes import TabletAt, TakeLog
 from ebla.metadata.values.table_metadata import TabletMetadata
 from ebla.model.order import Indices
+from ebla.retry import CROWDS, SAVES
 from ebla.service.requests import Wait
 from ebla.settings import Settings
 from ebla.storage.log.log_entry import Slice
@@ -43,12 +44,6 @@ from ebla.threads.worker import IDLE_SECONDS
 from ebla.timing import Timing, Warner, now_seconds
 
 __all__ = ["WritePath", "schema_changed"]
-
-# Look-ups of rows that may have changed are not repeated for ever when others keep changing them.
-CONFLICT_CHECKS_MAX = 100
-# METADATA that a commit depends on is tried again so often before the commit is given up.
-SAVE_ATTEMPTS_MAX = 10
-SAVE_PAUSE_SECONDS = 0.05
 
 _log = logging.getLogger(__name__)
 
@@ -197,7 +192,7 @@ class WritePath:
             slots = self._recent.slots_of_one(mutation.row, table.salt)
         else:
             slots = self._recent.slots_of(mutation.rows, table.salt)
-        for _ in range(CONFLICT_CHECKS_MAX):
+        for _ in CROWDS:
             self._make_ready(table)
             self._throttle(log)
             checked_at = None
@@ -379,9 +374,9 @@ class WritePath:
         """Save that the tablets' writes are in this server's log: what their first commit depends on."""
         change = TakeLog(tuple(TabletAt(t.id, t.epoch) for t in tablets), self._server, self._server)
         failure: Exception | None = None
-        for attempt in range(SAVE_ATTEMPTS_MAX):
+        for attempt in range(SAVES.attempts_max):
             if attempt and not self.is_closing:
-                self._clock.sleep(SAVE_PAUSE_SECONDS)
+                self._clock.sleep(SAVES.pause_seconds)
             try:
                 metadata = self._metadata.commit(table.id, [change])
             except UnknownTable:
@@ -402,7 +397,7 @@ class WritePath:
             "store, and read before repeating it"
         )
         unknown.__cause__ = failure
-        _log.error("given up after %d attempts: %s", SAVE_ATTEMPTS_MAX, unknown)
+        _log.error("given up after %d attempts: %s", SAVES.attempts_max, unknown)
         self._sequencer.fail(unknown)
 
     def keep_replies(self, needed: int) -> None:

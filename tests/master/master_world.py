@@ -30,6 +30,7 @@ from ebla.metadata.server.naming import TableNaming
 from ebla.metadata.server.servers import MetadataServers
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.declaration import Group, Schema
+from ebla.retry import Retries
 from tests.master.memory_durable import MemoryDurable
 from tests.metadata.metadata_world import ServerOfTests, World
 from tests.support.simulated_files import SimulatedFiles
@@ -53,7 +54,7 @@ def real_durable(world: World) -> DurableOfTests:
     """METADATA files on the simulated disk, configurations in the coordination service in memory."""
     server = world.server()
     store = MetadataStore(world.files, 4)
-    durable = DurableOfTests(server, store, TableNaming(server.client, world.clock, attempts_max=8))
+    durable = DurableOfTests(server, store, TableNaming(server.client, world.clock, retries=Retries(8, 0.05)))
     durable.disks = {"m0": world.files}
     durable.metadata_server, durable.disk = server, world
     return durable
@@ -69,7 +70,7 @@ def spread_durable(servers: int = 3) -> DurableOfTests:
     server = MetadataServers(
         coordination, copies, clock, server_ids=tuple(disks), new_id=lambda: f"x-{next(numbers):04d}"
     )
-    durable = DurableOfTests(server, copies, TableNaming(coordination, clock, attempts_max=8))
+    durable = DurableOfTests(server, copies, TableNaming(coordination, clock, retries=Retries(8, 0.05)))
     durable.disks, durable.client = disks, coordination
     return durable
 

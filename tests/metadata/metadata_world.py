@@ -12,6 +12,7 @@ from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.changes import Flush, FlushedTablet, NewFragment, TakeLog
 from ebla.metadata.values.table_metadata import FragmentRef, RangeErasure, TableMetadata, initial_metadata
 from ebla.model.declaration import Group, Schema
+from ebla.retry import Retries
 from tests.support.simulated_files import Fault, FaultPlan, Operation, SimulatedCrash, SimulatedFiles
 
 SCHEMA = Schema(
@@ -80,7 +81,7 @@ class World:
             self.clock,
             server_id=name,
             new_id=ids or (lambda: f"{name}-{next(numbers):04d}"),
-            attempts_max=attempts_max,
+            retries=Retries(attempts_max, 0.05),
             prune_in_background=False,  # or steps would come in another order each time
         )
         server.client = coordination

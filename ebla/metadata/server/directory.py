@@ -51,6 +51,7 @@ from ebla.metadata.values.table_config import (
     table_id_of,
 )
 from ebla.model.declaration import check_table_name
+from ebla.retry import PATIENCE, Retries
 
 __all__ = ["TableDirectory"]
 
@@ -58,13 +59,10 @@ __all__ = ["TableDirectory"]
 class TableDirectory:
     """The tables by name and by id. Keeps nothing in memory. Safe to use from several threads."""
 
-    def __init__(
-        self, coordination: CoordinationService, clock: Clock, *, attempts_max: int = 64, pause_seconds: float = 0.05
-    ) -> None:
+    def __init__(self, coordination: CoordinationService, clock: Clock, *, retries: Retries = PATIENCE) -> None:
         self._coordination = coordination
         self._clock = clock
-        self._attempts_max = attempts_max
-        self._pause_seconds = pause_seconds
+        self._retries = retries
 
     def find(self, name: str) -> str:
         """Return the id of the table called `name`; `UnknownTable` if there is none."""
@@ -83,8 +81,7 @@ class TableDirectory:
         go, or if one table is met twice, unless that is how it is, for the names are damaged.
         """
         before: list[TableEntry] | None = None
-        for attempt in range(self._attempts_max):
-            self._pause(attempt)
+        for _ in self._retries.attempts(self._clock):
             listed = self._coordination.list(NAMES)
             nodes = [(path, self._coordination.read(path)) for path in listed]
             entries = [
@@ -154,8 +151,7 @@ class TableDirectory:
             Create(name_path(config.name), table_id.encode()),
         ]
         unknown: OutcomeUnknown | None = None
-        for attempt in range(self._attempts_max):
-            self._pause(attempt)
+        for _ in self._retries.attempts(self._clock):
             try:
                 return self._coordination.multi(operations)[0]
             except OutcomeUnknown as error:
@@ -191,8 +187,7 @@ class TableDirectory:
         `OutcomeUnknown` nothing has changed.
         """
         unknown: OutcomeUnknown | None = None
-        for attempt in range(self._attempts_max):
-            self._pause(attempt)
+        for _ in self._retries.attempts(self._clock):
             try:
                 former = self._read(former_id)
                 named = self._coordination.read(name_path(config.name))
@@ -226,8 +221,7 @@ class TableDirectory:
         """Let the table called `name` disappear, and return its id. Its configuration stays."""
         table_id = self.find(name)
         unknown: OutcomeUnknown | None = None
-        for attempt in range(self._attempts_max):
-            self._pause(attempt)
+        for _ in self._retries.attempts(self._clock):
             try:
                 found = self._read(table_id)
                 named = self._coordination.read(name_path(name))
@@ -294,9 +288,7 @@ class TableDirectory:
         return retained
 
     def _naming(self) -> TableNaming:
-        return TableNaming(
-            self._coordination, self._clock, attempts_max=self._attempts_max, pause_seconds=self._pause_seconds
-        )
+        return TableNaming(self._coordination, self._clock, retries=self._retries)
 
     def settle(self, table_id: str, name: str) -> bool:
         """After an unknown outcome: tell whether the table is there, and let nothing under way change that any more.
@@ -305,8 +297,7 @@ class TableDirectory:
         request expects to find is gone.
         """
         tombstone = TableConfig(name, "deleted", "", ())
-        for attempt in range(self._attempts_max):
-            self._pause(attempt)
+        for _ in self._retries.attempts(self._clock):
             try:
                 found = self._read(table_id)
                 if found is None:
@@ -320,7 +311,3 @@ class TableDirectory:
                 continue
             return True
         raise Unavailable(f"it cannot be told yet whether the table {name!r} is there: try again")
-
-    def _pause(self, attempt: int) -> None:
-        if attempt:
-            self._clock.sleep(self._pause_seconds)

@@ -29,6 +29,7 @@ from ebla.coordination.service import (
 from ebla.errors import Conflict, EblaError, OutcomeUnknown, TableExists, Unavailable, UnknownTable
 from ebla.metadata.values.table_config import TableConfig, config_path, decode_config, encode_config, name_path
 from ebla.model.declaration import check_table_name
+from ebla.retry import PATIENCE, Retries
 
 __all__ = ["TableNaming"]
 
@@ -36,13 +37,10 @@ __all__ = ["TableNaming"]
 class TableNaming:
     """Changes the configuration of tables. Keeps nothing in memory. Safe to use from several threads."""
 
-    def __init__(
-        self, coordination: CoordinationService, clock: Clock, *, attempts_max: int = 64, pause_seconds: float = 0.05
-    ) -> None:
+    def __init__(self, coordination: CoordinationService, clock: Clock, *, retries: Retries = PATIENCE) -> None:
         self._coordination = coordination
         self._clock = clock
-        self._attempts_max = attempts_max
-        self._pause_seconds = pause_seconds
+        self._retries = retries
 
     def rename(self, table_id: str, name: str, named_txn: int = 0) -> TableConfig:
         """Give a table another name, which it has since `named_txn`; `TableExists` if it is taken."""
@@ -111,9 +109,7 @@ class TableNaming:
         unknown: OutcomeUnknown | None = None
         wanted: TableConfig | None = None
         settled = False  # nothing that was sent before can land any more
-        for attempt in range(self._attempts_max):
-            if attempt:
-                self._clock.sleep(self._pause_seconds)
+        for _ in self._retries.attempts(self._clock):
             try:
                 node = self._coordination.read(path)
                 if node is None:

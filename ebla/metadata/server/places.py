@@ -19,6 +19,7 @@ from ebla.coordination.service import CoordinationConflict, CoordinationService
 from ebla.errors import Corruption, RequestError, StoreError, TooManyFiles, Unavailable
 from ebla.metadata.server.copies import MetadataCopies
 from ebla.metadata.server.metadata_store import MetadataStore
+from ebla.retry import RACES
 from ebla.storage.files.files import Files
 from ebla.storage.files.local_files import LocalFiles
 
@@ -26,7 +27,6 @@ __all__ = ["copy_names", "record_places", "recorded_places", "stores_at"]
 
 NODE = "metadata"
 MARK = "ebla-metadata"
-ATTEMPTS_MAX = 8
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def record_places(coordination: CoordinationService, cluster: str, given: Sequen
     places = tuple(str(Path(place).absolute()) for place in given)
     if len(set(places)) != len(places):
         raise RequestError("each directory of METADATA is named once")
-    for _ in range(ATTEMPTS_MAX):
+    for _ in RACES:
         known = recorded_places(coordination)
         if len(places) < len(known):
             raise RequestError(f"METADATA is kept in {len(known)} further directories: name as many, or more")

@@ -24,6 +24,7 @@ from ebla.metadata.server.group_commit import Request
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.changes import Change
 from ebla.metadata.values.table_metadata import TableMetadata
+from ebla.retry import PATIENCE, Retries
 
 __all__ = ["MetadataServers"]
 
@@ -48,12 +49,10 @@ class MetadataServers(MetadataServer):
         *,
         server_ids: Sequence[str],
         new_id: Callable[[], str],
-        pause_seconds: float = 0.05,
+        retries: Retries = PATIENCE,
     ) -> None:
         """`server_ids` are all servers, those included whose directories are not there."""
-        super().__init__(
-            coordination, copies, clock, server_id=server_ids[0], new_id=new_id, pause_seconds=pause_seconds
-        )
+        super().__init__(coordination, copies, clock, server_id=server_ids[0], new_id=new_id, retries=retries)
         # Set once.
         self._server_ids = tuple(server_ids)
         self._copies = copies
@@ -84,7 +83,7 @@ class MetadataServers(MetadataServer):
             new_id=self._new_id,
             snapshot_every=self._copies.snapshot_every,
             attempts_max=PATIENCE_TICKS,
-            pause_seconds=self._pause_seconds,
+            pause_seconds=self._retries.pause_seconds,
         )
         running = []
         for name, store in self._copies.stores.items():

@@ -40,6 +40,7 @@ from ebla.metadata.values.changes import Change, update
 from ebla.metadata.values.table_config import TableConfig, TableEntry, config_path, encode_config, name_path
 from ebla.metadata.values.table_metadata import InvalidMetadata, TableMetadata
 from ebla.model.schema import TableSchema
+from ebla.retry import PATIENCE, Retries
 from ebla.timing import Timing, now_seconds
 
 __all__ = ["MetadataServer"]
@@ -70,24 +71,22 @@ class MetadataServer:
         *,
         server_id: str,
         new_id: Callable[[], str],
-        attempts_max: int = 64,
-        pause_seconds: float = 0.05,
+        retries: Retries = PATIENCE,
         prune_in_background: bool = True,
     ) -> None:
         """`new_id` gives out transaction ids that are never given out again, by whomever (128 random bits, say).
 
-        `attempts_max` bounds the retries after lost races and lost replies; `pause_seconds` lies between the latter.
+        `retries` bounds the attempts after lost races and lost replies; only after the latter it pauses.
         Old transactions are removed by a thread of their own unless `prune_in_background` is false.
         """
         # Set once.
-        self.directory = TableDirectory(coordination, clock, attempts_max=attempts_max, pause_seconds=pause_seconds)
+        self.directory = TableDirectory(coordination, clock, retries=retries)
         self._coordination = coordination
         self._store = store
         self._clock = clock
         self._server_ids: tuple[str, ...] = (server_id,)  # those who keep tables that are made here
         self._new_id = new_id
-        self._attempts_max = attempts_max
-        self._pause_seconds = pause_seconds
+        self._retries = retries
         self._pruner = Pruner(store, in_background=prune_in_background)
         self._lock = threading.Lock()
         self.committing = Timing(_log, "a METADATA transaction")
@@ -160,7 +159,7 @@ class MetadataServer:
         """
         missing: MissingFile | None = None
         looked_for: str | None = None
-        for _ in range(self._attempts_max):
+        for _ in range(self._retries.attempts_max):
             try:
                 config, version = self.directory.read(table_id)
             except UnknownTable:
@@ -265,7 +264,7 @@ class MetadataServer:
             return queue
 
     def _carry_out(self, table_id: str, requests: list[_CommitRequest]) -> None:
-        for _ in range(self._attempts_max):
+        for _ in range(self._retries.attempts_max):
             current = self._cached(table_id, keep=True)
             metadata, accepted, refused = _apply_each(current.metadata, requests)
             if not accepted:
@@ -291,9 +290,7 @@ class MetadataServer:
         """Make a saved transaction the current one. False: it is not, never will be, and its file is gone."""
         config = msgspec.structs.replace(current.config, metadata_txnid=metadata.txnid)
         unknown: OutcomeUnknown | None = None
-        for attempt in range(self._attempts_max):
-            if attempt:
-                self._clock.sleep(self._pause_seconds)
+        for _ in self._retries.attempts(self._clock):
             try:
                 version = self._coordination.compare_and_set(
                     config_path(table_id), encode_config(config), current.version

@@ -37,6 +37,7 @@ from ebla.pipeline.spark.failures import plain_errors, unwrapping
 from ebla.pipeline.spark.progress import JobProgress, Report, watched
 from ebla.pipeline.spark.session import active_session, session
 from ebla.pipeline.spark.worker import numbers_of
+from ebla.retry import RACES
 from ebla.service.job_orders import SWEEP_MAX, PrepareSweep, Sweep
 from ebla.service.reports import GarbageReport
 from ebla.storage.files.files import FileInfo
@@ -50,7 +51,6 @@ from ebla.tablet.upkeep.pins import Pins
 
 __all__ = ["GarbageReport", "gc"]
 
-ATTEMPTS_MAX = 8
 LISTED_SCHEMA = "path string, size bigint"
 NAMED_SCHEMA = "table_id string, path string, count bigint"
 BATCH_ROWS = 65_536
@@ -139,7 +139,7 @@ class _Round:
 
     def _named(self) -> tuple[DataFrame, dict[str, TableConfig]]:
         """Return the files that tables name, with the tables; all of them, and each read whole."""
-        for _ in range(ATTEMPTS_MAX):
+        for _ in RACES:
             tables = self._tables()
             running = [table_id for table_id, config in tables.items() if _is_there(config)]
             named = self._frame(running, _reader(self.place.root), NAMED_SCHEMA).persist()

@@ -25,6 +25,7 @@ from ebla.metadata.values.table_metadata import FragmentRef, RangeErasure, Table
 from ebla.model.ranges import KeyRange
 from ebla.pipeline.place.location import coordination_of, store_of
 from ebla.pipeline.place.place import Place
+from ebla.retry import Retries
 from ebla.settings import Settings
 from ebla.storage.files.files import Files
 from ebla.tablet.jobs.bulk import add_references
@@ -36,8 +37,7 @@ from ebla.tablet.upkeep.serialize import reference_to, write_blocks
 
 __all__ = ["Capture", "captured", "with_memory"]
 
-ATTEMPTS_MAX = 60
-PAUSE_SECONDS = 0.02
+_MOMENTS = Retries(60, 0.02)  # what is looked for is a moment between two changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,7 @@ def _captured_here(database: Database, tables: Sequence[str] | None) -> Iterator
         if not state.is_offline:
             store.flush(state)  # what comes meanwhile is little, and goes to a file of the backup
     with contextlib.ExitStack() as held:
-        for attempt in range(ATTEMPTS_MAX):
-            if attempt:
-                clock.sleep(PAUSE_SECONDS)
+        for _ in _MOMENTS.attempts(clock):
             with contextlib.ExitStack() as trying:
                 txn, views = store.hold_views(states)
                 trying.callback(store.pins.let_go, txn)
@@ -140,9 +138,7 @@ def _too_fast() -> Unavailable:
 def _captured_elsewhere(root: str, tables: Sequence[str] | None, name: str) -> Iterator[Capture]:
     clock = SystemClock()
     with contextlib.ExitStack() as held:
-        for attempt in range(ATTEMPTS_MAX):
-            if attempt:
-                clock.sleep(PAUSE_SECONDS)
+        for _ in _MOMENTS.attempts(clock):
             with (
                 contextlib.ExitStack() as trying,
                 open_alone(root, read_only=True, settings=Settings(scan_threads=1)) as database,

@@ -29,6 +29,7 @@ from ebla.client.jobs.keeping import Held
 from ebla.errors import EblaError, HistoryGone, Unavailable
 from ebla.model.ranges import ALL, KeyRange
 from ebla.pipeline.place.location import coordination_of, opened, store_of
+from ebla.retry import RACES
 from ebla.settings import Settings
 from ebla.tablet.engine import TabletStore
 from ebla.tablet.read.view import check_history
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["Holding", "Needs", "SharedHolding", "held_plan"]
-
-ATTEMPTS_MAX = 8
 
 _log = logging.getLogger(__name__)
 Plan = TypeVar("Plan")
@@ -136,7 +135,7 @@ def held_plan(
 
     In a store that is open for writing here, `plan` itself holds. `HistoryGone` if the txn must be one that is gone.
     """
-    for _ in range(ATTEMPTS_MAX):
+    for _ in RACES:
         with opened(source, settings) as database:
             try:
                 made, needs = plan(database)

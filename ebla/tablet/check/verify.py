@@ -39,6 +39,7 @@ from ebla.metadata.values.check import Examination, FileFacts, Finding, examine
 from ebla.metadata.values.table_config import TableConfig, config_path, encode_config
 from ebla.metadata.values.table_metadata import FragmentRef, InvalidMetadata, TableMetadata
 from ebla.metadata.values.transaction_file import SnapshotRecord, encode
+from ebla.retry import RACES
 from ebla.service.reports import VerifyReport
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.files import FileInfo, Files
@@ -53,7 +54,6 @@ from ebla.tablet.recovery.server_record import ServerRecord, read_extent
 from ebla.tablet.upkeep.job_intents import list_intents
 from ebla.tablet.upkeep.lost_tables import look_at_strangers, lost, saved_metadata
 
-ATTEMPTS_MAX = 8
 FRAGMENTS = "fragments"
 
 
@@ -163,7 +163,7 @@ class Verifier:
 
     def _examined(self, table_id: str, config: TableConfig) -> tuple[Examination, TableMetadata | None, int]:
         """Look at one table as it is; again if it changed meanwhile."""
-        for _ in range(ATTEMPTS_MAX):
+        for _ in RACES:
             config, version = self._directory.read(table_id)
             name = config.name
             metadata = None

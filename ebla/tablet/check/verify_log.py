@@ -14,13 +14,12 @@ from typing import NamedTuple, TypeAlias
 from ebla.errors import Corruption, MissingFile
 from ebla.metadata.values.check import Finding
 from ebla.metadata.values.table_metadata import TableMetadata
+from ebla.retry import RACES
 from ebla.storage.files.files import Files
 from ebla.storage.log.log_extent import NOTHING, LogExtent
 from ebla.storage.log.log_reader import RESTORE, recover
 
 __all__ = ["LogPosition", "Positions", "examine_log", "read_positions"]
-
-ATTEMPTS_MAX = 8
 
 
 class LogPosition(NamedTuple):
@@ -41,7 +40,7 @@ def read_positions(
     `read_extent` tells what it must hold; its owner may be at work.
     """
     positions: Positions = {}
-    for _ in range(ATTEMPTS_MAX):
+    for _ in RACES:
         positions = {}
         extent = read_extent()
         try:

@@ -24,10 +24,9 @@ from ebla.metadata.values.table_config import (
     name_path,
     table_id_of,
 )
+from ebla.retry import RACES
 
 __all__ = ["NamesVerifier", "SeenNames"]
-
-ATTEMPTS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class NamesVerifier:
     def look(self) -> tuple[SeenNames, NamesExamination]:
         """Return what is there, and what is wrong with it."""
         seen = self._see()
-        for _ in range(ATTEMPTS_MAX):
+        for _ in RACES:
             found = seen.examine()
             if not found.findings:
                 return seen, found

@@ -24,6 +24,7 @@ from ebla.errors import Conflict, EblaError, MissingFile, OutcomeUnknown, Reques
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.changes import RequirementFailed
 from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata
+from ebla.retry import SAVES
 from ebla.service.job_files import check_job, job_of
 from ebla.service.job_orders import BulkCommit, BulkResult
 from ebla.storage.files.files import Files
@@ -35,10 +36,6 @@ from ebla.tablet.write.commit_log import CommitLog
 from ebla.tablet.write.gate import Gate
 from ebla.tablet.write.sequencer import Sequencer
 from ebla.timing import now_seconds
-
-# So often a METADATA transaction is tried whose outcome is unknown, or whose tablets changed meanwhile.
-SAVE_ATTEMPTS_MAX = 10
-SAVE_PAUSE_SECONDS = 0.05
 
 _TABLETS_CHANGED = ("unknown_tablet", "stale_epoch", "wrong_tablets")
 
@@ -217,9 +214,7 @@ class BulkDriver:
         """Save the METADATA transaction. Any error but `_Unsettled` means that it is not there and never will be."""
         unknown: EblaError | None = None
         refused: EblaError | None = None
-        for attempt in range(SAVE_ATTEMPTS_MAX):
-            if attempt:
-                self._clock.sleep(SAVE_PAUSE_SECONDS)
+        for attempt in SAVES.attempts(self._clock):
             try:
                 base = self._metadata.refresh(table.id) if attempt else self._metadata.read(table.id)
                 if commit.done_at(base) is not None:

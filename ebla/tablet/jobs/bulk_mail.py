@@ -36,6 +36,7 @@ from ebla.coordination.service import (
     Watch,
 )
 from ebla.errors import Closed, Corruption, EblaError, OutcomeUnknown, StoreError, TimedOut, Unavailable
+from ebla.retry import SAVES
 from ebla.service.job_files import check_job
 from ebla.service.job_orders import Answer, BulkCommit, BulkResult, JobOrder, Order
 from ebla.service.requests import Reply
@@ -44,8 +45,6 @@ from ebla.storage.files.files import Files
 __all__ = ["DIRECTORY", "Mailbox", "order_by_mail"]
 
 DIRECTORY = "bulk"
-ANSWER_ATTEMPTS_MAX = 10
-ANSWER_PAUSE_SECONDS = 0.05
 ANSWER_BYTES_MAX = VALUE_BYTES_MAX
 # After an error of the coordination service, the owner looks again when so much time has passed.
 RETRY_SECONDS = 0.5
@@ -185,9 +184,7 @@ class Mailbox:
         except CoordinationConflict:
             return  # its sender took it back
         answer = self._answer(request)
-        for attempt in range(ANSWER_ATTEMPTS_MAX):
-            if attempt:
-                self._clock.sleep(ANSWER_PAUSE_SECONDS)
+        for _ in SAVES.attempts(self._clock):
             try:
                 self._coordination.compare_and_set(path, _encoder.encode(answer), version)
             except CoordinationConflict:

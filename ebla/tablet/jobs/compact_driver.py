@@ -23,6 +23,7 @@ from ebla.errors import EblaError, OutcomeUnknown, RequestError, Unavailable, Un
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.changes import RequirementFailed
 from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata
+from ebla.retry import Retries
 from ebla.service.job_files import check_job, job_of
 from ebla.service.job_orders import (
     BeginCompaction,
@@ -43,8 +44,7 @@ from ebla.tablet.upkeep.compactor import Compaction
 from ebla.tablet.upkeep.pending_files import Nursery
 from ebla.tablet.write.sequencer import Sequencer
 
-ATTEMPTS_MAX = 20
-PAUSE_SECONDS = 0.05
+_SAVES = Retries(20, 0.05)  # others save as well, all the time
 # A job that takes longer, or has died, must not keep the engine from its work for ever.
 BUSY_SECONDS = 3_600.0
 
@@ -176,9 +176,7 @@ class CompactDriver:
     def _save(self, commit: CompactCommit, table: TableState) -> CompactResult:
         unknown: OutcomeUnknown | None = None
         left = dict(enumerate(commit.replacements))
-        for attempt in range(ATTEMPTS_MAX):
-            if attempt:
-                self._clock.sleep(PAUSE_SECONDS)
+        for _ in _SAVES.attempts(self._clock):
             try:
                 base = self._metadata.refresh(table.id)
                 if unknown is not None:

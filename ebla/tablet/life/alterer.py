@@ -23,13 +23,11 @@ from ebla.metadata.values.changes import AlterSchema, FlushedTablet, Requirement
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.schema import TableSchema
 from ebla.model.schema_change import Alteration, altered
+from ebla.retry import SAVES
 from ebla.tablet.life.recutter import Recutter
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.write.sequencer import Sequencer
-
-SETTLE_ATTEMPTS_MAX = 5
-SETTLE_PAUSE_SECONDS = 0.05
 
 _log = logging.getLogger(__name__)
 
@@ -94,8 +92,7 @@ class Alterer:
         table.is_schema_in_doubt = False
 
     def _find_out(self, table: TableState, schema: TableSchema, unknown: OutcomeUnknown) -> None:
-        for _ in range(SETTLE_ATTEMPTS_MAX):
-            self._clock.sleep(SETTLE_PAUSE_SECONDS)
+        for _ in SAVES.attempts(self._clock):
             try:
                 self._settle(table)
             except EblaError:

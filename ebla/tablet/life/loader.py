@@ -25,6 +25,7 @@ from ebla.metadata.values.check import FileFacts, Finding, check_load
 from ebla.metadata.values.serving import UNLOADED, LoadTablets, Serving, UnloadTablets
 from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata, TabletMetadata
 from ebla.model.ranges import KeyRange
+from ebla.retry import SAVES
 from ebla.service.listener import RangeChanged, TabletListener
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.files import Files
@@ -38,9 +39,6 @@ from ebla.tablet.tables.tablet_states import LifeEvent, TabletState
 from ebla.tablet.upkeep.flusher import Flusher
 
 __all__ = ["Loader", "is_unloaded"]
-
-SAVE_ATTEMPTS_MAX = 5
-SAVE_PAUSE_SECONDS = 0.05
 
 _BEING_LOADED = (TabletState.CONFIG_LOADING, TabletState.LOG_REPLAYING, TabletState.CONFIG_SAVING)
 
@@ -286,9 +284,7 @@ class Loader(TabletListener):
     def _save(self, table: TableState, change: Callable[[tuple[TabletAt, ...]], Serving], wanted: str) -> None:
         """Save the state of all tablets; it may be repeated as often as one likes."""
         unknown: EblaError | None = None
-        for attempt in range(SAVE_ATTEMPTS_MAX):
-            if attempt:
-                self._clock.sleep(SAVE_PAUSE_SECONDS)
+        for attempt in SAVES.attempts(self._clock):
             try:
                 metadata = self._metadata.refresh(table.id) if attempt else table.view.metadata
                 tablets = tuple(TabletAt(one.id, one.epoch) for one in metadata.tablets if one.state != wanted)

@@ -34,6 +34,7 @@ from ebla.metadata.values.recutting import (
 )
 from ebla.metadata.values.table_metadata import JoinPlan, TableMetadata, TabletMetadata
 from ebla.model.ranges import KeyRange
+from ebla.retry import SAVES
 from ebla.storage.record.records import ROW
 from ebla.tablet.life.split_row import BlockIndex, choose_row, marks_of, payload
 from ebla.tablet.tables.open_tables import OpenTables
@@ -44,8 +45,6 @@ from ebla.tablet.write.commit_log import CommitLog
 from ebla.tablet.write.sequencer import Sequencer
 from ebla.timing import now_seconds
 
-SAVE_ATTEMPTS_MAX = 5
-SAVE_PAUSE_SECONDS = 0.05
 # In a tablet of fewer blocks than this, single rows are looked at, so that a small one is divided evenly too.
 FINE_BLOCKS_MAX = 32
 FINE_MARKS = 64
@@ -317,9 +316,7 @@ class Recutter:
         """Save the change that replaces tablets. If it cannot be told whether it is there, the table is unsettled."""
         table.is_unsettled = True
         unknown: OutcomeUnknown | None = None
-        for attempt in range(SAVE_ATTEMPTS_MAX):
-            if attempt:
-                self._clock.sleep(SAVE_PAUSE_SECONDS)
+        for attempt in SAVES.attempts(self._clock):
             try:
                 saved = self._metadata.refresh(table.id) if attempt else None
                 if saved is None or saved.by_id(gone[0].tablet) is not None:

@@ -26,6 +26,7 @@ from ebla.coordination.service import CoordinationService
 from ebla.errors import Corruption, EblaError, MissingFile, StoreError, TooManyFiles, Unavailable, UnknownTable
 from ebla.metadata.server.places import record_places
 from ebla.metadata.server.transaction import MetadataServer
+from ebla.retry import CROWDS
 from ebla.settings import Settings
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.files import Files
@@ -42,8 +43,6 @@ from ebla.tablet.recovery.server_record import ServerRecord, read_extent
 from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.upkeep.lost_tables import lost_tables
 from ebla.timing import now_seconds
-
-READ_ATTEMPTS_MAX = 100
 
 _log = logging.getLogger(__name__)
 
@@ -195,7 +194,7 @@ def _tell_recovery(recovery: LogRecovery, replayed: Replayed, flushes: int, seco
 
 def _open_for_reading(parts: _Parts) -> TabletStore:
     metadata = parts.metadata
-    for _ in range(READ_ATTEMPTS_MAX):
+    for _ in CROWDS:
         try:
             before = read_tables(metadata)
             entries = _read_log(parts)

@@ -33,12 +33,11 @@ from ebla.coordination.service import (
     Operation,
 )
 from ebla.errors import Corruption, OutcomeUnknown, StoreError, Unavailable
+from ebla.retry import RACES
 from ebla.storage.log.log_extent import NOTHING, LogExtent
 from ebla.storage.log.log_format import SEGMENT_HEADER_BYTES, SegmentInfo
 
 __all__ = ["ServerRecord", "read_extent"]
-
-ATTEMPTS_MAX = 8
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +58,7 @@ class _Recorded(msgspec.Struct, frozen=True):
 
 def read_extent(coordination: CoordinationService, server: str) -> LogExtent:
     """Return what the log of a server must hold: nothing, if there is no record of it. Its owner may be at work."""
-    for _ in range(ATTEMPTS_MAX):
+    for _ in RACES:
         recorded = _recorded(server, coordination.read(f"logs/{server}"))
         if recorded is None:
             return NOTHING
@@ -160,7 +159,7 @@ class ServerRecord:
 
     def _write(self, bound: int | None) -> None:
         """Write the extent, and a new bound if there is one. The lock is held."""
-        for _ in range(ATTEMPTS_MAX):
+        for _ in RACES:
             operations: list[Operation] = []
             extent = self._next()
             new_bound = self._bound if bound is None else bound

@@ -15,6 +15,7 @@ from ebla.errors import HistoryGone, RequestError
 from ebla.model.order import is_strictly_sorted, sort_rows
 from ebla.model.projection import Projection
 from ebla.model.ranges import KeyRange, successor
+from ebla.retry import CROWDS
 from ebla.rows.row import Row, beyond_python
 from ebla.tablet.engine import TabletStore
 from ebla.tablet.read.answers import ReadPoint
@@ -29,8 +30,6 @@ __all__ = ["RowReading", "at_newest", "one_array", "sorted_distinct"]
 FOUND = "_found"
 # From so many keys on, it is worth a look whether they stand one after the other in a file.
 NEIGHBOURS_MIN = 32
-# A read of the newest commit is begun anew so many times if history ends before it has come to the rows.
-NEWEST_ATTEMPTS_MAX = 100
 
 _Answer = TypeVar("_Answer")
 
@@ -150,7 +149,7 @@ def at_newest(choose: Callable[[], int], read: Callable[[int], _Answer]) -> tupl
 
     Where no history is kept, it may end between the two, with commits that came meanwhile: then there is a newer one.
     """
-    for _ in range(NEWEST_ATTEMPTS_MAX):
+    for _ in CROWDS:
         txn = choose()
         with contextlib.suppress(HistoryGone):
             return txn, read(txn)

@@ -17,6 +17,7 @@ from ebla.errors import Conflict, EblaError, RequestError, SchemaChanged, Unknow
 from ebla.model.batch import PutBatch
 from ebla.model.ranges import KeyRange
 from ebla.model.schema import WILDCARD, Target
+from ebla.retry import CHANGES, CROWDS
 from ebla.rows.replacing import last_of_each_key
 from ebla.rows.row_parts import Limits
 from ebla.rows.rows import columns_of, to_cells_batch, to_put_batch
@@ -32,8 +33,6 @@ from ebla.tablet.write_path import schema_changed
 
 __all__ = ["Writing"]
 
-CHANGE_ATTEMPTS_MAX = 1_000
-SCHEMA_ATTEMPTS_MAX = 100
 # Puts of so many rows, and bytes in all, are done together with others. What is larger costs little for a call.
 TOGETHER_ROWS_MAX = 4_096
 TOGETHER_BYTES_MAX = 8 << 20
@@ -111,7 +110,7 @@ class Writing:
 
     def _anew(self, attempt: Callable[[], _Answer]) -> _Answer:
         """Make a request again that met a change of the schema, until it meets none."""
-        for _ in range(SCHEMA_ATTEMPTS_MAX - 1):
+        for _ in CROWDS:
             with contextlib.suppress(SchemaChanged):
                 return attempt()
         return attempt()
@@ -270,7 +269,7 @@ class Writing:
         return self._store.read_txn(uncommitted=True, at_once=self._state.view.parts.expires)
 
     def _retried(self, attempt: Callable[[], int | None]) -> int:
-        for _ in range(CHANGE_ATTEMPTS_MAX):
+        for _ in CHANGES:
             txn = attempt()
             if txn is not None:
                 return txn

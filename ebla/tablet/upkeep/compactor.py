@@ -26,6 +26,7 @@ from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.changes import RequirementFailed, RequireSchema, TabletAt
 from ebla.metadata.values.table_metadata import GroupState, TableMetadata, TabletMetadata
 from ebla.model.schema import GroupSchema
+from ebla.retry import RACES
 from ebla.service.job_orders import Strategy
 from ebla.settings import Settings
 from ebla.storage.cache.spare_memory import SpareMemory
@@ -40,8 +41,6 @@ from ebla.threads.worker import Worker
 # After a merge of so many bytes, what it needed is given back to the system.
 MUCH_BYTES = 32 << 20
 RETRY_SECONDS = 60.0
-# A merge by hand is chosen anew so many times at most if others merge the same files before it.
-ATTEMPTS_MAX = 10
 RECENT_MAX = 100
 
 _log = logging.getLogger(__name__)
@@ -258,7 +257,7 @@ class Compactor:
 
     def _compact_group(self, table: TableState, tablet_id: str, number: int) -> bool:
         """Merge one group of a tablet; chosen anew if somebody else, in the background, merged its files meanwhile."""
-        for _ in range(ATTEMPTS_MAX):
+        for _ in RACES:
             metadata = table.view.metadata
             tablet, group = metadata.by_id(tablet_id), metadata.schema.group_by_id.get(number)
             if tablet is None or group is None or table.is_dropped:

@@ -36,6 +36,7 @@ from ebla.metadata.server.metadata_store import CREATING, MetadataStore
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.table_config import TABLES, TableConfig
 from ebla.metadata.values.table_metadata import TableMetadata
+from ebla.retry import RACES
 from ebla.service.job_orders import Sweep, SweepResult, SweepTerms
 from ebla.service.reports import GarbageReport
 from ebla.storage.files.files import FileInfo, Files
@@ -47,8 +48,6 @@ from ebla.tablet.upkeep.pending_files import FRAGMENTS, Nursery
 from ebla.timing import now_seconds
 
 __all__ = ["Garbage", "GarbageReport", "Nursery"]
-
-ATTEMPTS_MAX = 8
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +106,7 @@ class Garbage:
     def collect(self, *, dry_run: bool) -> GarbageReport:
         """Look at all files once. Raises without having removed anything if something cannot be read."""
         with self._lock:
-            for _ in range(ATTEMPTS_MAX):
+            for _ in RACES:
                 try:
                     if not dry_run:
                         self.purge()

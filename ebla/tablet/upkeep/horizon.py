@@ -14,11 +14,11 @@ import contextlib
 
 from ebla.coordination.service import CoordinationConflict, CoordinationService
 from ebla.errors import Corruption, OutcomeUnknown, Unavailable
+from ebla.retry import RACES
 
 __all__ = ["Horizon"]
 
 NODE = "horizon"
-ATTEMPTS_MAX = 8
 
 
 class Horizon:
@@ -34,7 +34,7 @@ class Horizon:
 
     def raise_to(self, txn: int) -> None:
         """Say that compaction goes up to `txn`, before it looks who holds what."""
-        for _ in range(ATTEMPTS_MAX):
+        for _ in RACES:
             if txn <= self._known:
                 return
             there, version = self._read()

@@ -19,6 +19,7 @@ from ebla.clock import Clock
 from ebla.coordination.service import CoordinationConflict, CoordinationService
 from ebla.errors import Corruption, OutcomeUnknown, RequestError, Unavailable, UnknownTable, shown
 from ebla.metadata.server.transaction import MetadataServer
+from ebla.retry import RACES
 from ebla.service.job_files import check_job, job_of
 from ebla.storage.files.files import Files
 
@@ -33,7 +34,6 @@ __all__ = [
 ]
 
 DIRECTORY = "intents"
-ATTEMPTS_MAX = 8
 EXPIRES_SECONDS_MAX = 1e9  # some thirty years
 # An intent that has lost less than this part of its time is as good as new.
 FRESH_SHARE = 100
@@ -65,7 +65,7 @@ def begin_job(
     now = clock.microseconds()
     expires = now + round(expires_seconds * 1e6)
     intent = JobIntent(job, table_id, f"fragments/{table_id}/{job}-", now, expires)
-    for _ in range(ATTEMPTS_MAX):
+    for _ in RACES:
         node = coordination.read(path)
         with contextlib.suppress(CoordinationConflict, OutcomeUnknown):  # the next look tells
             if node is None:

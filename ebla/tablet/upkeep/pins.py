@@ -32,10 +32,10 @@ from ebla.coordination.service import (
 )
 from ebla.errors import Corruption, OutcomeUnknown, RequestError, Unavailable, shown
 from ebla.model.declaration import check_table_name
+from ebla.retry import RACES
 
 PINS = "pins"
 FILES = "held"
-ATTEMPTS_MAX = 8
 # So many names of files fit into a node.
 FILES_IN_NODE_MAX = 4_000
 # A pin that has lost less than this part of its time is as good as new.
@@ -128,7 +128,7 @@ class Pins:
         renewed, that history has ended meanwhile.
         """
         path = _path(name)
-        for _ in range(ATTEMPTS_MAX):
+        for _ in RACES:
             now = self._clock.microseconds()
             expires = now + round(expires_seconds * 1e6)
             node = self._coordination.read(path)
@@ -165,7 +165,7 @@ class Pins:
     def extend(self, name: str, expires_seconds: float) -> bool:
         """Hold what a name holds for so long from now on; False if it holds nothing any more."""
         path = _path(name)
-        for _ in range(ATTEMPTS_MAX):
+        for _ in RACES:
             node = self._coordination.read(path)
             if node is None:
                 return False
@@ -220,7 +220,7 @@ class Pins:
     def release(self, name: str) -> None:
         """Let go of what a name holds; nothing happens if it holds nothing."""
         path = _path(name)
-        for _ in range(ATTEMPTS_MAX):
+        for _ in RACES:
             node = self._coordination.read(path)
             if node is None:
                 return

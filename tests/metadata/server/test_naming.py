@@ -11,6 +11,7 @@ from ebla.errors import Conflict, OutcomeUnknown, TableExists, UnknownTable
 from ebla.metadata.server.naming import TableNaming
 from ebla.metadata.values.table_config import TableConfig
 from ebla.metadata.values.table_metadata import initial_metadata
+from ebla.retry import Retries
 from tests.metadata.metadata_world import SCHEMA, World
 
 
@@ -22,7 +23,7 @@ class Named:
         self.server = self.world.server()
         for number, name in enumerate(("users", "others", "gone"), 1):
             self.server.create_table(name, f"t{number}", initial_metadata(f"t{number}", SCHEMA, [f"a{number}"]))
-        self.naming = TableNaming(self.server.client, self.world.clock, attempts_max=6)
+        self.naming = TableNaming(self.server.client, self.world.clock, retries=Retries(6, 0.05))
         self.naming.delete("t3", 5)
 
     def names(self) -> dict[str, str]:

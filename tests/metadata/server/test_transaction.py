@@ -28,6 +28,7 @@ from ebla.metadata.server.metadata_store import MetadataNotSaved, MetadataStore
 from ebla.metadata.values.changes import RecordJob, RequirementFailed
 from ebla.metadata.values.table_config import TableEntry
 from ebla.metadata.values.table_metadata import InvalidMetadata, initial_metadata
+from ebla.retry import Retries
 from ebla.storage.files.local_files import LocalFiles
 from tests.metadata.metadata_world import (
     EVENTS,
@@ -665,7 +666,7 @@ def test_threads_and_servers_on_real_files_lose_nothing(tmp_path: Path) -> None:
             clock,
             server_id=f"s{index}",
             new_id=lambda: f"x{next(numbers)}",
-            attempts_max=1000,
+            retries=Retries(1000, 0.05),
         )
         for index, service in enumerate(services)
     ]
