@@ -49,6 +49,11 @@ from ebla.storage.files.files import Files
 from ebla.storage.fragment.fragment_reader import OpenFragments
 from ebla.storage.log.log_writer import LogWriter
 from ebla.storage.merge.merge import TXN_MAX
+from ebla.tablet.flush.flusher import Flusher
+from ebla.tablet.flush.pending_files import PendingFiles
+from ebla.tablet.garbage.garbage import Garbage
+from ebla.tablet.garbage.job_intents import list_intents, remove_expired
+from ebla.tablet.garbage.pins import Pins
 from ebla.tablet.jobs.bulk_driver import BulkDriver
 from ebla.tablet.jobs.compact_driver import CompactDriver
 from ebla.tablet.jobs.restorer import Restorer
@@ -57,7 +62,7 @@ from ebla.tablet.life.cloning import Cloner
 from ebla.tablet.life.loader import Loader
 from ebla.tablet.life.recutter import Recutter
 from ebla.tablet.life.shaper import Shaper
-from ebla.tablet.life.table_lifecycle import Doubts
+from ebla.tablet.life.table_lifecycle import TableLifecycle
 from ebla.tablet.read.row_cache import CachedRows
 from ebla.tablet.scan.preloader import Preloader
 from ebla.tablet.scan.read_txns import ReadTxns, check_named
@@ -70,12 +75,7 @@ from ebla.tablet.tables.refused_tables import UNLINKED, RefusedTables
 from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.upkeep.care_stats import held_stats, log_held_by, writing_stats
 from ebla.tablet.upkeep.compactor import Compactor
-from ebla.tablet.upkeep.flusher import Flusher
-from ebla.tablet.upkeep.garbage import Garbage
 from ebla.tablet.upkeep.horizon import Horizon
-from ebla.tablet.upkeep.job_intents import list_intents, remove_expired
-from ebla.tablet.upkeep.pending_files import Nursery
-from ebla.tablet.upkeep.pins import Pins
 from ebla.tablet.write.gate import Gate
 from ebla.tablet.write.recent_rows import RecentRows
 from ebla.tablet.write.sequencer import Sequencer
@@ -114,9 +114,9 @@ class TabletStore:
         self.txn_clock = txn_clock
         self.cache = cache
         self.pins = Pins(coordination, clock)
-        self._nursery = Nursery(new_id)
+        self.pending = PendingFiles(new_id)
         self.garbage = Garbage(
-            coordination, metadata, files, clock, self._nursery, settings.garbage_age_seconds, self.pins.files
+            coordination, metadata, files, clock, self.pending, settings.garbage_age_seconds, self.pins.files
         )
         self.fragments = OpenFragments(files, cache, settings.open_files_max)
         self.recent = RecentRows(settings.recent_row_slots, txn_clock.last)
@@ -124,120 +124,120 @@ class TabletStore:
         self.sequencer = Sequencer(txn_clock.last)
         self.scan_pool = ThreadPoolExecutor(settings.scan_threads, thread_name_prefix="ebla-scan")
         self._clock = clock
-        self._tables = OpenTables()
-        self.events = self._tables.events
-        self.preloader = Preloader(self._tables.all, cache)
+        self.open_tables = OpenTables()
+        self.events = self.open_tables.events
+        self.preloader = Preloader(self.open_tables.all, cache)
         self.events.add(self.preloader)
         self.scanners = Scanners(clock, settings.scanners_max, settings.scanner_expiry_seconds)
-        self._doubts = Doubts(self._tables, metadata, self.add_table)
-        self._commit_lock = self._tables.lock
+        self.lifecycle = TableLifecycle(self.open_tables, metadata, self.add_table)
+        self._commit_lock = self.open_tables.lock
         self._spare = SpareMemory(clock)
         cache.on_much_gone = partial(self._spare.look, quickly=True)
-        self._flusher = Flusher(
-            self._tables, self.sequencer, metadata, files, settings, server, self._nursery, self._spare
+        self.flusher = Flusher(
+            self.open_tables, self.sequencer, metadata, files, settings, server, self.pending, self._spare
         )
-        self._compactor = Compactor(
-            self._tables,
+        self.compactor = Compactor(
+            self.open_tables,
             metadata,
             files,
             settings,
             server,
             clock,
-            self._nursery,
+            self.pending,
             self._spare,
             self._horizon,
             Horizon(coordination).raise_to,
             self._sweep,
         )
-        self._gate = Gate(self._commit_lock)
-        self._pauses = Pauses(self._commit_lock, settings.slow_seconds)
-        self._writes = WritePath(
-            self._tables,
+        self.gate = Gate(self._commit_lock)
+        self.pauses = Pauses(self._commit_lock, settings.slow_seconds)
+        self.writes = WritePath(
+            self.open_tables,
             self.sequencer,
             txn_clock,
             self.recent,
-            self._gate,
-            self._pauses,
-            self._flusher,
+            self.gate,
+            self.pauses,
+            self.flusher,
             metadata,
             clock,
             settings,
             server,
-            settle=self._doubts.settle,
+            settle=self.lifecycle.settle,
             make_ready=self._make_ready,
             admit_row=self._admit_row,
         )
-        self.apply = self._writes.apply
-        self.commit = self._writes.commit
-        self.wait = self._writes.wait
-        self.check_unchanged = self._writes.check_unchanged
+        self.apply = self.writes.apply
+        self.commit = self.writes.commit
+        self.wait = self.writes.wait
+        self.check_unchanged = self.writes.check_unchanged
         moments = ReadTxns(
             self.sequencer,
             txn_clock,
             clock,
             self._commit_lock,
-            self._gate,
+            self.gate,
             self.pins,
-            log=lambda: self._writes.log,
-            horizon_max=lambda: self._compactor.horizon_max,
+            log=lambda: self.writes.log,
+            horizon_max=lambda: self.compactor.horizon_max,
         )
         self.read_txn = moments.read_txn
         self.hold_newest = moments.hold_newest
         self.hold_views = moments.hold_views
         self.sync = moments.sync
-        self._recutter = Recutter(
-            self._tables,
+        self.recutter = Recutter(
+            self.open_tables,
             metadata,
-            self._flusher,
+            self.flusher,
             self.sequencer,
-            self._pauses,
+            self.pauses,
             clock,
             server,
-            self._writes.writable_log,
+            self.writes.writable_log,
             new_id,
         )
-        self._alterer = Alterer(self._tables, metadata, self._recutter, self.sequencer, clock, server)
-        self._bulk = BulkDriver(
-            self._tables,
-            self._gate,
+        self._alterer = Alterer(self.open_tables, metadata, self.recutter, self.sequencer, clock, server)
+        self.bulk = BulkDriver(
+            self.open_tables,
+            self.gate,
             self.sequencer,
             txn_clock,
             metadata,
             files,
             clock,
             server,
-            self._writes.writable_log,
-            self._nursery,
+            self.writes.writable_log,
+            self.pending,
         )
-        self._jobs_compact = CompactDriver(
-            self._tables,
+        self.compact_jobs = CompactDriver(
+            self.open_tables,
             self.sequencer,
             metadata,
             files,
             clock,
             server,
-            self._nursery,
-            self._compactor.strategy,
-            self._compactor.agreed_horizon,
+            self.pending,
+            self.compactor.strategy,
+            self.compactor.agreed_horizon,
             self._flush_to_compact,
             self._check_writable,
-            self._compactor.note,
+            self.compactor.note,
         )
-        self._doubts.passing = self._bulk.passing
-        self._compactor.busy = self._jobs_compact.busy
+        self.lifecycle.passing = self.bulk.passing
+        self.compactor.busy = self.compact_jobs.busy
         self.garbage.guard = self._nothing_adopted
         self.garbage.take_over = self._take_over
         self.garbage.purge = self.purge_tables
-        self._restorer = Restorer(self._tables, metadata, files, txn_clock, self._bulk, self._doubts, self._nursery)
-        self._cloner = Cloner(metadata, self._recutter, self._nursery, self._doubts, new_id)
-        self._loader = Loader(
-            self._tables,
+        self._restorer = Restorer(self.open_tables, metadata, files, txn_clock, self.bulk, self.lifecycle, self.pending)
+        self._cloner = Cloner(metadata, self.recutter, self.pending, self.lifecycle, new_id)
+        self.loader = Loader(
+            self.open_tables,
             metadata,
             files,
             self.fragments,
             cache,
-            self._recutter,
-            self._flusher,
+            self.recutter,
+            self.flusher,
             clock,
             server,
             settings.tablet_idle_seconds,
@@ -245,22 +245,22 @@ class TabletStore:
         self.scan_parts = ScanParts(
             settings,
             self.events,
-            self._loader,
-            self._writes,
-            self._flusher,
+            self.loader,
+            self.writes,
+            self.flusher,
             self.pins,
             moments,
             self.scanners,
             self.scan_pool,
         )
-        self._recutter.activate = self._loader.admit
-        self.admit = self._loader.admit
-        self.admit_row = self._loader.admit_row
+        self.recutter.activate = self.loader.admit
+        self.admit = self.loader.admit
+        self.admit_row = self.loader.admit_row
         # Called once a second or so: whoever wants others to know how the store is sets it.
         self.publish: Callable[[], None] = lambda: None
         self._is_recovered = False
         self._record_log: Callable[[], None] = lambda: None  # set by `start`
-        self._shaper = Shaper(self._tables, self._recutter, settings, clock, self._care)
+        self.shaper = Shaper(self.open_tables, self.recutter, settings, clock, self._care)
         forking.watch(self)
 
     # --- tables ---
@@ -272,37 +272,37 @@ class TabletStore:
         metadata.schema.check()
         table = TableState(name, metadata, self.fragments, self.cached_rows, self.settings, damage)
         table.use_metadata(metadata, self.server)
-        self._loader.opened(table)
+        self.loader.opened(table)
         if self._is_recovered:
-            self._loader.ready(table)
-        self._tables.add(table, is_unlinked=is_unlinked)
+            self.loader.ready(table)
+        self.open_tables.add(table, is_unlinked=is_unlinked)
         self.preloader.start(table)
         return table
 
     def refuse_table(self, name: str, table_id: str, error: EblaError) -> None:
         """Serve nothing of a table, and tell those who ask for it why."""
         _log.error("the table %r cannot be loaded: %s", name, error)
-        self._tables.refuse(name, table_id, error)
+        self.open_tables.refuse(name, table_id, error)
 
     @property
     def refused(self) -> RefusedTables:
         """The tables that are there and cannot be served."""
-        return self._tables.refused
+        return self.open_tables.refused
 
     def refused_names(self) -> list[str]:
         """Return the names of tables that are there and cannot be served."""
-        return [name for name in self._tables.refused.errors if UNLINKED not in name]
+        return [name for name in self.open_tables.refused.errors if UNLINKED not in name]
 
     def reload_metadata(self) -> None:
         """Take over METADATA that somebody else has changed: a repair."""
-        for table in self._tables.all():
+        for table in self.open_tables.all():
             if not table.damage:  # else it has to be opened again, log and all
                 self.metadata.reload(table.id)
-                self._tables.use_metadata(table, self.metadata.refresh(table.id), self.server)
+                self.open_tables.use_metadata(table, self.metadata.refresh(table.id), self.server)
 
     def create_table(self, name: str, initial: TableMetadata) -> TableState:
         """Create a table and open it."""
-        return self._doubts.create(name, initial)
+        return self.lifecycle.create(name, initial)
 
     def clone_table(self, origin: TableState, name: str) -> TableState:
         """Make a table of all that is committed in another, by reference, and open it."""
@@ -312,18 +312,18 @@ class TabletStore:
     def drop_table(self, name: str, *, purge: bool = False) -> None:
         """Take the name from a table; with `purge`, or if none are retained, stop serving it, and let its memory go."""
         now, retention = self._clock.microseconds(), round(self.settings.drop_retention_seconds * 1_000_000)
-        self._doubts.drop(name, (now, now + retention) if retention and not purge else None)
-        self._flusher.wake()
+        self.lifecycle.drop(name, (now, now + retention) if retention and not purge else None)
+        self.flusher.wake()
 
     def dropped_tables(self) -> dict[str, TableConfig]:
         """Return the tables that were dropped and can be brought back, by id."""
         with contextlib.suppress(Unavailable):  # what is in doubt stays so
-            self._doubts.settle()
+            self.lifecycle.settle()
         return self.metadata.directory.retained()
 
     def undelete_table(self, table_id: str, name: str) -> TableState:
         """Bring a table back that was dropped, under a name."""
-        return self._doubts.undelete(table_id, name)
+        return self.lifecycle.undelete(table_id, name)
 
     def purge_tables(self) -> list[str]:
         """Let go of the dropped tables that nobody wanted back in time; return their ids."""
@@ -331,14 +331,14 @@ class TabletStore:
         retained = self.metadata.directory.retained()
         due = [table_id for table_id, config in retained.items() if 0 < config.kept_until_microseconds <= now]
         for table_id in due:
-            self._doubts.purge(table_id)
+            self.lifecycle.purge(table_id)
         if due:
-            self._flusher.wake()  # the log may be held by what is gone
+            self.flusher.wake()  # the log may be held by what is gone
         return due
 
     def rename_table(self, name: str, new_name: str) -> TableState:
         """Give a table another name."""
-        return self._doubts.rename(name, new_name)
+        return self.lifecycle.rename(name, new_name)
 
     def alter_table(self, name: str, request: Alteration) -> TableState:
         """Change the schema of a table, while reads and writes go on."""
@@ -350,8 +350,8 @@ class TabletStore:
 
     def table(self, name: str) -> TableState:
         """Return an open table by name."""
-        self._doubts.settle(name)
-        return self._tables.named(name)
+        self.lifecycle.settle(name)
+        return self.open_tables.named(name)
 
     def table_at(self, name: str, txn: int) -> TableState:
         """Return the table that had a name at `txn`, and has it now; `UnknownTable` if it is not there any more."""
@@ -362,33 +362,33 @@ class TabletStore:
     def tables(self) -> list[TableState]:
         """Return all open tables, by name."""
         with contextlib.suppress(Unavailable):  # what is in doubt stays so
-            self._doubts.settle()
-        return self._tables.listed()
+            self.lifecycle.settle()
+        return self.open_tables.listed()
 
     def served_tables(self) -> dict[str, TableState]:
         """Return all tables by id, those included that have lost their names."""
-        return {table.id: table for table in self._tables.all()}
+        return {table.id: table for table in self.open_tables.all()}
 
     # --- life ---
 
     def outdated_by_others(self) -> None:
         """Note that somebody else may change what is open here: files that are gone need not be lost."""
-        self.fragments.explain = lambda file, error: explained(self._tables, self.metadata, file, error)
+        self.fragments.explain = lambda file, error: explained(self.open_tables, self.metadata, file, error)
 
     def recovered(self, replies: dict[str, tuple[int, int]]) -> None:
         """Take stock after a replay: the memory it filled, and what clients were told."""
-        self._tables.count_memory()
+        self.open_tables.count_memory()
         with self._commit_lock:
-            self._writes.replies.restore(replies)
+            self.writes.replies.restore(replies)
         self._is_recovered = True
-        for table in self._tables.all():
-            self._loader.ready(table)
+        for table in self.open_tables.all():
+            self.loader.ready(table)
         for name in self.settings.load_first:
-            self._loader.load_all(self._tables.named(name))
+            self.loader.load_all(self.open_tables.named(name))
 
     def flush_replayed(self, table: TableState) -> None:
         """Make room during a replay: everything in it was committed before."""
-        self._flusher.flush_table(table)
+        self.flusher.flush_table(table)
 
     def start(self, writer: LogWriter, record_log: Callable[[], None], fence: Callable[[], None] | None = None) -> None:
         """Begin to accept writes, into `writer`; `fence` raises once nothing may be acknowledged any more.
@@ -396,28 +396,28 @@ class TabletStore:
         `record_log` puts on record how far the log reaches, if that has changed.
         """
         self._record_log = record_log
-        self._writes.start(writer, fence)
-        self._flusher.start(writer, self._writes.keep_replies, self._compactor.wake, record_log)
+        self.writes.start(writer, fence)
+        self.flusher.start(writer, self.writes.keep_replies, self.compactor.wake, record_log)
         if self.settings.background_compaction:
-            self._compactor.start()
-            self._shaper.start()
+            self.compactor.start()
+            self.shaper.start()
 
     @property
     def is_writable(self) -> bool:
         """Whether the store was opened for writing."""
-        return self._writes.log is not None
+        return self.writes.log is not None
 
     def close(self) -> None:
         """Log what is queued, flush what would make the next open slow, and stop. Idempotent."""
         with self._commit_lock:
-            if self._writes.is_closing:
+            if self.writes.is_closing:
                 return
-            self._writes.is_closing = True
-            self._tables.room.notify_all()
-            if self._writes.log is not None:
+            self.writes.is_closing = True
+            self.open_tables.room.notify_all()
+            if self.writes.log is not None:
                 with contextlib.suppress(EblaError):  # the log's failure, which close tells of itself
-                    self._gate.wait(self._writes.log)
-        for table in self._tables.all():
+                    self.gate.wait(self.writes.log)
+        for table in self.open_tables.all():
             table.view.parts.row_cache.clear(TXN_MAX)  # or it would answer without asking whether the store is open
         self.preloader.stop()
         try:
@@ -425,7 +425,7 @@ class TabletStore:
         finally:
             self.metadata.finish_pruning()
             self.scan_pool.shutdown(cancel_futures=True)
-            self._writes.stop()
+            self.writes.stop()
             # The caller may keep the closed store.
             self.fragments.close()
             if self.cache.clear() >= MUCH_BYTES:
@@ -434,34 +434,34 @@ class TabletStore:
     @property
     def is_closed(self) -> bool:
         """Whether the store was closed, or is about to be."""
-        return self._writes.is_closing
+        return self.writes.is_closing
 
     @property
     def is_inherited(self) -> bool:
         """Whether this process was forked from the one that opened the store."""
-        return self._writes.is_inherited
+        return self.writes.is_inherited
 
     def closed(self) -> Closed:
         """Return the error for whoever comes when the store is closed."""
-        return self._writes.closed()
+        return self.writes.closed()
 
     def disown(self) -> None:
         """Be closed in a forked process. Files, threads and locks are its parent's: none of them is touched."""
-        self._writes.is_inherited = self._writes.is_closing = True
-        self._tables.forget_cached_rows()
+        self.writes.is_inherited = self.writes.is_closing = True
+        self.open_tables.forget_cached_rows()
 
     def _stop_writing(self) -> None:
-        if self._writes.log is None:
+        if self.writes.log is None:
             return
-        self._shaper.stop()
-        self._compactor.stop()
-        self._flusher.stop()
-        failed = self._writes.log.failure is not None
-        self._writes.log.close()
+        self.shaper.stop()
+        self.compactor.stop()
+        self.flusher.stop()
+        failed = self.writes.log.failure is not None
+        self.writes.log.close()
         if not failed:
-            self._writes.finish_saves()
-            self._flusher.flush_for_close()
-            self._writes.start_log_over()
+            self.writes.finish_saves()
+            self.flusher.flush_for_close()
+            self.writes.start_log_over()
             with contextlib.suppress(EblaError):  # a bound that stays too high only lets the next txns begin later
                 self.txn_clock.release()
             with contextlib.suppress(EblaError):  # nearly always done by the clock; else it is as after a crash
@@ -469,23 +469,23 @@ class TabletStore:
 
     def stop_writing(self, error: EblaError) -> None:
         """Accept no more writes; whoever waits, and who comes later, gets the error. Reads go on."""
-        if self._writes.log is not None:
-            self._writes.log.fail(error)
+        if self.writes.log is not None:
+            self.writes.log.fail(error)
 
     def abandon(self) -> None:
         """Stop as a crash would, writing nothing more. For tests."""
         with self._commit_lock:
-            self._writes.is_closing = True
-            self._tables.room.notify_all()
-        if self._writes.log is not None:
-            self._writes.log.abandon()
-            self._shaper.stop()
-            self._compactor.stop()
-            self._flusher.stop()
+            self.writes.is_closing = True
+            self.open_tables.room.notify_all()
+        if self.writes.log is not None:
+            self.writes.log.abandon()
+            self.shaper.stop()
+            self.compactor.stop()
+            self.flusher.stop()
             self.metadata.finish_pruning()
         self.preloader.stop()
         self.scan_pool.shutdown(cancel_futures=True)
-        self._writes.stop()
+        self.writes.stop()
         self.fragments.close()
 
     # --- writing ---
@@ -493,14 +493,14 @@ class TabletStore:
     def _make_ready(self, table: TableState) -> None:
         """Finish what was begun with a table, and bring it online, before something is written to it."""
         if table.is_unsettled and not table.is_paused:
-            self._recutter.settle(table)
+            self.recutter.settle(table)
         if table.is_schema_in_doubt and not table.is_paused:
             self._alterer.settle(table)
         if table.is_offline:
-            self._loader.admit_write(table)
+            self.loader.admit_write(table)
 
     def _admit_row(self, table: TableState, row: bytes) -> None:
-        self._loader.admit_row(table, row)
+        self.loader.admit_row(table, row)
 
     def commit_bulk(self, commit: BulkCommit) -> BulkResult:
         """Make the files of a bulk job part of their table, all of them or none; a job is applied once.
@@ -508,29 +508,29 @@ class TabletStore:
         Raises `UnknownTable` if the table is gone, `Conflict` if its schema is another one, and `OutcomeUnknown` if it
         cannot be told whether it was done: then the store takes no more writes until it is reopened.
         """
-        self._doubts.settle()
-        table = self._tables.find(commit.table_id)
+        self.lifecycle.settle()
+        table = self.open_tables.find(commit.table_id)
         if table is not None:
             self._check_online(table)
-        return self._bulk.commit(commit)
+        return self.bulk.commit(commit)
 
     def carry_out(self, order: Order) -> Answer:
         """Do what a job in this or another process asks for."""
         if isinstance(order, BulkCommit):
             return self.commit_bulk(order)
-        self._doubts.settle()
+        self.lifecycle.settle()
         match order:
             case PrepareCompaction():
-                return self._jobs_compact.prepare(order)
+                return self.compact_jobs.prepare(order)
             case BeginCompaction():
-                return self._jobs_compact.begin(order)
+                return self.compact_jobs.begin(order)
             case CompactCommit():
-                return self._jobs_compact.commit(order)
+                return self.compact_jobs.commit(order)
             case PrepareSweep():
-                self._writes.writable_log()
+                self.writes.writable_log()
                 return self.garbage.terms()
             case Sweep():
-                self._writes.writable_log()
+                self.writes.writable_log()
                 return self.garbage.sweep(order)
             case RestoreCommit():
                 return self._restorer.commit(order)
@@ -538,25 +538,25 @@ class TabletStore:
     @contextlib.contextmanager
     def _nothing_adopted(self) -> Iterator[None]:
         """Keep jobs from making METADATA name files that were there before."""
-        with self._bulk.lock, self._jobs_compact.lock:
+        with self.bulk.lock, self.compact_jobs.lock:
             yield
 
     def _take_over(self, metadata: TableMetadata) -> None:
         """Read what METADATA names: a compaction may be in it that was interrupted, or of unknown outcome."""
-        table = self._tables.find(metadata.table_id)
+        table = self.open_tables.find(metadata.table_id)
         if table is None or table.damage or metadata.schema.version != table.view.parts.version:
             return  # a schema in doubt is settled by others, and takes no file away
-        with self._tables.lock:
+        with self.open_tables.lock:
             table.use_metadata(metadata, self.server)
 
     # --- care ---
 
     def flush(self, table: TableState) -> None:
         """Write everything that is committed in a table to fragments."""
-        log = self._writes.writable_log()
+        log = self.writes.writable_log()
         table.check_whole()
         log.wait(self.sequencer.allocated)
-        self._flusher.flush_table(table)
+        self.flusher.flush_table(table)
 
     def compact(self, table: TableState, told: Callable[[int, int], None] | None = None) -> None:
         """Flush a table and merge the fragments of each of its tablets and groups into one run."""
@@ -564,12 +564,12 @@ class TabletStore:
             raise UnknownTable(f"the table {table.name!r} was dropped, or restored in place: get it anew with db.table")
         self._check_online(table)
         self._flush_to_compact(table)
-        self._compactor.compact_table(table, told)
+        self.compactor.compact_table(table, told)
 
     def unload_table(self, name: str) -> None:
         """Take a table offline; nothing happens if it is."""
-        self._writes.writable_log()
-        self._loader.unload(self.table(name))
+        self.writes.writable_log()
+        self.loader.unload(self.table(name))
 
     def load_table(self, name: str) -> None:
         """Bring a table back that was taken offline; load it wholly if it was not."""
@@ -578,38 +578,38 @@ class TabletStore:
         if table.is_offline:
             if not self.is_writable:
                 raise ReadOnly("the store was opened read-only: open it without read_only to load a table")
-            self._loader.load(table)
+            self.loader.load(table)
         elif self.is_writable:
             # What cannot be is told to the caller, and the last schema that could be stays in force.
-            self._tables.use_metadata(table, self.metadata.refresh(table.id), self.server)
-        self._loader.load_all(table)
+            self.open_tables.use_metadata(table, self.metadata.refresh(table.id), self.server)
+        self.loader.load_all(table)
 
     def check_writable(self) -> None:
         """Raise what keeps the store from taking writes, if something does."""
-        self._writes.writable_log()
+        self.writes.writable_log()
 
     def _check_writable(self, table: TableState) -> None:
-        self._writes.writable_log()
+        self.writes.writable_log()
         self._check_online(table)
 
     def _check_online(self, table: TableState) -> None:
         if table.is_offline:
-            self._loader.admit_write(table)
+            self.loader.admit_write(table)
 
     def split(self, table: TableState, row: bytes | None = None, tablet: str | None = None) -> tuple[str, str]:
         """Split a tablet at a row, or where it is divided evenly; return the ids of its children."""
         self._check_online(table)
-        return self._recutter.split(table, row, tablet)
+        return self.recutter.split(table, row, tablet)
 
     def join(self, table: TableState, left: TabletMetadata, right: TabletMetadata) -> str:
         """Make one tablet of two neighbours; return its id."""
         self._check_online(table)
-        return self._recutter.join(table, left, right)
+        return self.recutter.join(table, left, right)
 
     def _care(self) -> None:
         """Let go of what nobody has used for a while, and tell others how the store is."""
         self.scanners.expire()
-        self._loader.drop_idle()
+        self.loader.drop_idle()
         self.publish()
 
     def _sweep(self) -> None:
@@ -641,8 +641,8 @@ class TabletStore:
         if self.sequencer.committed < self._history_ended() and any(
             group.max_age_microseconds is not None for group in table.view.schema.groups
         ):
-            with self._bulk.lock:
-                self._bulk.pass_txn()
+            with self.bulk.lock:
+                self.bulk.pass_txn()
         self.flush(table)
 
     # --- reading ---
@@ -650,8 +650,8 @@ class TabletStore:
     def hold_files(self, files: Iterable[str]) -> Callable[[], None]:
         """Keep fragments that somebody reads by their names from garbage collection; return how to let go of them."""
         held = tuple(files)
-        self._nursery.adopt(held)
-        return lambda: self._nursery.grown(held)
+        self.pending.adopt(held)
+        return lambda: self.pending.let_go(held)
 
     def _held(self) -> dict[str, object]:
         """Return what keeps old versions and files from going, and until when."""
@@ -661,22 +661,22 @@ class TabletStore:
 
     def damaged(self) -> dict[str, str]:
         """Return what is wrong with tables that are refused or served in part, by name."""
-        refused = {name: str(error) for name, error in self._tables.refused.errors.items()}
-        return refused | {table.name: table.damage for table in self._tables.listed() if table.damage}
+        refused = {name: str(error) for name, error in self.open_tables.refused.errors.items()}
+        return refused | {table.name: table.damage for table in self.open_tables.listed() if table.damage}
 
     def counters(self) -> Counters:
         """Return the numbers that are told to others: to monitoring, and to who asks how the store is."""
-        writes, flusher, compactor, log = self._writes, self._flusher, self._compactor, self._writes.log
+        writes, flusher, compactor, log = self.writes, self.flusher, self.compactor, self.writes.log
         cache, scanners = self.cache.stats(), self.scanners.stats()
         return Counters(
             commits_total=writes.commits,
             commit_timestamp_seconds=microseconds_of(self.sequencer.committed) / 1e6,
             put_bytes_total=writes.ingested_bytes,
-            bulk_commits_total=self._bulk.commits,
+            bulk_commits_total=self.bulk.commits,
             throttled_writes_total=writes.throttled.count,
             throttled_seconds_total=writes.throttled.seconds,
-            writers_held_total=self._pauses.pausing.count,
-            writers_held_seconds_total=self._pauses.pausing.seconds,
+            writers_held_total=self.pauses.pausing.count,
+            writers_held_seconds_total=self.pauses.pausing.seconds,
             log_writes_total=0 if log is None else log.writing.count,
             log_write_seconds_total=0.0 if log is None else log.writing.seconds,
             log_bytes=flusher.log_bytes(),
@@ -685,7 +685,7 @@ class TabletStore:
             log_failed=int(log is not None and log.failure is not None),
             metadata_commits_total=self.metadata.committing.count,
             metadata_commit_seconds_total=self.metadata.committing.seconds,
-            memory_bytes=self._tables.memory_bytes,
+            memory_bytes=self.open_tables.memory_bytes,
             memory_limit_bytes=self.settings.memory_bytes_max,
             flushes_total=flusher.flushes,
             flush_seconds_total=flusher.flushing.seconds,
@@ -697,8 +697,8 @@ class TabletStore:
             compaction_read_bytes_total=compactor.bytes_read,
             compaction_written_bytes_total=compactor.bytes_written,
             compaction_failing=int(compactor.failure is not None),
-            splits_total=self._recutter.splits,
-            joins_total=self._recutter.joins,
+            splits_total=self.recutter.splits,
+            joins_total=self.recutter.joins,
             garbage_removed_files_total=self.garbage.removed_files,
             garbage_removed_bytes_total=self.garbage.removed_bytes,
             block_cache_bytes=cache["bytes"],
@@ -708,20 +708,20 @@ class TabletStore:
             scans_open=scanners["live"],
             scans_expired_total=scanners["expired"],
             scans_evicted_total=scanners["evicted"],
-            tables=len(self._tables.listed()),
+            tables=len(self.open_tables.listed()),
             tables_damaged=len(self.damaged()),
         )
 
     def failures(self) -> list[str]:
         """Return what keeps the store from its work, a sentence each; nothing if all is well."""
-        log = self._writes.log
+        log = self.writes.log
         found = [f"{name}: {reason}" for name, reason in sorted(self.damaged().items())]
         if log is not None and log.failure is not None:
             found.append(f"the log takes no more writes: {log.failure}")
-        if self._flusher.failure is not None:
-            found.append(f"memory cannot be flushed: {self._flusher.failure}")
-        if self._compactor.failure is not None:
-            found.append(f"a compaction was given up: {self._compactor.failure}")
+        if self.flusher.failure is not None:
+            found.append(f"memory cannot be flushed: {self.flusher.failure}")
+        if self.compactor.failure is not None:
+            found.append(f"a compaction was given up: {self.compactor.failure}")
         if self.garbage.failure is not None:
             found.append(f"garbage was not collected: {self.garbage.failure}")
         return found
@@ -733,21 +733,21 @@ class TabletStore:
             "damaged": self.damaged(),
             "txn_committed": self.sequencer.committed,
             "txn_stable": self.sequencer.stable,
-            "memory_bytes": self._tables.memory_bytes,
-            "queued_bytes": self._writes.log.queued_bytes if self._writes.log is not None else 0,
-            "log_bytes": self._flusher.log_bytes(),
-            "log_segments": self._flusher.log_segments(),
-            "log_held_by": log_held_by(self._tables.all(), self._tables.refused),
-            "flushes": self._flusher.flushes,
-            "throttled": {"count": self._writes.throttled.count, "seconds": self._writes.throttled.seconds},
+            "memory_bytes": self.open_tables.memory_bytes,
+            "queued_bytes": self.writes.log.queued_bytes if self.writes.log is not None else 0,
+            "log_bytes": self.flusher.log_bytes(),
+            "log_segments": self.flusher.log_segments(),
+            "log_held_by": log_held_by(self.open_tables.all(), self.open_tables.refused),
+            "flushes": self.flusher.flushes,
+            "throttled": {"count": self.writes.throttled.count, "seconds": self.writes.throttled.seconds},
             "writing": writing_stats(
-                self._writes.ingested_bytes, self._flusher.bytes_written, self._compactor.bytes_written
+                self.writes.ingested_bytes, self.flusher.bytes_written, self.compactor.bytes_written
             ),
-            "folds": self._flusher.folds,
-            "compactions": self._compactor.stats(),
+            "folds": self.flusher.folds,
+            "compactions": self.compactor.stats(),
             "scanners": self.scanners.stats(),
-            "splits": self._recutter.splits,
-            "joins": self._recutter.joins,
+            "splits": self.recutter.splits,
+            "joins": self.recutter.joins,
             "garbage": {**self.garbage.stats(), "held": self._held()},
             "block_cache": {**self.cache.stats(), "preloaded": self.preloader.stats()},
         }

@@ -29,10 +29,10 @@ from ebla.settings import Settings
 from ebla.storage.log.log_entry import Slice
 from ebla.storage.log.log_writer import LogWriter
 from ebla.storage.record.records import Block
+from ebla.tablet.flush.flusher import Flusher
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.pauses import Pauses
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.flusher import Flusher
 from ebla.tablet.write.admission import Mutation
 from ebla.tablet.write.commit_log import Combined, Commit, CommitLog
 from ebla.tablet.write.gate import Gate

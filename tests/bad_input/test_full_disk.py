@@ -200,7 +200,7 @@ def test_a_compaction_without_room_changes_nothing_and_is_done_when_there_is_som
         table.compact()
     assert table.files() == named
     assert disk.files.list(f"fragments/{table.stats()['id']}") == there, "the half-written file was removed"
-    assert engine_of(db)._nursery.young() == frozenset()
+    assert engine_of(db).pending.paths() == frozenset()
     assert [dict(one) for one in table.scan()] == expected
     table.put(row(999))
     disk.files.bytes_max = None
@@ -220,7 +220,7 @@ def test_the_background_tells_that_there_is_no_room_and_goes_on_when_there_is() 
 
     def until(is_so: Callable[[], bool]) -> None:
         while not is_so():
-            engine_of(db)._compactor.wake()
+            engine_of(db).compactor.wake()
             time.sleep(0.001)
 
     bounded(lambda: until(lambda: "space" in (db.stats()["compactions"]["failure"] or "")))

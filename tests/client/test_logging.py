@@ -116,7 +116,7 @@ def test_writers_that_are_made_to_wait_are_told_of_and_counted(
     monkeypatch.setattr(WritePath, "_wait_for_room", noticed)
     with ebla.open(tmp_path / "s", settings=Settings(memory_bytes_max=1, flush_bytes=1)) as db:
         table = db.create_table("t", SCHEMA)
-        with engine_of(db)._flusher._flush_lock:  # so that nothing is flushed before the second one comes
+        with engine_of(db).flusher._flush_lock:  # so that nothing is flushed before the second one comes
             table.put({"k": 1, "v": 1})
             writer = threading.Thread(target=table.put, args=({"k": 2, "v": 2},))
             writer.start()
@@ -150,7 +150,7 @@ def test_a_log_that_failed_is_an_error_and_a_flush_that_fails_a_warning(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(LocalFiles, "create", full)
-    engine_of(db)._flusher._failed(ebla.StoreError("cannot write a fragment"))
+    engine_of(db).flusher._failed(ebla.StoreError("cannot write a fragment"))
     monkeypatch.setattr("ebla.storage.log.log_writer.LogWriter.sync", lambda self: full())
     with pytest.raises((ebla.StoreError, OSError)):
         table.put({"k": 2, "v": 2})

@@ -63,14 +63,14 @@ def test_who_changes_a_table_that_is_dropped_meanwhile_is_told_so(
         "clone": lambda: db.clone_table("t", "u"),
         "unload": lambda: db.unload_table("t"),
     }
-    flush, tables, metadata = engine_of(db)._flusher.flush_table, engine_of(db)._tables, engine_of(db).metadata
+    flush, tables, metadata = engine_of(db).flusher.flush_table, engine_of(db).open_tables, engine_of(db).metadata
     drops = iter([db.drop_table if is_told else metadata.drop_table])
 
     def dropped_first(state: TableState) -> None:
         next(drops, lambda name: None)("t")
         flush(state)
 
-    monkeypatch.setattr(engine_of(db)._flusher, "flush_table", dropped_first)
+    monkeypatch.setattr(engine_of(db).flusher, "flush_table", dropped_first)
     with pytest.raises(ebla.UnknownTable):
         requests[request_]()
     monkeypatch.undo()

@@ -74,7 +74,7 @@ def check(machine: Machine, moment: Moment, seed: int) -> int:
         where = f"crashed at {moment.label}"
         machine.check(db, moment.statuses, where, thorough=False)
         table = db.table("mixed")
-        engine_of(db)._recutter.finish_begun(state_of(table))
+        engine_of(db).recutter.finish_begun(state_of(table))
         assert {tablet["state"] for tablet in table.tablets()} == {"running"}, where
         machine.check(db, moment.statuses, f"{where}, then finished", thorough=False)
         state_of(table).view.metadata.check()

@@ -128,7 +128,7 @@ class Walk:
 
     def compact_some(self) -> None:
         """Merge any of the files of one group, as a strategy might choose them."""
-        compactor, state = engine_of(self.db)._compactor, state_of(self.table)
+        compactor, state = engine_of(self.db).compactor, state_of(self.table)
         metadata = state.view.metadata
         tablet, group = self.dice.choice(metadata.tablets), self.dice.choice(metadata.schema.groups)
         held = tablet.group(group.id)
@@ -147,7 +147,7 @@ class Walk:
     def history_ending(self) -> Iterator[None]:
         """Let history end now, as far as all is in files; or let it be."""
         store = engine_of(self.db)
-        horizon = store._compactor._horizon
+        horizon = store.compactor._horizon
 
         def now(table: Any, group: int) -> int:
             unflushed = table.view.memory_of(group).txn_min
@@ -155,11 +155,11 @@ class Walk:
             return store.sequencer.committed if unflushed is None else min(store.sequencer.committed, unflushed - 1)
 
         if self.dice.random() < 0.6:
-            store._compactor._horizon = now
+            store.compactor._horizon = now
         try:
             yield
         finally:
-            store._compactor._horizon = horizon
+            store.compactor._horizon = horizon
 
     def reopen(self) -> None:
         if self.dice.random() < 0.5:

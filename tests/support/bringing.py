@@ -10,7 +10,7 @@ from ebla.clock import SystemClock
 from ebla.metadata.values.restoring import pack_metadata, restored
 from ebla.service.job_files import new_file
 from ebla.service.job_orders import BulkResult, RestoreCommit
-from ebla.tablet.upkeep.job_intents import begin_job, end_job
+from ebla.tablet.garbage.job_intents import begin_job, end_job
 from tests.support.inside import carry_out, coordination_of, engine_of
 
 

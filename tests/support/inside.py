@@ -14,9 +14,9 @@ from ebla.coordination.service import CoordinationService
 from ebla.service.job_orders import JobOrder
 from ebla.service.requests import BeginJob, EndJob, Reply
 from ebla.tablet.engine import TabletStore
+from ebla.tablet.garbage.job_intents import JobIntent, list_intents
 from ebla.tablet.serve.local_table import LocalTable
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.job_intents import JobIntent, list_intents
 
 
 def _service(db: ebla.Database) -> EmbeddedService:

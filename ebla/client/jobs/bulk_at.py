@@ -30,9 +30,9 @@ from ebla.service.requests import Reply
 from ebla.settings import Settings
 from ebla.storage.files.files import Files
 from ebla.storage.files.local_files import LocalFiles
+from ebla.tablet.garbage.job_intents import JobIntent, begin_job, end_job, remove_leftovers
 from ebla.tablet.jobs.bulk_mail import order_by_mail
 from ebla.tablet.recovery.open_metadata import open_metadata
-from ebla.tablet.upkeep.job_intents import JobIntent, begin_job, end_job, remove_leftovers
 
 __all__ = [
     "begin_job_at",

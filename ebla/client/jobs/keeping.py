@@ -28,7 +28,7 @@ from ebla.client.embedded.coordination_place import connect_at
 from ebla.client.moments import time_of
 from ebla.clock import COUNTER_BITS, SystemClock, microseconds_of
 from ebla.errors import EblaError
-from ebla.tablet.upkeep.pins import Pins
+from ebla.tablet.garbage.pins import Pins
 
 __all__ = ["Held", "begin", "end", "end_later", "kept", "share"]
 

@@ -42,12 +42,12 @@ from ebla.service.job_orders import SWEEP_MAX, PrepareSweep, Sweep
 from ebla.service.reports import GarbageReport
 from ebla.storage.files.files import FileInfo
 from ebla.storage.files.local_files import LocalFiles
-from ebla.tablet.upkeep.candidates import Candidates
-from ebla.tablet.upkeep.garbage_report import Seen, sum_up
-from ebla.tablet.upkeep.job_intents import list_intents
-from ebla.tablet.upkeep.lost_tables import METADATA, Strangers, look_at_strangers, lost
-from ebla.tablet.upkeep.pending_files import FRAGMENTS
-from ebla.tablet.upkeep.pins import Pins
+from ebla.tablet.flush.pending_files import FRAGMENTS
+from ebla.tablet.garbage.candidates import Candidates
+from ebla.tablet.garbage.garbage_report import Seen, sum_up
+from ebla.tablet.garbage.job_intents import list_intents
+from ebla.tablet.garbage.lost_tables import METADATA, Strangers, look_at_strangers, lost
+from ebla.tablet.garbage.pins import Pins
 
 __all__ = ["GarbageReport", "gc"]
 

@@ -28,12 +28,12 @@ from ebla.pipeline.place.place import Place
 from ebla.retry import Retries
 from ebla.settings import Settings
 from ebla.storage.files.files import Files
+from ebla.tablet.flush.serialize import reference_to, write_blocks
 from ebla.tablet.jobs.bulk import add_references
 from ebla.tablet.read.view import TableView
 from ebla.tablet.recovery.identity import read_identity
 from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.upkeep.horizon import Horizon
-from ebla.tablet.upkeep.serialize import reference_to, write_blocks
 
 __all__ = ["Capture", "captured", "with_memory"]
 

@@ -35,13 +35,13 @@ from ebla.storage.log.log_entry import LogEntry, Reply
 from ebla.storage.log.log_format import SegmentInfo
 from ebla.storage.log.log_reader import cut_after, list_segments, make_durable
 from ebla.storage.log.log_writer import start_over
+from ebla.tablet.garbage.job_intents import begin_job, end_jobs, list_intents
+from ebla.tablet.garbage.lost_tables import lost, lost_tables
 from ebla.tablet.recovery.found_tables import read_tables
 from ebla.tablet.recovery.identity import read_identity
 from ebla.tablet.recovery.log_sort import SortedPortion, changes_for, check_portions, divide_segments
 from ebla.tablet.recovery.open_metadata import open_metadata
 from ebla.tablet.recovery.server_record import ServerRecord
-from ebla.tablet.upkeep.job_intents import begin_job, end_jobs, list_intents
-from ebla.tablet.upkeep.lost_tables import lost, lost_tables
 from ebla.tablet.write.replies import REPLIES_MAX
 
 __all__ = ["LogReplay", "ReplaySummary", "Sorters"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ebla.client.embedded.coordination_place import connect_at
 from ebla.clock import SystemClock
-from ebla.tablet.upkeep.pins import Pins
+from ebla.tablet.garbage.pins import Pins
 
 __all__ = ["StreamHolding"]
 

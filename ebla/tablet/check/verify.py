@@ -48,11 +48,11 @@ from ebla.storage.fragment.fragment_reader import Fragment
 from ebla.storage.log.log_extent import LogExtent
 from ebla.tablet.check.verify_log import Positions, examine_log, read_positions
 from ebla.tablet.check.verify_names import NamesVerifier, SeenNames
+from ebla.tablet.garbage.job_intents import list_intents
+from ebla.tablet.garbage.lost_tables import look_at_strangers, lost, saved_metadata
 from ebla.tablet.recovery.identity import read_identity
 from ebla.tablet.recovery.log_loss import find_loss
 from ebla.tablet.recovery.server_record import ServerRecord, read_extent
-from ebla.tablet.upkeep.job_intents import list_intents
-from ebla.tablet.upkeep.lost_tables import look_at_strangers, lost, saved_metadata
 
 FRAGMENTS = "fragments"
 

@@ -28,10 +28,10 @@ from ebla.retry import SAVES
 from ebla.service.job_files import check_job, job_of
 from ebla.service.job_orders import BulkCommit, BulkResult
 from ebla.storage.files.files import Files
+from ebla.tablet.flush.pending_files import PendingFiles
 from ebla.tablet.jobs.bulk import bulk_changes, count_layers
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.pending_files import Nursery
 from ebla.tablet.write.commit_log import CommitLog
 from ebla.tablet.write.gate import Gate
 from ebla.tablet.write.sequencer import Sequencer
@@ -60,7 +60,7 @@ class BulkDriver:
         clock: Clock,
         server: str,
         writable_log: Callable[[], CommitLog],
-        nursery: Nursery,
+        pending: PendingFiles,
     ) -> None:
         """`writable_log` returns the log, or raises if nothing may be written (any more)."""
         # Set once.
@@ -73,7 +73,7 @@ class BulkDriver:
         self._clock = clock
         self._server = server
         self._writable_log = writable_log
-        self._nursery = nursery
+        self._pending = pending
         # Written by whoever holds the lock, read by others.
         self.commits = 0
         self.lock = threading.Lock()
@@ -91,16 +91,16 @@ class BulkDriver:
             if done is not None:
                 return BulkResult(done, repeated=True)
             files = [one.fragment.file for one in commit.fragments]
-            self._nursery.adopt(files)  # from here on no sweep takes them away
+            self._pending.adopt(files)  # from here on no sweep takes them away
             try:
                 self._check(commit, table, metadata)
                 result = self._commit(commit, table, log)
             except _Unsettled:
                 raise  # METADATA may name them yet
             except BaseException:
-                self._nursery.grown(files)
+                self._pending.let_go(files)
                 raise
-            self._nursery.grown(files)
+            self._pending.let_go(files)
             self.commits += 1
             _log.info(
                 "bulk commit of job %s to %s: %d files, %d bytes, txn %d, in %.3f s",

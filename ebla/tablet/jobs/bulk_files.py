@@ -13,7 +13,7 @@ from ebla.service.job_files import new_file
 from ebla.service.job_orders import BulkFragment
 from ebla.storage.files.files import Files
 from ebla.storage.fragment.fragment_run import FragmentRun
-from ebla.tablet.upkeep.serialize import reference_to
+from ebla.tablet.flush.serialize import reference_to
 
 __all__ = ["GroupFiles"]
 

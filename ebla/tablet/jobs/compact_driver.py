@@ -37,11 +37,11 @@ from ebla.service.job_orders import (
     Strategy,
 )
 from ebla.storage.files.files import Files
+from ebla.tablet.flush.pending_files import PendingFiles
 from ebla.tablet.jobs.compact_changes import fitting, is_applied
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.upkeep.compactor import Compaction
-from ebla.tablet.upkeep.pending_files import Nursery
 from ebla.tablet.write.sequencer import Sequencer
 
 _SAVES = Retries(20, 0.05)  # others save as well, all the time
@@ -69,7 +69,7 @@ class CompactDriver:
         files: Files,
         clock: Clock,
         server: str,
-        nursery: Nursery,
+        pending: PendingFiles,
         strategy: Strategy,
         horizon: Callable[[TableState, int], int],
         flush: Callable[[TableState], None],
@@ -84,7 +84,7 @@ class CompactDriver:
         self._files = files
         self._clock = clock
         self._server = server
-        self._nursery = nursery
+        self._pending = pending
         self._strategy = strategy
         self._horizon = horizon
         self._flush = flush
@@ -133,16 +133,16 @@ class CompactDriver:
             table = self._table(commit.table_id)
             added = [ref for one in commit.replacements for ref in one.added]
             files = [ref.file for ref in added]
-            self._nursery.adopt(files)  # from here on no sweep takes them away
+            self._pending.adopt(files)  # from here on no sweep takes them away
             try:
                 self._check_files(commit, added, table.name)
                 result = self._save(commit, table)
             except OutcomeUnknown:
                 raise  # METADATA may come to name them yet
             except BaseException:
-                self._nursery.grown(files)
+                self._pending.let_go(files)
                 raise
-            self._nursery.grown(files)
+            self._pending.let_go(files)
             with self._busy_lock:
                 self._busy.pop(commit.job, None)
             refused = {number for number, _ in result.refused}

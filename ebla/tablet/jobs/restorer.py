@@ -22,11 +22,11 @@ from ebla.model.declaration import check_table_name
 from ebla.service.job_files import check_job, job_of
 from ebla.service.job_orders import BulkResult, RestoreCommit
 from ebla.storage.files.files import Files
+from ebla.tablet.flush.pending_files import PendingFiles
 from ebla.tablet.jobs.bulk_driver import BulkDriver, check_file
-from ebla.tablet.life.table_lifecycle import Doubts
+from ebla.tablet.life.table_lifecycle import TableLifecycle
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.pending_files import Nursery
 
 __all__ = ["Restorer"]
 
@@ -41,8 +41,8 @@ class Restorer:
         files: Files,
         txn_clock: TxnClock,
         bulk: BulkDriver,
-        doubts: Doubts,
-        nursery: Nursery,
+        lifecycle: TableLifecycle,
+        pending: PendingFiles,
     ) -> None:
         # Set once.
         self._tables = tables
@@ -50,8 +50,8 @@ class Restorer:
         self._files = files
         self._txn_clock = txn_clock
         self._bulk = bulk
-        self._doubts = doubts
-        self._nursery = nursery
+        self._lifecycle = lifecycle
+        self._pending = pending
 
     def commit(self, commit: RestoreCommit) -> BulkResult:
         """Make the table of a job part of the store, or find that it is."""
@@ -67,18 +67,18 @@ class Restorer:
         former = self._former(commit)
         metadata = unpack_metadata(commit.metadata, f"job {commit.job}")
         files = set(metadata.files())
-        self._nursery.adopt(files)  # from here on no sweep takes them away
+        self._pending.adopt(files)  # from here on no sweep takes them away
         try:
             self._check(commit, metadata)
             txn = self._bulk.pass_txn()
             made = appeared(metadata, commit.job, txn, without_history=former is not None)
-            self._doubts.bring(commit.name, made, txn, former)
+            self._lifecycle.bring(commit.name, made, txn, former)
         except OutcomeUnknown:
             raise  # METADATA may name them: they stay for as long as this process runs
         except BaseException:
-            self._nursery.grown(files)
+            self._pending.let_go(files)
             raise
-        self._nursery.grown(files)
+        self._pending.let_go(files)
         return txn
 
     def _txn_of(self, commit: RestoreCommit) -> int | None:

@@ -17,10 +17,10 @@ from ebla.errors import OutcomeUnknown, UnknownTable
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.clone import cloned
 from ebla.metadata.values.table_metadata import TableMetadata
+from ebla.tablet.flush.pending_files import PendingFiles
 from ebla.tablet.life.recutter import Recutter
-from ebla.tablet.life.table_lifecycle import Doubts
+from ebla.tablet.life.table_lifecycle import TableLifecycle
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.pending_files import Nursery
 
 
 class Cloner:
@@ -30,32 +30,32 @@ class Cloner:
         self,
         metadata: MetadataServer,
         recutter: Recutter,
-        nursery: Nursery,
-        doubts: Doubts,
+        pending: PendingFiles,
+        lifecycle: TableLifecycle,
         new_id: Callable[[], str],
     ) -> None:
         # Set once.
         self._metadata = metadata
         self._recutter = recutter
-        self._nursery = nursery
-        self._doubts = doubts
+        self._pending = pending
+        self._lifecycle = lifecycle
         self._new_id = new_id
 
     def clone(self, origin: TableState, name: str) -> TableState:
         """Make a table called `name` of all that is committed in another, and open it."""
-        self._doubts.settle(name)
+        self._lifecycle.settle(name)
         self._metadata.directory.check_free(name)
         with self._recutter.held_still(origin):
             taken = self._take(origin)
         files = set(taken.files())
         try:
-            made = self._doubts.bring(name, cloned(taken, self._new_id(), self._new_id))
+            made = self._lifecycle.bring(name, cloned(taken, self._new_id(), self._new_id))
         except OutcomeUnknown:
             raise  # METADATA may name them: they stay for as long as this process runs
         except BaseException:
-            self._nursery.grown(files)
+            self._pending.let_go(files)
             raise
-        self._nursery.grown(files)
+        self._pending.let_go(files)
         return made
 
     def _take(self, origin: TableState) -> TableMetadata:
@@ -65,12 +65,12 @@ class Cloner:
                 raise UnknownTable(f"the table {origin.name!r} was dropped")
             taken = self._metadata.refresh(origin.id)
             files = set(taken.files())
-            self._nursery.adopt(files)
+            self._pending.adopt(files)
             # A compaction may have replaced some before they were adopted: then a sweep may have them in mind already.
             try:
                 if self._metadata.refresh(origin.id).txnid == taken.txnid:
                     return taken
             except BaseException:
-                self._nursery.grown(files)
+                self._pending.let_go(files)
                 raise
-            self._nursery.grown(files)
+            self._pending.let_go(files)

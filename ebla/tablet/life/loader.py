@@ -31,12 +31,12 @@ from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.files import Files
 from ebla.storage.fragment.fragment_reader import OpenFragments
 from ebla.storage.merge.merge import TXN_MAX
+from ebla.tablet.flush.flusher import Flusher
 from ebla.tablet.life.recutter import Recutter
 from ebla.tablet.tables.door import Door
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.tables.tablet_states import LifeEvent, TabletState
-from ebla.tablet.upkeep.flusher import Flusher
 
 __all__ = ["Loader", "is_unloaded"]
 

@@ -36,11 +36,11 @@ from ebla.metadata.values.table_metadata import JoinPlan, TableMetadata, TabletM
 from ebla.model.ranges import KeyRange
 from ebla.retry import SAVES
 from ebla.storage.record.records import ROW
+from ebla.tablet.flush.flusher import Flusher
 from ebla.tablet.life.split_row import BlockIndex, choose_row, marks_of, payload
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.pauses import Pauses
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.flusher import Flusher
 from ebla.tablet.write.commit_log import CommitLog
 from ebla.tablet.write.sequencer import Sequencer
 from ebla.timing import now_seconds

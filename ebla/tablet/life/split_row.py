@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from ebla.metadata.values.table_metadata import FragmentRef, TabletMetadata
 from ebla.model.ranges import KeyRange
-from ebla.tablet.upkeep.compaction import runs_of
+from ebla.tablet.tables.runs import runs_of
 
 __all__ = ["BlockIndex", "choose_row", "marks_of", "payload", "payload_at_most"]
 

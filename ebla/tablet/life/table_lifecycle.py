@@ -38,7 +38,7 @@ from ebla.tablet.tables.table_state import TableState
 _log = logging.getLogger(__name__)
 
 
-class Doubts:
+class TableLifecycle:
     """Creates, drops and renames tables, and settles what became of them where that was not known at once."""
 
     def __init__(

@@ -34,10 +34,10 @@ from ebla.storage.log.log_entry import Reply
 from ebla.storage.log.log_extent import NOTHING, LogExtent
 from ebla.storage.log.log_format import SegmentBytes, SegmentInfo
 from ebla.storage.log.log_reader import SegmentReading, check_length, check_synced
+from ebla.tablet.flush.serialize import FlushWork, flush_change, write_fragment
 from ebla.tablet.read.row_cache import CachedRows
 from ebla.tablet.recovery.replay import Replayed, UnknownTablet, replay
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.serialize import FlushWork, flush_change, write_fragment
 from ebla.tablet.write.recent_rows import RecentRows
 
 __all__ = [

@@ -35,13 +35,13 @@ from ebla.storage.log.log_reader import LogRecovery, make_durable, recover, trun
 from ebla.storage.log.log_removal import finish_removal
 from ebla.storage.log.log_writer import LogWriter
 from ebla.tablet.engine import TabletStore
+from ebla.tablet.garbage.lost_tables import lost_tables
 from ebla.tablet.recovery.found_tables import add_tables, read_tables
 from ebla.tablet.recovery.identity import Identity, own_identity
 from ebla.tablet.recovery.open_metadata import open_metadata
 from ebla.tablet.recovery.replay import Replayed, UnknownTablet, replay
 from ebla.tablet.recovery.server_record import ServerRecord, read_extent
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.lost_tables import lost_tables
 from ebla.timing import now_seconds
 
 _log = logging.getLogger(__name__)

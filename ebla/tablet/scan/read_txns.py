@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from ebla.clock import COUNTER_BITS, Clock, TxnClock, txn_at
 from ebla.errors import RequestError, UnknownTable
 from ebla.metadata.values.table_config import TableConfig
+from ebla.tablet.garbage.pins import Pins
 from ebla.tablet.read.view import TableView, time_text
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.pins import Pins
 from ebla.tablet.write.commit_log import CommitLog
 from ebla.tablet.write.gate import Gate
 from ebla.tablet.write.sequencer import Sequencer

@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ebla.settings import Settings
+from ebla.tablet.flush.flusher import Flusher
+from ebla.tablet.garbage.pins import Pins
 from ebla.tablet.life.loader import Loader
 from ebla.tablet.scan.read_txns import ReadTxns
 from ebla.tablet.scan.scanners import Scanners
 from ebla.tablet.tables.events import Events
-from ebla.tablet.upkeep.flusher import Flusher
-from ebla.tablet.upkeep.pins import Pins
 from ebla.tablet.write_path import WritePath
 
 __all__ = ["ScanParts"]

@@ -44,12 +44,12 @@ from ebla.service.service import SYSTEM_TABLES, Progress, TableService
 from ebla.settings import Settings
 from ebla.tablet.check.verify import Verifier
 from ebla.tablet.engine import TabletStore
+from ebla.tablet.garbage.job_intents import begin_job, end_job
 from ebla.tablet.serve.dropped_tables import dropped_tables
 from ebla.tablet.serve.listening import Listening
 from ebla.tablet.serve.local_table import LocalTable
 from ebla.tablet.serve.system_tables import system_table
 from ebla.tablet.serve.table_description import describe_table
-from ebla.tablet.upkeep.job_intents import begin_job, end_job
 
 __all__ = ["LocalService"]
 

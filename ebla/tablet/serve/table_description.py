@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ebla.tablet.read.row_counts import count_tablet, distinct_files
+from ebla.tablet.tables.runs import runs_of
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.compaction import runs_of
 
 __all__ = ["describe_table", "describe_tablets"]
 

@@ -1,1 +1,1 @@
-"""What a store does by itself to stay quick and small: flush, compaction, garbage, and what it may not let go."""
+"""What a store does by itself to stay quick and small: merging fragments, as far as nobody reads their past."""

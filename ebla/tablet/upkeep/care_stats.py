@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ebla.clock import microseconds_of
+from ebla.tablet.garbage.job_intents import JobIntent
+from ebla.tablet.garbage.pins import Pin
 from ebla.tablet.tables.refused_tables import RefusedTables
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.job_intents import JobIntent
-from ebla.tablet.upkeep.pins import Pin
 
 
 def writing_stats(ingested_bytes: int, flushed_bytes: int, compacted_bytes: int) -> dict[str, object]:

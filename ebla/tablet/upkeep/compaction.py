@@ -34,7 +34,6 @@ are joined, a file's worth at a time.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -43,6 +42,7 @@ from ebla.clock import microseconds_of
 from ebla.metadata.values.table_metadata import FragmentRef, GroupState, RangeErasure
 from ebla.model.schema import GroupSchema
 from ebla.service.job_orders import Strategy
+from ebla.tablet.tables.runs import runs_of
 
 Reason: TypeAlias = Literal["depth", "erased", "surplus", "aged", "small", "manual", "job"]
 
@@ -144,25 +144,6 @@ def is_dense(inputs: Sequence[FragmentRef], others: Sequence[FragmentRef], unflu
     if unflushed is not None and unflushed <= newest:
         return False
     return all(ref.txn_max < oldest or ref.txn_min > newest for ref in others)
-
-
-def runs_of(fragments: Sequence[FragmentRef]) -> list[list[FragmentRef]]:
-    """Divide fragments into as few runs as possible, the fragments of each lying side by side."""
-    runs: list[list[FragmentRef]] = []
-    ends: list[bytes] = []  # of the runs, ascending
-    for fragment in sorted(fragments, key=lambda one: (one.first, one.last)):
-        # The run that ends nearest before it, so that neighbours stay together.
-        at = bisect_left(ends, fragment.first) - 1
-        if at < 0:
-            run = [fragment]
-        else:
-            run = runs.pop(at)
-            ends.pop(at)
-            run.append(fragment)
-        place = bisect_left(ends, fragment.last)
-        ends.insert(place, fragment.last)
-        runs.insert(place, run)
-    return runs
 
 
 def _runs_beside(fragments: Sequence[FragmentRef], columns: Collection[int]) -> int:

@@ -31,11 +31,11 @@ from ebla.service.job_orders import Strategy
 from ebla.settings import Settings
 from ebla.storage.cache.spare_memory import SpareMemory
 from ebla.storage.files.files import Files
+from ebla.tablet.flush.pending_files import PendingFiles
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.upkeep.compaction import Choice, Reason, choose, choose_all, expiry_of
 from ebla.tablet.upkeep.merging import merge, merge_of, merged_references, new_output, replacement
-from ebla.tablet.upkeep.pending_files import Nursery
 from ebla.threads.worker import Worker
 
 # After a merge of so many bytes, what it needed is given back to the system.
@@ -86,7 +86,7 @@ class Compactor:
         settings: Settings,
         server: str,
         clock: Clock,
-        nursery: Nursery,
+        pending: PendingFiles,
         spare: SpareMemory,
         horizon: Callable[[TableState, int], int],
         announce: Callable[[int], None],
@@ -100,7 +100,7 @@ class Compactor:
         self._settings = settings
         self._server = server
         self._clock = clock
-        self._nursery = nursery
+        self._pending = pending
         self._spare = spare
         self._horizon = horizon
         self._announce = announce
@@ -283,12 +283,12 @@ class Compactor:
             except OutcomeUnknown:
                 raise  # METADATA may come to name them yet
             except BaseException:
-                self._nursery.grown(begun)
+                self._pending.let_go(begun)
                 raise
             finally:
                 if chosen.choice.bytes >= MUCH_BYTES:
                     self._spare.give_back()
-            self._nursery.grown(begun)
+            self._pending.let_go(begun)
             if done is None:
                 return False
             self.note(replace(done, seconds=self._clock.monotonic_seconds() - began))
@@ -302,7 +302,7 @@ class Compactor:
         tablet, group, choice = chosen.tablet, chosen.group, chosen.choice
 
         def new_path() -> str:
-            begun.append(self._nursery.new_path(table.id))
+            begun.append(self._pending.new_path(table.id))
             return begun[-1]
 
         view = table.view

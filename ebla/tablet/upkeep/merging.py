@@ -25,6 +25,7 @@ from ebla.storage.fragment.fragment_format import FragmentInfo
 from ebla.storage.fragment.fragment_run import FragmentRun
 from ebla.storage.merge.compact import Retention, compact
 from ebla.storage.record.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE
+from ebla.tablet.flush.serialize import reference_to
 from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.scopes import (
     WHOLE,
@@ -39,7 +40,6 @@ from ebla.tablet.read.scopes import (
 )
 from ebla.tablet.read.windows import cut
 from ebla.tablet.upkeep.compaction import Choice, is_dense
-from ebla.tablet.upkeep.serialize import reference_to
 
 __all__ = ["merge", "merge_of", "merged_references", "new_output", "record_names", "replacement"]
 

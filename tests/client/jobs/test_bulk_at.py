@@ -17,8 +17,8 @@ from ebla.client.table import Table
 from ebla.errors import Conflict, InvalidBatch, MissingFile, ReadOnly, RequestError, StoreError, UnknownTable
 from ebla.service.job_orders import BulkCommit
 from ebla.settings import Settings
-from ebla.tablet.upkeep.flusher import Flusher
-from ebla.tablet.upkeep.job_intents import list_intents, remove_leftovers
+from ebla.tablet.flush.flusher import Flusher
+from ebla.tablet.garbage.job_intents import list_intents, remove_leftovers
 from tests.client.jobs.bulk_world import (
     NUMBERS,
     a_by_k,

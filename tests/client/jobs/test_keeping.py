@@ -14,7 +14,7 @@ import ebla
 from ebla.client.jobs import keeping
 from ebla.clock import ManualClock, SystemClock
 from ebla.settings import Settings
-from ebla.tablet.upkeep.pins import Pin, Pins
+from ebla.tablet.garbage.pins import Pin, Pins
 from tests.support.inside import coordination_of, engine_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -32,8 +32,8 @@ from ebla.pipeline.backups.restore import restore
 from ebla.pipeline.spark.progress import JobProgress
 from ebla.settings import Settings
 from ebla.storage.files.local_files import LocalFiles
-from ebla.tablet.upkeep.job_intents import list_intents
-from ebla.tablet.upkeep.pins import Pins
+from ebla.tablet.garbage.job_intents import list_intents
+from ebla.tablet.garbage.pins import Pins
 from tests.pipeline.tables import EVERYTHING, fill
 from tests.support.inside import coordination_of, engine_of
 
@@ -71,13 +71,13 @@ def rows(table: ebla.Table, **more: Any) -> list[dict[str, Any]]:
 def held(db: ebla.Database) -> tuple[object, ...]:
     """What keeps versions and files of a store from going, but for a file that its own flushes are just making."""
     deadline = time.monotonic() + 10
-    while engine_of(db)._nursery.young() and time.monotonic() < deadline:
+    while engine_of(db).pending.paths() and time.monotonic() < deadline:
         time.sleep(0.02)
     return (
         db.snapshots(),
         engine_of(db).pins.held_here(),
         [*list_intents(coordination_of(db)), *coordination_of(db).list("held")],
-        set(engine_of(db)._nursery.young()),
+        set(engine_of(db).pending.paths()),
         [*(db.path / "bulk").glob("*.lock")],
     )
 

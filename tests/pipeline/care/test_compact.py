@@ -23,8 +23,8 @@ from ebla.pipeline.care.compact import CompactSummary
 from ebla.pipeline.care.compact_task import CompactTask, SectionResult
 from ebla.service.job_orders import CompactCommit, CompactResult
 from ebla.settings import Settings
-from ebla.tablet.upkeep.compaction import runs_of
-from ebla.tablet.upkeep.job_intents import list_intents
+from ebla.tablet.garbage.job_intents import list_intents
+from ebla.tablet.tables.runs import runs_of
 from tests.pipeline.tables import EVERYTHING, expected, fill, fragment_files
 from tests.support.compact_here import compact_here, compacting, tasks_here
 from tests.support.inside import carry_out, coordination_of, engine_of, state_of
@@ -267,7 +267,7 @@ def test_the_store_leaves_the_files_of_a_job_alone_and_merges_what_has_come_sinc
 ) -> None:
     with ebla.open(root, settings=BY_HAND) as db:
         table = filled(db, splits=())
-        compactor, driver = engine_of(db)._compactor, engine_of(db)._jobs_compact
+        compactor, driver = engine_of(db).compactor, engine_of(db).compact_jobs
         merged: list[int] = []
 
         def disturb() -> None:
@@ -321,7 +321,7 @@ def test_a_tablet_that_changes_every_time_is_given_up_and_others_are_done(
             table.put([{"k": "02500", "n": 1}])
             table.flush()
             tablet = state_of(table).view.metadata.tablets[-1]
-            assert engine_of(db)._compactor.compact_tablet(state_of(table), tablet.id) == 1
+            assert engine_of(db).compactor.compact_tablet(state_of(table), tablet.id) == 1
 
         before_commit(monkeypatch, *[disturb] * 4)
         summary = compact(db, "t", spark=here)
@@ -438,7 +438,7 @@ def test_files_of_an_unknown_outcome_stay_until_the_intent_expires_and_garbage_c
         def lost(*arguments: Any) -> Any:
             raise OutcomeUnknown("the connection broke")
 
-        monkeypatch.setattr(engine_of(db)._jobs_compact, "commit", lost)
+        monkeypatch.setattr(engine_of(db).compact_jobs, "commit", lost)
         with pytest.raises(OutcomeUnknown):
             compact(db, "t", spark=here)
         written = {file for file in fragment_files(root, table) if "compact-" in file}
@@ -492,7 +492,7 @@ def test_a_commit_that_is_repeated_does_no_harm_and_strange_ones_are_refused(
         table = filled(db)
         before = rows(table)
         orders: list[CompactCommit] = []
-        driver = engine_of(db)._jobs_compact
+        driver = engine_of(db).compact_jobs
         commit = driver.commit
         monkeypatch.setattr(driver, "commit", lambda order: (orders.append(order), commit(order))[1])
         compact(db, "t", spark=here)
@@ -511,5 +511,5 @@ def test_a_commit_that_is_repeated_does_no_harm_and_strange_ones_are_refused(
         Path(root, order.replacements[0].added[0].file).rename(Path(root, "elsewhere"))
         with pytest.raises(ebla.RequestError, match="is not as it was written"):
             carry_out(db, order)
-        assert engine_of(db)._nursery.young() == frozenset()
+        assert engine_of(db).pending.paths() == frozenset()
         assert order.replacements[0].merge.horizon >> COUNTER_BITS > 0

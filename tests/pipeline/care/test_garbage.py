@@ -14,7 +14,7 @@ from ebla.errors import Corruption, EblaError
 from ebla.pipeline import gc
 from ebla.service.job_orders import Sweep, SweepResult
 from ebla.settings import Settings
-from ebla.tablet.upkeep.candidates import Candidates
+from ebla.tablet.garbage.candidates import Candidates
 from tests.support.inside import begin_job, carry_out, coordination_of, engine_of, state_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def with_everything(db: ebla.Database, root: str) -> None:
     (directory / "job-00000000-0000-0000-0000-000000000000.parquet").write_bytes(b"to come")
     (directory / "stray.parquet").write_bytes(b"nobody's")
     (directory / "young.parquet").write_bytes(b"about to be named")
-    engine_of(db)._nursery.adopt([f"fragments/{directory.name}/young.parquet"])
+    engine_of(db).pending.adopt([f"fragments/{directory.name}/young.parquet"])
     Path(root, "metadata", "unknown").mkdir()
 
 
@@ -146,7 +146,7 @@ def test_the_owner_removes_nothing_that_it_does_not_find_unused_itself(root: str
         assert sorted(candidates) == unused == sorted(named)
         own = table.files()[0]
         memory.remember({**candidates, own: 0, "metadata/other/file": 0}, version)
-        engine_of(db)._nursery.adopt([unused[0]])
+        engine_of(db).pending.adopt([unused[0]])
         assert swept(db, *unused, own, "metadata/other/file") == (0, 3, 4), "in use, named, of a table that is unknown"
         assert files(root) == {unused[0], own}
         assert [row["n"] for row in table.scan()] == [2] * 9
@@ -167,7 +167,7 @@ def test_the_owner_removes_nothing_if_it_cannot_read_a_table(root: str) -> None:
 
 
 def test_many_candidates_are_remembered_in_a_file(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebla.tablet.upkeep.candidates.IN_NODE_MAX", 2)
+    monkeypatch.setattr("ebla.tablet.garbage.candidates.IN_NODE_MAX", 2)
     with ebla.open(root, settings=replace(AT_ONCE, garbage_age_seconds=3600.0)) as db:
         memory = Candidates(coordination_of(db), engine_of(db).files)
         assert memory.read() == ({}, None)

@@ -16,7 +16,7 @@ import ebla
 from ebla.errors import Conflict, InvalidBatch, RequestError, UnknownColumn, UnknownTable
 from ebla.pipeline.datasource.datasource_options import WriteOptions
 from ebla.pipeline.datasource.datasource_writer import EblaWriter
-from ebla.tablet.upkeep.job_intents import list_intents
+from ebla.tablet.garbage.job_intents import list_intents
 from tests.pipeline.tables import EVERYTHING, expected, fill, fragment_files, register_watched
 from tests.support.inside import coordination_of, state_of
 

@@ -24,8 +24,8 @@ from ebla.pipeline.place.holding import Holding, held_plan
 from ebla.pipeline.place.location import forget
 from ebla.pipeline.scanning.sections import SectionPlan, plan_scan, read_section
 from ebla.settings import Settings
+from ebla.tablet.garbage.pins import Pins
 from ebla.tablet.upkeep.horizon import Horizon
-from ebla.tablet.upkeep.pins import Pins
 from tests.support.inside import coordination_of
 
 AT_ONCE = Settings(background_compaction=False, history_seconds=0.0, garbage_age_seconds=0.0)

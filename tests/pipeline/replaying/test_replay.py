@@ -22,8 +22,8 @@ from ebla.pipeline.replaying.replay_task import ReplayTask
 from ebla.pipeline.spark.progress import JobProgress
 from ebla.settings import KIB
 from ebla.storage.files.local_files import LocalFiles
+from ebla.tablet.garbage.job_intents import list_intents
 from ebla.tablet.recovery.log_sort import SortedPortion, divide_segments
-from ebla.tablet.upkeep.job_intents import list_intents
 from tests.client.jobs.bulk_world import written
 from tests.pipeline.replaying.replay_world import (
     UNFLUSHED,

@@ -32,7 +32,7 @@ def filled(db: ebla.Database, count: int = 2_000) -> ebla.Table:
 def compact_one(db: ebla.Database, table: ebla.Table, number: int) -> None:
     """Merge the fragments of one tablet only."""
     tablet = state_of(table).view.metadata.tablets[number]
-    assert engine_of(db)._compactor.compact_tablet(state_of(table), tablet.id) == len(table.schema.groups)
+    assert engine_of(db).compactor.compact_tablet(state_of(table), tablet.id) == len(table.schema.groups)
 
 
 CHANGES: dict[str, Callable[[ebla.Table], object]] = {

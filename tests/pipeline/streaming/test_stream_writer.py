@@ -20,7 +20,7 @@ from ebla.pipeline.streaming.stream_options import StreamWriteOptions
 from ebla.pipeline.streaming.stream_writer import BatchWritten, EblaStreamWriter
 from ebla.service.job_orders import BulkCommit, BulkResult
 from ebla.settings import Settings
-from ebla.tablet.upkeep.job_intents import list_intents
+from ebla.tablet.garbage.job_intents import list_intents
 from tests.support.inside import coordination_of, engine_of
 
 SCHEMA = ebla.Schema(key={"k": "string"}, groups=[ebla.Group("g", columns={"n": "int64", "s": "string"})])

@@ -54,7 +54,7 @@ class World:
 
     def merged(self) -> CompactCommit:
         orders: list[CompactCommit] = []
-        driver: Any = engine_of(self.db)._jobs_compact
+        driver: Any = engine_of(self.db).compact_jobs
         driver.commit = lambda order: orders.append(order) or _lost()
         with pytest.raises(OutcomeUnknown):
             compact_here(self.db, "t")
@@ -101,7 +101,7 @@ def test_one_lost_message_loses_no_row_and_the_outcome_is_known(tmp_path: Path, 
         world.faults = None
         world.nodes.deliver()
         assert world.rows() == EXPECTED
-        assert engine_of(world.db)._nursery.young() == frozenset()
+        assert engine_of(world.db).pending.paths() == frozenset()
         carry_out(world.db, world.order)  # whatever happened, again does no harm
         assert world.rows() == EXPECTED
         assert world.fragments() == 2
@@ -131,7 +131,7 @@ def test_files_of_an_outcome_that_stays_unknown_are_kept(tmp_path: Path, fault: 
         with pytest.raises(OutcomeUnknown, match="run it again"):
             carry_out(world.db, world.order)
         added = {ref.file for one in world.order.replacements for ref in one.added}
-        assert added <= engine_of(world.db)._nursery.young(), "METADATA may come to name them"
+        assert added <= engine_of(world.db).pending.paths(), "METADATA may come to name them"
     world.faults = None
     world.nodes.deliver()
     assert world.rows() == EXPECTED

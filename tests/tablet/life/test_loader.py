@@ -110,8 +110,8 @@ def test_idle_tablets_let_go_of_footers_and_blocks(db: ebla.Database) -> None:
     assert len(store.fragments._open) == 6
 
     def sweep() -> int:
-        store._loader._swept_at -= 1
-        return store._loader.drop_idle()
+        store.loader._swept_at -= 1
+        return store.loader.drop_idle()
 
     assert sweep() == 0, "everything was used"
     table.scan("0055", "0060").to_arrow()
@@ -143,8 +143,8 @@ def test_tablets_that_are_cut_or_unloaded_while_idle_ones_are_looked_for_keep_no
         return state
 
     monkeypatch.setattr(door, "state_of", and_then)
-    store._loader._swept_at -= 1
-    store._loader.drop_idle()
+    store.loader._swept_at -= 1
+    store.loader.drop_idle()
     if what == "unload":
         assert set(lives(table)) == {"unknown"}
         db.load_table("t")
@@ -157,8 +157,8 @@ def test_a_table_that_nobody_reads_is_flushed(db: ebla.Database) -> None:
     table.put({"k": "0001", "n": -1})
     table.scan().to_arrow()
     for _ in range(2):
-        store._loader._swept_at -= 1
-        store._loader.drop_idle()
+        store.loader._swept_at -= 1
+        store.loader.drop_idle()
     assert table.stats()["groups"]["main"]["memory_bytes"] == 0
     assert table.get("0001")["n"] == -1  # type: ignore[index]
 
@@ -384,7 +384,7 @@ def test_an_unload_that_cannot_be_flushed_leaves_the_table_served(
         raise ebla.StoreError("no space")
 
     with monkeypatch.context() as patched:
-        patched.setattr(engine_of(db)._flusher, "_save", fail)
+        patched.setattr(engine_of(db).flusher, "_save", fail)
         with pytest.raises(ebla.StoreError, match="no space"):
             db.unload_table("t")
     table.put({"k": "0002", "n": -2})
@@ -445,7 +445,7 @@ def test_tablets_that_are_being_cut_are_not_unloaded_in_metadata(db: ebla.Databa
     state = state_of(db.table("t"))
     tablet = state.view.metadata.tablets[0]
     at = TabletAt(tablet.id, tablet.epoch)
-    engine_of(db)._tables.use_metadata(state, metadata.commit(state.id, [BeginSplit(at, b"0020", ("x", "y"))]), "")
+    engine_of(db).open_tables.use_metadata(state, metadata.commit(state.id, [BeginSplit(at, b"0020", ("x", "y"))]), "")
     with pytest.raises(RequirementFailed, match="splitting"):
         metadata.commit(state.id, [UnloadTablets((at,))])
     db.unload_table("t")  # finishes it first
@@ -496,9 +496,9 @@ def test_requests_that_come_during_a_load_wait_and_are_served_or_refused_in_the_
 ) -> None:
     table = db.table("t")
     db.unload_table("t")
-    paused = Paused(engine_of(db)._loader._save)
+    paused = Paused(engine_of(db).loader._save)
     paused.error = None if is_good else ebla.StoreError("the disk is gone")
-    monkeypatch.setattr(engine_of(db)._loader, "_save", paused)
+    monkeypatch.setattr(engine_of(db).loader, "_save", paused)
     (loading,), outcome = begun(lambda: db.load_table("t"))
     assert paused.is_there.wait(60)
     requests = (lambda: table.get("0001"), lambda: table.scan().count(), lambda: table.put({"k": "new", "n": 1}))
@@ -528,8 +528,8 @@ def test_a_table_that_is_being_unloaded_is_read_but_not_written(
 ) -> None:
     table = db.table("t")
     table.put({"k": "0001", "n": -1})
-    paused = Paused(engine_of(db)._flusher._save)
-    monkeypatch.setattr(engine_of(db)._flusher, "_save", paused)
+    paused = Paused(engine_of(db).flusher._save)
+    monkeypatch.setattr(engine_of(db).flusher, "_save", paused)
     (unloading,), outcome = begun(lambda: db.unload_table("t"))
     assert paused.is_there.wait(60)
     assert bounded(lambda: table.get("0001"))["n"] == -1

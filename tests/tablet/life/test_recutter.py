@@ -203,7 +203,7 @@ def test_what_one_half_has_erased_does_not_come_back_with_a_join(tmp_path: Path)
         table.erase_many([f"{n:04}" for n in range(60, 70)])
         table.erase_range("0080", "0090")
         table.flush()
-        compactor, right = engine_of(db)._compactor, state_of(table).view.metadata.tablets[1]
+        compactor, right = engine_of(db).compactor, state_of(table).view.metadata.tablets[1]
         assert compactor.compact_tablet(state_of(table), right.id) == len(table.schema.groups)
         assert all(done.is_rooted for done in compactor.recent)
         expected = [n for n in range(100) if n not in range(60, 70) and n not in range(80, 90)]
@@ -345,7 +345,7 @@ def test_a_writer_that_waited_for_a_pause_does_not_slip_past_a_bulk_commit(
     db: ebla.Database, table: ebla.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = engine_of(db)
-    gate = store._gate
+    gate = store.gate
     reserved = store.txn_clock.next_block(1)
     waited: list[int | None] = []
 
@@ -357,7 +357,7 @@ def test_a_writer_that_waited_for_a_pause_does_not_slip_past_a_bulk_commit(
         waited.append(gate.reserved)
         gate.open()
 
-    monkeypatch.setattr(store._pauses, "wait", pause_ends)
+    monkeypatch.setattr(store.pauses, "wait", pause_ends)
     monkeypatch.setattr(gate, "wait", gate_opens)
     state_of(table).is_paused = True
     assert table.put({"k": "0001", "n": 0}) > reserved
@@ -408,7 +408,7 @@ def test_a_join_that_was_begun_is_finished_after_reopening(tmp_path: Path) -> No
     with ebla.open(tmp_path, settings=BY_HAND) as again:
         table = again.table("t")
         assert [tablet["state"] for tablet in table.tablets()] == ["joining", "joining"]
-        assert engine_of(again)._recutter.finish_begun(state_of(table))
+        assert engine_of(again).recutter.finish_begun(state_of(table))
         assert [tablet["id"] for tablet in table.tablets()] == ["whole"]
         assert list(table.scan()) == expected
 
@@ -454,7 +454,7 @@ def test_a_split_of_unknown_outcome_stops_writes_until_it_is_known(
 
     refresh = metadata.refresh
     (tablet,) = state_of(table).view.metadata.tablets
-    engine_of(db)._recutter._save(
+    engine_of(db).recutter._save(
         state_of(table), BeginSplit(TabletAt(tablet.id, tablet.epoch), b"0400", ("left", "right")), ebla.CannotSplit
     )
     table.flush()

@@ -40,7 +40,7 @@ def fill(table: ebla.Table, begin: int, end: int, size: int = 512) -> None:
 
 def shape_all(db: ebla.Database) -> int:
     """Let the shaper do all there is to do; return how much that was."""
-    return bounded(lambda: sum(1 for _ in itertools.takewhile(bool, iter(engine_of(db)._shaper.work, None))))
+    return bounded(lambda: sum(1 for _ in itertools.takewhile(bool, iter(engine_of(db).shaper.work, None))))
 
 
 def sized(*sizes: int | None) -> TableMetadata:
@@ -159,15 +159,15 @@ def test_a_split_that_fails_is_tried_again_later_and_holds_up_no_other_table(
         bad, good = db.create_table("bad", NUMBERED), db.create_table("good", NUMBERED)
         for table in (bad, good):
             fill(table, 0, 1000)
-        shaper = engine_of(db)._shaper
-        split = engine_of(db)._recutter.split
+        shaper = engine_of(db).shaper
+        split = engine_of(db).recutter.split
 
         def failing(state: Any, row: Any, tablet: Any = None) -> Any:
             if state.name == "bad":
                 raise ebla.StoreError("no luck")
             return split(state, row, tablet)
 
-        monkeypatch.setattr(engine_of(db)._recutter, "split", failing)
+        monkeypatch.setattr(engine_of(db).recutter, "split", failing)
         shape_all(db)
         assert (len(bad.tablets()), len(good.tablets()) > 1) == (1, True)
         assert "no luck" in str(shaper.failure)
@@ -185,7 +185,7 @@ def test_a_table_that_others_change_before_it_is_split_is_looked_at_again_at_onc
     with ebla.open(tmp_path, settings=replace(SMALL, join_bytes_max=0)) as db:
         table = db.create_table("t", NUMBERED)
         fill(table, 0, 1500)
-        recutter = engine_of(db)._recutter
+        recutter = engine_of(db).recutter
         choose = recutter.choose
 
         def overtaken(state: Any, tablet: Any) -> bytes | None:
@@ -202,7 +202,7 @@ def test_a_table_that_others_change_before_it_is_split_is_looked_at_again_at_onc
 
         monkeypatch.setattr(recutter, "choose", overtaken)
         assert shape_all(db) == 0
-        assert engine_of(db)._shaper.failure is None
+        assert engine_of(db).shaper.failure is None
         assert not caplog.records
         if what == "unload":
             db.load_table("t")

@@ -122,7 +122,7 @@ def test_old_versions_go_by_themselves_when_history_ends(tmp_path: Path) -> None
         for n in range(3_000):
             table.put({"k": 5, "a": n}, wait="none")
         table.flush()
-        compactor = engine_of(db)._compactor
+        compactor = engine_of(db).compactor
         while compactor.compact_next():
             pass
         assert compactor.recent[-1].reason == "surplus"

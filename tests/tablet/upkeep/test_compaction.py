@@ -15,7 +15,8 @@ from ebla.metadata.values.table_metadata import FragmentRef, GroupState, RangeEr
 from ebla.model.declaration import Group, Schema
 from ebla.service.job_orders import Strategy
 from ebla.settings import MIB
-from ebla.tablet.upkeep.compaction import Choice, choose, choose_all, expiry_of, runs_of
+from ebla.tablet.tables.runs import runs_of
+from ebla.tablet.upkeep.compaction import Choice, choose, choose_all, expiry_of
 
 FOREVER = 1 << 60
 NUMBERS = count()

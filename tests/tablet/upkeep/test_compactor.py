@@ -115,7 +115,7 @@ def test_a_range_erasure_stays_if_somebody_begins_to_read_behind_it_as_it_is_com
         table.erase_range("u050", "u150")
         left = [row for row in before if not "u050" <= row["user"] < "u150"]
         table.flush()
-        compactor, pins = engine_of(db)._compactor, engine_of(db).pins
+        compactor, pins = engine_of(db).compactor, engine_of(db).pins
         announce = compactor._announce
 
         def held_meanwhile(horizon: int) -> None:
@@ -188,7 +188,7 @@ def test_files_whose_rows_are_all_too_old_are_dropped_by_themselves(tmp_path: Pa
                 db.snapshot("held")
             clock.advance(86_400)
         table.put({"day": 12, "k": 0})
-        compactor = engine_of(db)._compactor
+        compactor = engine_of(db).compactor
         while compactor.compact_next():
             pass
         assert days() == list(range(6, 13))
@@ -256,7 +256,7 @@ def test_columns_that_a_file_does_not_have_are_not_set_by_it(tmp_path: Path) -> 
 def until(is_so: Callable[[], bool], db: ebla.Database) -> None:
     """Wait for the background, which is woken so that nobody has to wait for its next round."""
     while not is_so():
-        engine_of(db)._compactor.wake()
+        engine_of(db).compactor.wake()
         time.sleep(0.001)
 
 
@@ -323,7 +323,7 @@ def test_stats_can_be_asked_for_while_compactions_go_on(tmp_path: Path, monkeypa
         table = db.create_table("users", USERS)
         fill(table)
         table.compact()
-        compactor = engine_of(db)._compactor
+        compactor = engine_of(db).compactor
         (done, *_) = compactor.recent
 
         def another_meanwhile(one: Any) -> dict[str, Any]:
@@ -368,7 +368,7 @@ def test_a_table_that_is_dropped_during_its_compaction_is_gone_and_the_others_go
         monkeypatch.setattr("ebla.tablet.upkeep.compactor.merge", dropped_meanwhile)
         table.compact()
         assert db.tables() == ["other"]
-        assert engine_of(db)._nursery.young() == frozenset()
+        assert engine_of(db).pending.paths() == frozenset()
         assert other.get("a")["age"] == 1
 
 
@@ -401,7 +401,7 @@ def test_a_compaction_whose_files_were_merged_and_swept_up_meanwhile_is_in_vain(
         table = db.create_table("users", USERS)
         fill(table)
         before = everything(table)
-        compactor = engine_of(db)._compactor
+        compactor = engine_of(db).compactor
         announce = compactor._announce
 
         def slow(horizon: int) -> None:
@@ -454,7 +454,7 @@ def test_a_schema_that_changes_during_a_compaction_loses_nothing(
             table.compact()
             assert all(row == {"k": k, "a": 2, "b": 2, "c": 2} for k, row in enumerate(table.scan()))
         assert next(moves, None) is None
-        assert engine_of(db)._nursery.young() == frozenset()
+        assert engine_of(db).pending.paths() == frozenset()
         assert fragments(table) == 4, "what was in vain is done in the end"
     with ebla.open(tmp_path, settings=NO_HISTORY) as db:
         assert all(row == {"k": k, "a": 2, "b": 2, "c": 2} for k, row in enumerate(db.table("t").scan()))
@@ -511,7 +511,7 @@ def test_a_compaction_does_not_keep_in_memory_what_is_flushed_while_it_goes_on(
         table.put([{"k": k, "n": 9} for k in range(0, 200, 3)])
         monkeypatch.setattr("ebla.tablet.upkeep.compactor.merge", flush_meanwhile)
         # By the engine: `compact` of a table would flush first.
-        engine_of(db)._compactor.compact_table(state_of(table))
+        engine_of(db).compactor.compact_table(state_of(table))
         assert held == [False]
         assert table.get(3)["n"] == 9
         assert table.get(1)["n"] == 1
@@ -524,7 +524,7 @@ def merge_only(db: ebla.Database, table: ebla.Table, group: str, *, with_columns
     chosen = next(one for one in metadata.schema.groups if one.name == group)
     fragments = tablet.group(chosen.id).fragments
     files = tuple(ref for ref in fragments if ref.columns is not None and bool(ref.columns) == with_columns)
-    compactor = engine_of(db)._compactor
+    compactor = engine_of(db).compactor
     horizon = compactor.horizon_of(state_of(table), chosen.id)
     choice = Choice(files, "depth")
     assert compactor._carry_out(state_of(table), Chosen(metadata.schema.version, tablet, chosen, choice, horizon))
@@ -568,7 +568,7 @@ def gathered(db: ebla.Database) -> ebla.Table:
 def test_columns_of_many_groups_that_an_erasure_keeps_apart_are_not_merged_again_and_again(tmp_path: Path) -> None:
     with ebla.open(tmp_path, settings=BY_HAND) as db:
         table = gathered(db)
-        compactor = engine_of(db)._compactor
+        compactor = engine_of(db).compactor
         assert not compactor.compact_next()  # each of its files would become one again
         for n in range(30):
             table.put([{"k": k, "c1": n} for k in range(0, 50, 7)])
@@ -588,10 +588,10 @@ def test_columns_of_many_groups_become_one_file_once_history_has_passed_their_er
     with ebla.open(tmp_path, settings=NO_HISTORY) as db:
         table = gathered(db)
         expected = everything(table)
-        assert engine_of(db)._compactor.compact_next()
+        assert engine_of(db).compactor.compact_next()
         assert fragments(table) == 1
         assert everything(table) == expected
-        assert not engine_of(db)._compactor.compact_next()
+        assert not engine_of(db).compactor.compact_next()
 
 
 @pytest.mark.parametrize("is_erased", [False, True])

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 import ebla
 from ebla.storage.merge.memory import combine
 from ebla.storage.record.records import Block
-from ebla.tablet.upkeep import flush_windows
-from ebla.tablet.upkeep.flush_windows import FlushWindows
+from ebla.tablet.flush import flush_windows
+from ebla.tablet.flush.flush_windows import FlushWindows
 from tests.support.inside import state_of
 from tests.support.records import Cell, ColumnsRun, cell_runs, cells_batch, columns_runs
 

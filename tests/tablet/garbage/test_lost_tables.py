@@ -172,7 +172,7 @@ def test_what_a_killed_creation_leaves_goes_and_leaves_no_node(
 ) -> None:
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         killed_creation(db, monkeypatch, before)
-        engine_of(db)._doubts._in_doubt.clear()  # a process that was killed has no doubts
+        engine_of(db).lifecycle._in_doubt.clear()  # a process that was killed has no doubts
         assert list(tmp_path.glob("metadata/*/*"))
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         assert db.gc().unknown_tables == ()

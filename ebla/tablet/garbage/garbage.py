@@ -40,14 +40,14 @@ from ebla.retry import RACES
 from ebla.service.job_orders import Sweep, SweepResult, SweepTerms
 from ebla.service.reports import GarbageReport
 from ebla.storage.files.files import FileInfo, Files
-from ebla.tablet.upkeep.candidates import Candidates
-from ebla.tablet.upkeep.garbage_report import Seen, sum_up
-from ebla.tablet.upkeep.job_intents import list_intents
-from ebla.tablet.upkeep.lost_tables import METADATA, Strangers, look_at_strangers, lost, saved_metadata, went_back
-from ebla.tablet.upkeep.pending_files import FRAGMENTS, Nursery
+from ebla.tablet.flush.pending_files import FRAGMENTS, PendingFiles
+from ebla.tablet.garbage.candidates import Candidates
+from ebla.tablet.garbage.garbage_report import Seen, sum_up
+from ebla.tablet.garbage.job_intents import list_intents
+from ebla.tablet.garbage.lost_tables import METADATA, Strangers, look_at_strangers, lost, saved_metadata, went_back
 from ebla.timing import now_seconds
 
-__all__ = ["Garbage", "GarbageReport", "Nursery"]
+__all__ = ["Garbage", "GarbageReport", "PendingFiles"]
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Garbage:
         metadata: MetadataServer,
         files: Files,
         clock: Clock,
-        nursery: Nursery,
+        pending: PendingFiles,
         age_seconds: float,
         held: Callable[[], Collection[str]],
     ) -> None:
@@ -70,7 +70,7 @@ class Garbage:
         self._metadata = metadata
         self._files = files
         self._clock = clock
-        self._nursery = nursery
+        self._pending = pending
         self._held = held
         self._candidates = Candidates(coordination, files)
         self._dropped = DroppedTables(coordination)
@@ -126,7 +126,7 @@ class Garbage:
     def _round(self, dry_run: bool) -> GarbageReport | None:
         """Look once; None if a table changed meanwhile."""
         began = now_seconds()
-        young = self._nursery.young()
+        young = self._pending.paths()
         now = self._clock.microseconds()
         prefixes = tuple(i.prefix for i in list_intents(self._coordination) if i.expires_microseconds > now)
         held = self._held()
@@ -209,7 +209,7 @@ class Garbage:
 
     def terms(self) -> SweepTerms:
         """Return what a round that is made elsewhere must know before it looks at anything."""
-        young = tuple(sorted(self._nursery.young()))
+        young = tuple(sorted(self._pending.paths()))
         return SweepTerms(young, self._clock.microseconds(), self._age_microseconds)
 
     def sweep(self, order: Sweep) -> SweepResult:
@@ -288,7 +288,7 @@ class Garbage:
         removed = []
         for path in doomed:
             with contextlib.suppress(OSError):  # the next round tries again
-                if self._nursery.remove(path, self._files.delete):
+                if self._pending.remove(path, self._files.delete):
                     removed.append(path)
                     if path.startswith(f"{METADATA}/") and path.endswith(".meta"):
                         _, table_id, name = path.split("/")

@@ -16,9 +16,9 @@ from ebla.model.ranges import KeyRange
 from ebla.settings import Settings
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.fragment.fragment_reader import Fragment, OpenFragments
+from ebla.tablet.flush.serialize import Candidate, FlushWork, choose, flush_change, write_fragment
 from ebla.tablet.read.row_cache import CachedRows
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.serialize import Candidate, FlushWork, choose, flush_change, write_fragment
 from ebla.tablet.write.admission import erase_range
 from ebla.tablet.write.recent_rows import RecentRows
 from tests.support.simulated_files import SimulatedFiles

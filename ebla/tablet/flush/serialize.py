@@ -26,9 +26,9 @@ from ebla.storage.merge.memory import MemoryErasure
 from ebla.storage.merge.merge import Erasure
 from ebla.storage.merge.topping import count_surplus, top_batch
 from ebla.storage.record.records import Block
+from ebla.tablet.flush.flush_windows import FlushWindows
 from ebla.tablet.read.view import TableView
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.flush_windows import FlushWindows
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,10 @@ from ebla.storage.fragment.fragment_format import FragmentInfo
 from ebla.storage.log.log_entry import LogEntry, Reply
 from ebla.storage.log.log_writer import LogWriter
 from ebla.storage.merge.memory import choose_fold, combine
+from ebla.tablet.flush.pending_files import PendingFiles
+from ebla.tablet.flush.serialize import Candidate, FlushWork, choose, flush_change, write_fragment
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.pending_files import Nursery
-from ebla.tablet.upkeep.serialize import Candidate, FlushWork, choose, flush_change, write_fragment
 from ebla.tablet.write.replies import REPLY_BYTES
 from ebla.tablet.write.sequencer import Sequencer
 from ebla.threads.worker import Worker
@@ -54,7 +54,7 @@ class Flusher:
         files: Files,
         settings: Settings,
         server: str,
-        nursery: Nursery,
+        pending: PendingFiles,
         spare: SpareMemory,
     ) -> None:
         # Set once.
@@ -64,7 +64,7 @@ class Flusher:
         self._files = files
         self._settings = settings
         self._server = server
-        self._nursery = nursery
+        self._pending = pending
         self._spare = spare
         self._flush_lock = threading.Lock()
         self._worker = Worker("ebla-flush", self._work, self._failed, doing="flushing")
@@ -238,16 +238,16 @@ class Flusher:
         begun: list[str] = []
 
         def new_path(table_id: str) -> str:
-            begun.append(self._nursery.new_path(table_id))
+            begun.append(self._pending.new_path(table_id))
             return begun[-1]
 
         try:
             info = write_fragment(work, self._files, new_path)
         except TooManyFiles:
-            self._nursery.grown(begun)
+            self._pending.let_go(begun)
             raise
         except OSError as error:
-            self._nursery.grown(begun)
+            self._pending.let_go(begun)
             raise StoreError(
                 f"cannot write a fragment of {work.table.name!r}: {error}; free space and retry"
             ) from error
@@ -256,9 +256,9 @@ class Flusher:
         except OutcomeUnknown:
             raise  # METADATA may come to name it yet
         except EblaError:
-            self._nursery.grown(begun)  # or what each attempt leaves behind would stay until the store is closed
+            self._pending.let_go(begun)  # or what each attempt leaves behind would stay until the store is closed
             raise
-        self._nursery.grown(begun)
+        self._pending.let_go(begun)
         return None if metadata is None else (metadata, info)
 
     def _name(self, work: FlushWork, info: FragmentInfo | None) -> TableMetadata | None:

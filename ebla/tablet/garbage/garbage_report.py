@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ebla.service.reports import GarbageReport
-from ebla.tablet.upkeep.candidates import CANDIDATES_MAX
-from ebla.tablet.upkeep.lost_tables import Strangers
+from ebla.tablet.garbage.candidates import CANDIDATES_MAX
+from ebla.tablet.garbage.lost_tables import Strangers
 
 __all__ = ["GarbageReport", "Seen", "Verdict", "judge", "sum_up"]
 

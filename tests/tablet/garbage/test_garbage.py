@@ -15,9 +15,9 @@ import ebla
 from ebla.errors import Corruption, EblaError, Unavailable
 from ebla.service.job_orders import Sweep
 from ebla.settings import Settings
-from ebla.tablet.upkeep.garbage_report import judge
-from ebla.tablet.upkeep.job_intents import list_intents
-from ebla.tablet.upkeep.pending_files import Nursery
+from ebla.tablet.flush.pending_files import PendingFiles
+from ebla.tablet.garbage.garbage_report import judge
+from ebla.tablet.garbage.job_intents import list_intents
 from tests.client.jobs.bulk_world import NUMBERS, a_by_k, numbers, written
 from tests.crash.machine import bounded
 from tests.support.inside import begin_job, carry_out, coordination_of, end_job, engine_of, state_of
@@ -47,18 +47,18 @@ class TestJudge:
         assert verdict.candidates == {}
 
     def test_what_is_remembered_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ebla.tablet.upkeep.garbage_report.CANDIDATES_MAX", 20)
+        monkeypatch.setattr("ebla.tablet.garbage.garbage_report.CANDIDATES_MAX", 20)
         verdict = judge([f"f{n:06}" for n in range(30)], [], [], (), {}, 100, 50)
         assert len(verdict.candidates) == 20
 
 
 def test_a_nursery_knows_its_files_until_they_are_grown() -> None:
-    nursery = Nursery(lambda: "id")
-    path = nursery.new_path("t")
+    pending = PendingFiles(lambda: "id")
+    path = pending.new_path("t")
     assert path == "fragments/t/id.parquet"
-    assert nursery.young() == {path}
-    nursery.grown([path])
-    assert nursery.young() == frozenset()
+    assert pending.paths() == {path}
+    pending.let_go([path])
+    assert pending.paths() == frozenset()
 
 
 def files(path: Path) -> int:
@@ -163,11 +163,11 @@ def test_a_round_in_the_background_that_fails_is_told_as_such(
 
         with monkeypatch.context() as patched:
             patched.setattr(engine_of(db).metadata, "refresh", fails)
-            engine_of(db)._compactor._work(True)
+            engine_of(db).compactor._work(True)
         assert "garbage collection was given up: not now" in caplog.text
         stats = db.stats()
         assert (stats["compactions"]["failure"], stats["garbage"]["failure"]) == (None, "not now")
-        engine_of(db)._compactor._work(True)
+        engine_of(db).compactor._work(True)
         assert db.stats()["garbage"]["failure"] is None
 
 
@@ -201,7 +201,7 @@ def test_it_happens_by_itself(tmp_path: Path) -> None:
 
         def wait() -> None:
             while files(tmp_path) > 1:
-                engine_of(db)._compactor.wake()
+                engine_of(db).compactor.wake()
                 time.sleep(0.001)
 
         bounded(wait)
@@ -209,12 +209,12 @@ def test_it_happens_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_about_to_be_named_after_all_is_not_removed() -> None:
-    nursery = Nursery(lambda: "id")
+    pending = PendingFiles(lambda: "id")
     deleted: list[str] = []
-    nursery.adopt(["a"])
-    assert not nursery.remove("a", deleted.append)
-    nursery.grown(["a"])
-    assert nursery.remove("a", deleted.append)
+    pending.adopt(["a"])
+    assert not pending.remove("a", deleted.append)
+    pending.let_go(["a"])
+    assert pending.remove("a", deleted.append)
     assert deleted == ["a"]
 
 

@@ -1,0 +1,1 @@
+"""Flushing: memory becomes fragments, and the log behind it goes."""
