@@ -36,7 +36,7 @@ import msgspec
 import pyarrow as pa
 
 from ebla.errors import Corruption, FormatTooNew, MissingFile
-from ebla.storage.files.files import Files
+from ebla.storage.files.files import Files, parent_of
 from ebla.storage.log.log_entry import LogEntry, decode_entry
 from ebla.storage.log.log_extent import NOTHING, LogExtent
 from ebla.storage.log.log_format import (
@@ -159,8 +159,12 @@ def truncate_torn_tail(files: Files, recovery: LogRecovery) -> None:
 
 
 def cut_after(files: Files, last: SegmentInfo) -> None:
-    """Cut the last segment of a log off where it is no longer good, and make it durable, torn or not."""
+    """Cut the last segment of a log off where it is no longer good, and make it durable with its name, torn or not.
+
+    Who made it may have died before its name was durable, and it may be written on.
+    """
     files.truncate(last.path, last.bytes)
+    files.sync_directory(parent_of(last.path))
 
 
 def make_durable(files: Files, directory: str, extent: LogExtent = NOTHING) -> None:
@@ -171,6 +175,7 @@ def make_durable(files: Files, directory: str, extent: LogExtent = NOTHING) -> N
     paths = list_segments(files, directory, extent)
     if paths:
         files.truncate(paths[-1], files.size(paths[-1]))
+        files.sync_directory(directory)
 
 
 def list_segments(files: Files, directory: str, extent: LogExtent = NOTHING) -> list[str]:

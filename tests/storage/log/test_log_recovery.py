@@ -56,6 +56,21 @@ class TestTornTail:
             write_log(files, range(7, 8))
             assert recovered(files) == [*found, 7]
 
+    def test_the_name_of_a_segment_is_durable_before_it_is_written_on(self) -> None:
+        """Who made it was killed before it could sync the directory: the next power failure must not take it away."""
+        whole = SimulatedFiles()
+        write_log(whole, range(1, 3))
+        files = SimulatedFiles()
+        write_log(files, range(1, 1))
+        with files.create(segment_path(DIRECTORY, 1)) as file:
+            file.write(whole.read(segment_path(DIRECTORY, 1)))
+            file.sync()
+        assert any(not image.list(DIRECTORY) for image in files.crash_images())
+        recovery = recover(files, DIRECTORY)
+        assert len(list(recovery)) == 2
+        truncate_torn_tail(files, recovery)
+        assert all(recovered(image) == [1, 2] for image in files.crash_images())
+
     def test_nothing_is_cut_where_reading_stopped_early(self) -> None:
         files = SimulatedFiles()
         write_log(files, range(1, 4))
