@@ -143,7 +143,7 @@ class Catalog:
             self._index_tablets(info, known, metadata)
         info.stored = StoredTable(stored.table_id, stored.config, metadata)
         info.switches += 1
-        if stored.config.state == "deleted":
+        if stored.config.is_deleted:
             self.deleted[info.id] = info
             for tablet in metadata.tablets:
                 self.pending.pop(tablet.id, None)
@@ -176,7 +176,7 @@ class Catalog:
 
     def _index_name(self, info: TableInfo, stored: StoredTable) -> None:
         # The new name first: a reader beside this finds the table by one name or both, never by none.
-        name = stored.config.name if stored.config.state == "running" else None
+        name = None if stored.config.is_deleted else stored.config.name
         if name is not None:
             self.names[name] = info
         if info.is_visible and info.name != name and self.names.get(info.name) is info:

@@ -92,7 +92,7 @@ class MetadataDurable:
     def _stored(self, table_id: str, config: TableConfig) -> StoredTable:
         if not config.metadata_txnid:
             return StoredTable(table_id, config, None)
-        if config.state == "running":
+        if not config.is_deleted:
             try:
                 return StoredTable(table_id, config, self._server.refresh(table_id))
             except UnknownTable:

@@ -131,7 +131,7 @@ class Orders:
         tablet, metadata = info.tablet, info.stored.metadata
         assert tablet.leader is not None
         assert metadata is not None
-        is_deleted = info.stored.config.state == "deleted"
+        is_deleted = info.stored.config.is_deleted
         if operation == CREATE:
             if is_deleted:
                 return None

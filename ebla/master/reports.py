@@ -56,7 +56,7 @@ def judge(
     schema_version = metadata.schema.version
     if replica.epoch > tablet.epoch or replica.schema_version > schema_version:
         return tablet, (REFRESH,)
-    is_deleted = stored.config.state == "deleted"
+    is_deleted = stored.config.is_deleted
     if is_deleted and not retained.get(info.id, True):
         return tablet, (DELETE,)
     is_running = replica.state == "running"

@@ -34,13 +34,13 @@ class TableInfo:
     def is_visible(self) -> bool:
         """Whether clients may see it."""
         stored = self.stored
-        return stored is not None and stored.config.state == "running"
+        return stored is not None and not stored.config.is_deleted
 
     @property
     def is_deleted(self) -> bool:
         """Whether it was deleted and is kept, to be brought back or to be purged."""
         stored = self.stored
-        return stored is not None and stored.config.state == "deleted"
+        return stored is not None and stored.config.is_deleted
 
     @property
     def name(self) -> str:

@@ -56,7 +56,7 @@ class StoredTable:
     @property
     def is_purged(self) -> bool:
         """Whether nothing but the id is left of it."""
-        return self.config.state == "deleted" and not self.config.metadata_txnid
+        return self.config.is_deleted and not self.config.metadata_txnid
 
 
 @dataclass(frozen=True, slots=True)

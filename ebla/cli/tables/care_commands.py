@@ -11,6 +11,7 @@ import ebla
 from ebla.cli.shared.command_failures import guarded
 from ebla.cli.shared.context import JsonOption, StoreOption, TableArgument, examples, open_store
 from ebla.cli.shared.lines import write_json, write_line
+from ebla.clock import microseconds_of
 
 RENAME_EXAMPLES = examples("ebla rename users_test trial", "ebla rename trial users_test")
 
@@ -91,7 +92,7 @@ def snapshots(
 
 
 def _time(txn: int) -> str:
-    return datetime.fromtimestamp((txn >> 10) / 1e6, UTC).isoformat(timespec="seconds")
+    return datetime.fromtimestamp(microseconds_of(txn) / 1e6, UTC).isoformat(timespec="seconds")
 
 
 OFFLINE_EXAMPLES = examples("ebla offline users_test")

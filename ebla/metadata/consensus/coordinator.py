@@ -22,7 +22,7 @@ from ebla.errors import EblaError
 from ebla.metadata.consensus.history import NotOnRecord
 from ebla.metadata.consensus.protocol import ChangeRequest, Committed, Drop, NotStored, Outcome, Reply, Store
 from ebla.metadata.values.changes import update
-from ebla.metadata.values.table_config import TableConfig
+from ebla.metadata.values.table_config import TableConfig, majority
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.metadata.values.transaction_file import encode
 
@@ -214,7 +214,7 @@ class Coordinator:
 
     def _is_stored(self, proposal: _Proposal) -> bool:
         """Whether a majority has it, this server included."""
-        needed = len(proposal.config.metadata_servers) // 2 + 1
+        needed = majority(len(proposal.config.metadata_servers))
         return self._peer.server in proposal.stored and len(proposal.stored) >= needed
 
     def not_stored(self, server: str, message: NotStored) -> None:
@@ -224,7 +224,7 @@ class Coordinator:
             return
         proposal.differing.add(server)
         servers = set(proposal.config.metadata_servers)
-        if proposal.phase == "storing" and len(servers - proposal.differing) < len(servers) // 2 + 1:
+        if proposal.phase == "storing" and len(servers - proposal.differing) < majority(len(servers)):
             self._give_up(proposal, "the servers come to different outcomes: run the same version of Ebla on all")
 
     def not_saved(self, txnid: str) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from ebla.metadata.consensus.protocol import Holds, HoldsReply
+from ebla.metadata.values.table_config import majority
 
 if TYPE_CHECKING:
     from ebla.metadata.consensus.peer import MetadataPeer
@@ -69,7 +70,7 @@ class Membership:
         if self._asked_at != peer.version:
             self._holders = set()
             self._ask(rest)
-        elif len(self._holders & set(rest)) >= len(rest) // 2 + 1:
+        elif len(self._holders & set(rest)) >= majority(len(rest)):
             self._switch(rest)
 
     def _ask(self, rest: tuple[str, ...]) -> None:

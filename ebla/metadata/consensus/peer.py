@@ -58,15 +58,10 @@ from ebla.metadata.values.table_config import TableConfig
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.metadata.values.transaction_file import ChangeRecord, Record, SnapshotRecord, encode
 
-__all__ = ["MetadataPeer", "majority"]
+__all__ = ["MetadataPeer"]
 
 # The table's node is read again after so many ticks without any news, in case one was missed.
 POLL_TICKS = 4
-
-
-def majority(count: int) -> int:
-    """Return how many of `count` servers are a majority."""
-    return count // 2 + 1
 
 
 class MetadataPeer:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from ebla.errors import Corruption, EblaError, MissingFile, StoreError, TooManyFiles
 from ebla.metadata.server.metadata_store import MetadataNotSaved, MetadataStore
+from ebla.metadata.values.table_config import majority
 from ebla.metadata.values.transaction_file import Record
 
 __all__ = ["MetadataCopies"]
@@ -44,7 +45,7 @@ class MetadataCopies(MetadataStore):
             except (MetadataNotSaved, TooManyFiles) as error:
                 failures[name] = error
         written = len(self.stores) - len(failures)
-        if written < self._count // 2 + 1:
+        if written < majority(self._count):
             for name, store in self.stores.items():
                 if name not in failures:
                     store.discard(table_id, txnid)

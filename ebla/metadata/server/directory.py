@@ -194,7 +194,7 @@ class TableDirectory:
                 # Read after the other two: they cannot change by our own request without this one.
                 if unknown is not None and self._read(table_id) is not None:
                     return None  # the id is ours alone
-                if former is None or former[0].state == "deleted" or named is None or named.value != former_id.encode():
+                if former is None or former[0].is_deleted or named is None or named.value != former_id.encode():
                     raise UnknownTable(f"the table {config.name!r} was dropped or replaced meanwhile: look again")
                 dropped = encode_config(msgspec.structs.replace(former[0], state="deleted"))
                 return self._coordination.multi(
@@ -225,7 +225,7 @@ class TableDirectory:
             try:
                 found = self._read(table_id)
                 named = self._coordination.read(name_path(name))
-                if found is None or found[0].state == "deleted":
+                if found is None or found[0].is_deleted:
                     if unknown is not None:
                         return table_id
                     raise UnknownTable(f"there is no table {name!r}: somebody else dropped it")
@@ -304,7 +304,7 @@ class TableDirectory:
                     self._coordination.create(config_path(table_id), encode_config(tombstone))
                     return False
                 config, node = found
-                if config.state == "deleted":
+                if config.is_deleted:
                     return False
                 self._coordination.compare_and_set(config_path(table_id), node.value, node.version)
             except (CoordinationConflict, OutcomeUnknown):

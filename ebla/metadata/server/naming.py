@@ -47,7 +47,7 @@ class TableNaming:
         check_table_name(name)
 
         def renamed(config: TableConfig) -> TableConfig:
-            if config.state != "running":
+            if config.is_deleted:
                 raise UnknownTable(f"the table {config.name!r} was dropped")
             return msgspec.structs.replace(config, name=name, named_txn=named_txn)
 
@@ -60,7 +60,7 @@ class TableNaming:
         """
 
         def deleted(config: TableConfig) -> TableConfig:
-            if config.state != "running":
+            if config.is_deleted:
                 raise UnknownTable(f"the table {config.name!r} was dropped already")
             return msgspec.structs.replace(
                 config,
@@ -79,7 +79,7 @@ class TableNaming:
         check_table_name(name)
 
         def undeleted(config: TableConfig) -> TableConfig:
-            if config.state == "running":
+            if not config.is_deleted:
                 raise Conflict(f"the table {config.name!r} is not deleted")
             if not config.metadata_txnid:
                 raise UnknownTable(f"the table {config.name!r} was purged: its data is gone")
@@ -98,7 +98,7 @@ class TableNaming:
         """Let go of a deleted table for good. Only its id stays."""
 
         def purged(config: TableConfig) -> TableConfig:
-            if config.state == "running":
+            if not config.is_deleted:
                 raise Conflict(f"the table {config.name!r} is not deleted (any more)")
             return msgspec.structs.replace(config, metadata_txnid="", metadata_servers=())
 
@@ -160,8 +160,8 @@ class TableNaming:
 
     def _operations(self, table_id: str, before: TableConfig, after: TableConfig, version: int) -> list[Operation]:
         operations: list[Operation] = [CompareAndSet(config_path(table_id), encode_config(after), version)]
-        had = before.name if before.state == "running" else None
-        has = after.name if after.state == "running" else None
+        had = None if before.is_deleted else before.name
+        has = None if after.is_deleted else after.name
         if had == has:
             return operations
         if has is not None:

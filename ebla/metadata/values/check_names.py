@@ -39,9 +39,9 @@ def examine_names(names: Mapping[str, str], configs: Mapping[str, TableConfig]) 
     forget: list[str] = []
     for name, table_id in sorted(names.items()):
         config = configs.get(table_id)
-        if config is not None and config.state == "running" and config.name == name:
+        if config is not None and not config.is_deleted and config.name == name:
             continue
-        if config is None or config.state != "running":
+        if config is None or config.is_deleted:
             text = f"the name {name!r} means table {table_id}, which is not there"
         else:
             text = f"the name {name!r} means table {table_id}, which is called {config.name!r}"
@@ -50,7 +50,7 @@ def examine_names(names: Mapping[str, str], configs: Mapping[str, TableConfig]) 
     taken = {name for name in names if name not in forget}
     give: list[tuple[str, str]] = []
     for table_id, config in sorted(configs.items()):
-        if config.state != "running" or names.get(config.name) == table_id:
+        if config.is_deleted or names.get(config.name) == table_id:
             continue
         name, other = config.name, names.get(config.name)
         meant = "nothing" if other is None else f"table {other}"

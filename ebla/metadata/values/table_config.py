@@ -24,6 +24,7 @@ __all__ = [
     "config_path",
     "decode_config",
     "encode_config",
+    "majority",
     "name_path",
     "table_id_of",
 ]
@@ -44,14 +45,19 @@ class TableConfig(msgspec.Struct, frozen=True):
     kept_until_microseconds: int = 0  # a deleted table may be purged from then on; 0: nobody has said
 
     @property
+    def is_deleted(self) -> bool:
+        """Whether the table has no name any more, be it retained, dropped at once, or purged."""
+        return self.state == "deleted"
+
+    @property
     def is_retained(self) -> bool:
         """Whether the table has no name any more, and is still there: it can be brought back until it is purged."""
-        return self.state == "deleted" and self.deleted_microseconds > 0 and bool(self.metadata_txnid)
+        return self.is_deleted and self.deleted_microseconds > 0 and bool(self.metadata_txnid)
 
     @property
     def is_there(self) -> bool:
         """Whether the table has METADATA that counts: it has a name, or is retained."""
-        return self.state == "running" or self.is_retained
+        return not self.is_deleted or self.is_retained
 
 
 class TableEntry(NamedTuple):
@@ -62,6 +68,11 @@ class TableEntry(NamedTuple):
 
 
 _decoder = msgspec.json.Decoder(TableConfig)
+
+
+def majority(count: int) -> int:
+    """Return how many of `count` servers are a majority."""
+    return count // 2 + 1
 
 
 def encode_config(config: TableConfig) -> bytes:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from ebla.clock import COUNTER_BITS, microseconds_of
 from ebla.model.order import Indices, Mask
 from ebla.storage.merge.arrange import Arranged, ArrangedCells, arrange_cells, arrange_rows, changes, erased_mask
 from ebla.storage.merge.memory import combined_values
@@ -61,7 +62,9 @@ class Retention:
 
     def rules(self) -> Rules:
         """Return how a reader at the horizon sees the group."""
-        expired = None if self.age_max_microseconds is None else (self.horizon >> 10) - self.age_max_microseconds
+        expired = (
+            None if self.age_max_microseconds is None else microseconds_of(self.horizon) - self.age_max_microseconds
+        )
         return Rules(self.horizon, self.erasures, TXN_MAX, expired, self.versions_kept, self.purge_both)
 
 
@@ -123,7 +126,7 @@ def _kept_records(runs: Sequence[Run], arranged: Arranged, retention: Retention)
         seen &= covered == 0
         marks &= covered == 1
     if rules.expires_alone and rules.expired_before is not None:
-        seen &= (txns >> 10) >= rules.expired_before
+        seen &= (txns >> COUNTER_BITS) >= rules.expired_before
     keep = is_new & once
     if not retention.is_rooted:
         keep |= marks
@@ -140,7 +143,7 @@ def _kept_records(runs: Sequence[Run], arranged: Arranged, retention: Retention)
         return keep, [*tops, newest(runs, arranged, retention.erasures)] if retention.is_dense else tops
     for sets in _setters(runs, order):
         places = np.flatnonzero(seen & sets)
-        kept = kept_versions(row_of[places], txns[places] >> 10, rules, repeated=txns[places])
+        kept = kept_versions(row_of[places], txns[places] >> COUNTER_BITS, rules, repeated=txns[places])
         keep[places[kept]] = True
     return keep, []
 

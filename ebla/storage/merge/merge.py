@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ebla.clock import COUNTER_BITS
 from ebla.model.order import Indices, Mask, equal_neighbours, lower_bound
 from ebla.model.projection import version_type
 from ebla.storage.merge.arrange import (
@@ -260,13 +261,17 @@ def _versions(
     row_txns: Txns | None,
 ) -> pa.Array:
     indices, groups, count = chosen
-    keep = kept_versions(groups, txns[indices] >> 10, rules, repeated=txns[indices])
+    keep = kept_versions(groups, txns[indices] >> COUNTER_BITS, rules, repeated=txns[indices])
     indices, groups = indices[keep], groups[keep]
     offsets = np.zeros(count + 1, dtype=np.int32)
     np.cumsum(np.bincount(groups, minlength=count), out=offsets[1:])
     taken_txns = txns[indices] if row_txns is None else row_txns[groups]
     structs = pa.StructArray.from_arrays(
-        [whole.take(pa.array(indices)), pa.array(taken_txns), pa.array(taken_txns >> 10).cast(pa.timestamp("us"))],
+        [
+            whole.take(pa.array(indices)),
+            pa.array(taken_txns),
+            pa.array(taken_txns >> COUNTER_BITS).cast(pa.timestamp("us")),
+        ],
         fields=list(version_type(kind).value_type),
     )
     return pa.ListArray.from_arrays(pa.array(offsets), structs, type=version_type(kind))
@@ -399,7 +404,7 @@ def _visible(runs: Sequence[Run], arranged: Arranged, rules: Rules) -> Mask | No
         before = (total - marks)[~arranged.repeats]
         visible = (total - before[arranged.row_of]) == 0
     if rules.expires_alone and rules.expired_before is not None:
-        visible &= (arranged.txns[order] >> 10) >= rules.expired_before
+        visible &= (arranged.txns[order] >> COUNTER_BITS) >= rules.expired_before
     hide_ranges(visible, arranged, rules)
     return None if visible.all() else visible
 

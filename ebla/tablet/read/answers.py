@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ebla.clock import microseconds_of
 from ebla.metadata.values.table_metadata import FragmentRef
 from ebla.model.keys import KeyCodec
 from ebla.model.order import is_strictly_sorted
@@ -50,7 +51,7 @@ class ReadPoint:
 
 def rules_for(group: GroupSchema, as_of: int, sources: Sources, versions: int) -> Rules:
     """Return what a reader at `as_of` may see of a group: its erasures and its purge policy."""
-    expired = None if group.max_age_microseconds is None else (as_of >> 10) - group.max_age_microseconds
+    expired = None if group.max_age_microseconds is None else microseconds_of(as_of) - group.max_age_microseconds
     return Rules(as_of, sources.erasures, versions, expired, group.max_versions, group.purge_join == "and")
 
 
