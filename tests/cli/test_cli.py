@@ -23,6 +23,7 @@ import pytest
 
 import ebla
 from ebla.cli.shared.command_failures import ExitCode, error_line, exit_code
+from ebla.client.embedded.opening import open_alone
 from tests.cli.conftest import Cli, Shell
 
 USERS = shlex.split(
@@ -541,7 +542,7 @@ def test_exit_codes_follow_the_error_tree(error: BaseException, code: int) -> No
 def test_what_to_do_without_a_store_or_beside_another_process_is_said_for_a_shell(cli: Cli) -> None:
     told = cli.fails(ExitCode.STORE, "tables")
     assert f"there is no store at {cli.store}; check --store or EBLA_STORE; `ebla create`" in told
-    with ebla.open(cli.store):
+    with open_alone(cli.store):
         told = cli.fails(ExitCode.UNAVAILABLE, "create", "t", "--column", "n:int32")
         assert "has the store open for writing already; wait until that process closes it" in told
         assert "read_only=True" not in told

@@ -71,6 +71,7 @@ def test_the_commands_are_all_there() -> None:
         "repair",
         "salvage",
         "drop",
+        "undelete",
     ]
     assert expected == COMMANDS
     assert all(f"  {command} " in help_of() for command in COMMANDS)

@@ -20,7 +20,15 @@ from tests.bad_input.test_strange_values import ROW, SCHEMA, STRANGE, parameters
 # A load takes a DataFrame of Spark before all else; the others are for Spark alone.
 LEFT_OUT = {"load", "register", "session", "stream_into"}
 JOBS = [n for n in pipeline.__all__ if inspect.isfunction(getattr(pipeline, n)) and n not in LEFT_OUT]
-STARTERS = ("changes", "compact", "engine", "export", "garbage", "key_survey", "mirror", "replay", "scan")
+STARTERS = (
+    "care.compact",
+    "care.garbage",
+    "replaying.replay",
+    "scanning.scan",
+    "spark.session",
+    "statistics.key_survey",
+    "streaming.mirror",
+)
 OF_BACKUPS = {"check_backup", "list_backups", "prune_backups", "remove_unfinished", "restore"}
 
 

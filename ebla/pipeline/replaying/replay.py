@@ -50,7 +50,6 @@ def replay(
     what was sorted: then run it again.
     """
     checked_callback("progress", progress)
-    root = checked_path("the directory of a store", root)
     return replay_with(
         root, lambda: OnSpark(spark or active_session() or session(), progress), portions=portions, progress=progress
     )
@@ -67,8 +66,7 @@ def replay_with(
     began = time.monotonic()
     if isinstance(root, Database):
         raise RequestError("a replay is for a store that nobody has open: close this one, and give its directory")
-    if not isinstance(root, (str, os.PathLike)):
-        raise RequestError(f"give the directory of a store, not {type(root).__name__}")
+    root = checked_path("the directory of a store", root)
     if portions is not None and (isinstance(portions, bool) or not isinstance(portions, int) or portions < 1):
         raise RequestError(f"portions is a number from 1 on, not {portions!r}")
     path = Path(root).absolute()

@@ -14,7 +14,7 @@ def test_verbose_tells_what_was_done_on_standard_error(cli: Cli) -> None:
     cli.fine("put", "users", '{"user": "ada", "age": 36}')
     told = cli("--verbose", "flush", "users")
     assert (told.code, told.out) == (0, "flushed users\n")
-    assert " INFO ebla.client.database: opened " in told.err
+    assert " INFO ebla.client.embedded.opening: opened " in told.err
     assert " INFO ebla.tablet.flush.flusher: flushed " in told.err
     assert "Traceback" not in told.err
 

@@ -10,6 +10,7 @@ import pytest
 import ebla
 from ebla.cli.shared.command_failures import ExitCode
 from ebla.cli.tables.histogram_command import size_of
+from ebla.client.embedded.opening import open_alone
 from tests.cli.conftest import Cli
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -55,7 +56,7 @@ def test_nonsense_is_refused(cli: Cli) -> None:
         cli.fails(ExitCode.REQUEST, "presplit", "t", *wrong)
     cli.fails(ExitCode.REQUEST, "histogram", "t", "--buckets", "0")
     assert "no table 'nothing'" in cli.fails(ExitCode.REQUEST, "histogram", "nothing")
-    with ebla.open(cli.store):
+    with open_alone(cli.store):
         cli.fails(ExitCode.UNAVAILABLE, "presplit", "t", "--tablets", "2")
 
 

@@ -330,8 +330,7 @@ def test_what_a_killed_backup_has_left_is_known_and_goes(
 ) -> None:
     script = (
         "import os, ebla.pipeline as pipeline\n"
-        "from ebla.pipeline import backup_manifest, copying\n"
-        "import ebla.pipeline.backup\n"
+        "import ebla.pipeline.backups.backup\n"
         "import sys\n"
         "module = sys.modules['ebla.pipeline.backups.backup']\n"
         "module.copy_files = lambda *more: os._exit(9)\n"
