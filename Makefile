@@ -4,7 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SOURCES := ebla tests benchmarks
 
-.PHONY: demo test check format bench soak clean
+.PHONY: help quick test check format demo bench soak clean
+
+help:                         ## this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/    make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 $(VENV)/.dev: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -21,17 +24,20 @@ demo: $(VENV)/.dev            ## a short story: ingest, read, correct, crash, re
 	@$(BIN)/python -m ebla.demo
 
 # Tests start Python some hundred times: what was compiled is kept, also where that is not usual.
-test: export PYTHONDONTWRITEBYTECODE :=
+quick test: export PYTHONDONTWRITEBYTECODE :=
+quick: check                  ## check, and the tests that need neither Spark nor ZooKeeper nor long: a minute
+	$(BIN)/python -m pytest -m quick --numprocesses 2 --dist loadscope
+
 test: check                   ## everything that must be true, in minutes
 	$(BIN)/python -m pytest -m "not soak" --numprocesses 2 --dist loadscope
 
-check: $(VENV)/.dev           ## format, lint, types, import layers
+check: $(VENV)/.dev           ## format, lint, types, imports between floors and rooms
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(VENV)/.dev
+format: $(VENV)/.dev          ## format the code, and mend what the linter can
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
@@ -41,5 +47,5 @@ bench: $(VENV)/.bench         ## speeds, as ratios against peers in the same run
 soak: $(VENV)/.dev            ## long crash and model runs
 	$(BIN)/python -m pytest -m soak
 
-clean:
+clean:                        ## removes .venv and what tools left
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -36,6 +36,25 @@ def pytest_configure() -> None:
     keep_in_memory()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import what has no quick test, where only those are asked for."""
+    from tests.support.quick import is_quick_file
+
+    if config.option.markexpr != "quick" or not collection_path.name.startswith("test_"):
+        return None
+    return None if is_quick_file(str(collection_path.relative_to(_ROOT))) else True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the quick tests, before any are chosen by their marks."""
+    from tests.support.quick import is_quick
+
+    for item in items:
+        if is_quick(item.nodeid) and item.get_closest_marker("soak") is None:
+            item.add_marker("quick")
+
+
 @pytest.fixture(scope="session")
 def spark() -> SparkSession:
     """The session, as Ebla starts it. Tasks may fail three times: tests of lost attempts need that."""

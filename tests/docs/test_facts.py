@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import re
+import tomllib
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -174,6 +175,63 @@ def test_contributing_draws_every_package() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text()
     packages = [path.parent.name for path in (ROOT / "ebla").glob("*/__init__.py")]
     assert not [name for name in packages if not re.search(rf"^    ebla/{name}\b", page, re.MULTILINE)]
+
+
+def test_contributing_lists_every_room_and_no_other() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    told: set[str] = set()
+    floor = ""
+    for line in re.findall(r"^    (  [a-z_, ]+?|ebla/[a-z]+)  +\S.*$", page, re.MULTILINE):
+        if line.startswith("ebla/"):
+            floor = line
+        else:
+            told |= {f"{floor}/{room}" for room in re.findall(r"\w+", line)}
+    assert told == {str(path.parent.relative_to(ROOT)) for path in (ROOT / "ebla").glob("*/*/__init__.py")}
+
+
+def test_the_tour_draws_the_rooms_in_the_order_that_is_checked() -> None:
+    drawn = (ROOT / "docs" / "tour.md").read_text().partition("## The house")[2].partition("`a > b` says")[0]
+    linter = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layered = {one["name"]: one["layers"] for one in linter["contracts"] if one["type"] == "layers"}
+    for floor in ("tablet", "pipeline", "metadata"):
+        (layers,) = [layers for layers in layered.values() if layers[0].startswith(f"ebla.{floor}.")]
+        line = re.search(rf"^    {floor} (.*\n(?: {{30,}}.*\n|    {{5,}}.*\n)*)", drawn, re.MULTILINE)
+        assert line is not None
+        order = [name for layer in layers for name in re.findall(rf"ebla\.{floor}\.(\w+)", layer)]
+        places = [re.search(rf"\b{name}\b(?= [>|]|\s*$)", line[1], re.MULTILINE) for name in order]
+        assert None not in places, floor
+        assert [place.start() for place in places if place] == sorted(place.start() for place in places if place), floor
+
+
+def test_help_of_make_tells_of_every_target() -> None:
+    text = (ROOT / "Makefile").read_text()
+    targets = re.search(r"^\.PHONY: (.+)$", text, re.MULTILINE)
+    assert targets is not None
+    assert not [name for name in targets[1].split() if not re.search(rf"^{name}:.*## \w", text, re.MULTILINE)]
+
+
+def test_every_decision_is_in_the_index_once_and_what_amends_it_is_in_both() -> None:
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text().partition("## Tried")[0]
+    listed = re.findall(r"^\| \[(\d{4})\]\((\S+?)\) \| .+? \| (.+) \|$", index, re.MULTILINE)
+    assert sorted(file for _, file, _ in listed) == sorted(path.name for path in folder.glob("0*.md"))
+    for number, file, status in listed:
+        text = (folder / file).read_text()
+        assert file.startswith(number)
+        assert status.startswith(("in force", "amended", "superseded")), file
+        said = text.partition("**Status.**")[2]
+        if not status.startswith("in force"):
+            assert re.search("[Aa]mended|[Ss]uperseded", said), file
+        assert not [other for other in re.findall(r"\((\d{4}-\S+?)\)", status) if other not in said], file
+
+
+def test_the_tour_and_the_glossary_name_classes_that_there_are() -> None:
+    source = "".join(path.read_text() for path in (ROOT / "ebla").rglob("*.py"))
+    known = set(re.findall(r"^ *class (\w+)", source, re.MULTILINE))
+    for page in ("tour.md", "glossary.md"):
+        text = (ROOT / "docs" / page).read_text()
+        named = set(re.findall(r"`([A-Z][a-z]\w*[a-z])(?:\.\w+)?`", text)) - {"Schema"}
+        assert not named - known, page
 
 
 def test_every_page_is_in_the_index() -> None:

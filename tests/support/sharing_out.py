@@ -26,10 +26,11 @@ class SharingOut(LoadScopeScheduling):
 def scope_of(nodeid: str) -> str:
     """Return a name that is the same for tests that stay in one process."""
     file, _, name = nodeid.partition("::")
-    return _server_of(file) or ("zookeeper" if "[zookeeper" in name else nodeid)
+    return server_of(file) or ("zookeeper" if "[zookeeper" in name else nodeid)
 
 
 @cache
-def _server_of(file: str) -> str | None:
+def server_of(file: str) -> str | None:
+    """Return which server the tests of a file need, if any."""
     text = (_TESTS.parent / file).read_text()
     return next((name for name, needed in _NEEDS.items() if needed.search(text)), None)
