@@ -48,7 +48,7 @@ from ebla.storage.cache.spare_memory import MUCH_BYTES, SpareMemory
 from ebla.storage.files.files import Files
 from ebla.storage.fragment.fragment_reader import OpenFragments
 from ebla.storage.log.log_writer import LogWriter
-from ebla.storage.merge.merge import TXN_MAX
+from ebla.storage.merge.erasure_cover import TXN_MAX
 from ebla.tablet.flush.flusher import Flusher
 from ebla.tablet.flush.pending_files import PendingFiles
 from ebla.tablet.garbage.garbage import Garbage

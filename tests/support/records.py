@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from ebla.storage.merge.merge import Rules
+from ebla.storage.merge.rules import Rules
 from ebla.storage.record.records import TIMESTAMP_MAX, Run
 
 # Few rows, so that records meet; among them rows that tie in their first eight bytes, and rows that begin others.

@@ -25,7 +25,7 @@ from ebla.metadata.values.table_metadata import FragmentRef
 from ebla.model.projection import Projection
 from ebla.model.ranges import KeyRange
 from ebla.pipeline.scanning.layers import distinct
-from ebla.storage.merge.merge import Erasure
+from ebla.storage.merge.erasure_cover import Erasure
 from ebla.storage.record.records import ROW, TXN, Block, Run
 from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.view import TableView, check_history

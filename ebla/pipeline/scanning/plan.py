@@ -33,7 +33,7 @@ from math import ceil
 
 from ebla.model.ranges import KeyRange
 from ebla.pipeline.scanning.stretches import Source, Stretch, sweep
-from ebla.storage.merge.merge import Erasure
+from ebla.storage.merge.erasure_cover import Erasure
 
 __all__ = ["CleanRead", "Cover", "Limits", "Merged", "ScanPlan", "Section", "make_plan"]
 

@@ -28,7 +28,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from ebla.model.ranges import KeyRange, successor
-from ebla.storage.merge.merge import Erasure
+from ebla.storage.merge.erasure_cover import Erasure
 
 __all__ = ["Source", "Span", "Stretch", "cut_rows", "mixed_sources", "sweep"]
 

@@ -21,7 +21,7 @@ from ebla.model.ranges import KeyRange, successor
 from ebla.model.schema import GroupSchema
 from ebla.pipeline.scanning.stretches import Source, Span, cut_rows, mixed_sources
 from ebla.storage.fragment.fragment_reader import Fragment
-from ebla.storage.merge.merge import Erasure
+from ebla.storage.merge.erasure_cover import Erasure
 from ebla.storage.record.records import ROW, Block
 from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.view import TableView, check_history

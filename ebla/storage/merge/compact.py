@@ -27,20 +27,13 @@ import pyarrow as pa
 from ebla.clock import COUNTER_BITS, microseconds_of
 from ebla.model.order import Indices, Mask
 from ebla.storage.merge.arrange import Arranged, ArrangedCells, arrange_cells, arrange_rows, changes, erased_mask
-from ebla.storage.merge.memory import combined_values
-from ebla.storage.merge.merge import (
-    TXN_MAX,
-    Erasure,
-    Rules,
-    hidden_cells,
-    hide_ranges,
-    kept_versions,
-    set_patterns,
-    setters,
-)
+from ebla.storage.merge.column_sets import column_types, set_patterns, sets_differ, setters
+from ebla.storage.merge.combined import columns_at
+from ebla.storage.merge.erasure_cover import TXN_MAX, Erasure, erased_above, hidden_cells, hide_ranges
 from ebla.storage.merge.parts import are_apart, join_parts
-from ebla.storage.merge.topping import Tops, newest, sets_differ, taken_with_tops
-from ebla.storage.record.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Run, value_names
+from ebla.storage.merge.rules import Rules, kept_versions
+from ebla.storage.merge.topping import Tops, newest, taken_with_tops
+from ebla.storage.record.records import ERASED, SET, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +104,17 @@ def _kept_records(runs: Sequence[Run], arranged: Arranged, retention: Retention)
     order, row_of = arranged.order, arranged.row_of
     txns = arranged.txns[order]
     is_new = txns > retention.horizon
-    in_row = ~changes(row_of)
     # A record that was met in two places, as after a flush that was repeated, is one record.
-    once = ~(in_row & ~changes(txns))
+    once = changes(row_of) | changes(txns)
     seen = ~is_new & once
-    hide_ranges(seen, arranged, rules)
+    hide_ranges(seen, arranged, rules.erasures, rules.as_of)
     marks = np.zeros(len(order), dtype=np.bool_)
     erased = erased_mask(runs)
     if erased is not None:
         marks = erased[order] & seen
-        total = np.cumsum(marks)
-        before: Indices = (total - marks)[~in_row]
-        covered: Indices = total - before[row_of]
+        covered = erased_above(marks, arranged)
         seen &= covered == 0
-        marks &= covered == 1
+        marks &= covered == 1  # of several erasures of a row, the newest hides what the others do
     if rules.expires_alone and rules.expired_before is not None:
         seen &= (txns >> COUNTER_BITS) >= rules.expired_before
     keep = is_new & once
@@ -151,10 +141,9 @@ def _kept_records(runs: Sequence[Run], arranged: Arranged, retention: Retention)
 def _setters(runs: Sequence[Run], order: Indices) -> list[Mask]:
     """Return, for every column, which records set it, in order; columns that the same ones set are listed once."""
     patterns = set_patterns(runs)
-    columns = sorted({int(name) for run in runs for name in value_names(run.records)})
     masks: dict[bytes, Mask] = {}
-    for column in columns:
-        mask = setters(runs, patterns, column)[order]
+    for name in column_types(runs):
+        mask = setters(runs, patterns, int(name))[order]
         masks[np.packbits(mask).tobytes()] = mask
     return list(masks.values())
 
@@ -167,7 +156,7 @@ def _kept_cells(runs: Sequence[Run], cells: ArrangedCells, retention: Retention)
     stamp_lead = changes(cells.identity) | changes(cells.stamps)
     once = stamp_lead | changes(txns)
     old = ~is_new & once
-    hide_ranges(old, cells, rules)
+    hide_ranges(old, cells, rules.erasures, rules.as_of)
     keep = is_new & once
     erased = erased_mask(runs)
     seen = old
@@ -194,19 +183,10 @@ def _leads(mask: Mask, cells: ArrangedCells) -> Indices:
 
 def _taken(runs: Sequence[Run], arranged: Arranged, keep: Mask) -> pa.RecordBatch:
     """Return the records that stay, in order, with only the columns that they need."""
-    chosen = arranged.order[keep]
-    take = pa.array(chosen)
-    columns: dict[str, pa.Array] = {ROW: arranged.rows.take(take)}
-    if isinstance(arranged, ArrangedCells):
-        for name in (FAMILY, QUALIFIER, TIMESTAMP, VALUE):
-            columns[name] = arranged.columns[name].take(take)
-    else:
-        columns.update(combined_values(runs, take))
-        sets = columns.get(SET)
-        if sets is not None and sets.null_count == len(sets):
-            del columns[SET]
-    columns[TXN] = pa.array(arranged.txns[chosen])
-    erased = erased_mask(runs)
-    if erased is not None and erased[chosen].any():
-        columns[ERASED] = pa.array(erased[chosen])
+    columns = columns_at(runs, arranged, arranged.order[keep])
+    sets, erased = columns.get(SET), columns.get(ERASED)
+    if sets is not None and sets.null_count == len(sets):
+        del columns[SET]
+    if erased is not None and not erased.true_count:
+        del columns[ERASED]
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

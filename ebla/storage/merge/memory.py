@@ -15,22 +15,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import numpy as np
-import pyarrow as pa
-
-from ebla.storage.merge.arrange import ArrangedCells, arrange_cells, arrange_rows, concat, erased_mask
+from ebla.storage.merge.combined import combine_runs
 from ebla.storage.record.records import (
-    ERASED,
-    FAMILY,
-    QUALIFIER,
-    ROW,
-    SET,
-    TIMESTAMP,
-    TXN,
-    VALUE,
     Block,
     Run,
-    value_names,
 )
 from ebla.storage.record.row_block import RowBlock, RowPlan, combine_rows
 
@@ -198,33 +186,6 @@ def combine(blocks: Sequence[Block], *, is_cells: bool) -> Block:
     return Block(combined.records, unique=combined.unique, indexes=indexes)
 
 
-@dataclass(frozen=True, slots=True)
-class CombinedRuns:
-    """All records of some runs in one, and whether each identity is there once."""
-
-    records: pa.RecordBatch
-    unique: bool
-
-
-def combine_runs(runs: Sequence[Run], *, is_cells: bool) -> CombinedRuns:
-    """Return all records of runs, in order, with all columns that one of them has. Some may be empty, not all."""
-    arranged = arrange_cells(runs) if is_cells else arrange_rows(runs)
-    take = pa.array(arranged.order)
-    columns: dict[str, pa.Array] = {ROW: arranged.rows.take(take)}
-    if isinstance(arranged, ArrangedCells):
-        for name in (FAMILY, QUALIFIER, TIMESTAMP, VALUE):
-            columns[name] = arranged.columns[name].take(take)
-        unique = int(arranged.identity[-1]) + 1 == len(arranged.order)
-    else:
-        columns.update(combined_values(runs, take))
-        unique = not bool(arranged.repeats.any())
-    columns[TXN] = pa.array(arranged.txns[arranged.order])
-    erased = erased_mask(runs)
-    if erased is not None:
-        columns[ERASED] = pa.array(erased[arranged.order])
-    return CombinedRuns(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)), unique)
-
-
 def rows_combined(blocks: Sequence[Block]) -> Sequence[Block]:
     """Return the blocks with those of single rows combined, which is cheap, as far as they have the same columns."""
     single: dict[RowPlan, list[RowBlock]] = {}
@@ -235,49 +196,3 @@ def rows_combined(blocks: Sequence[Block]) -> Sequence[Block]:
         return blocks
     larger = [block for block in blocks if not isinstance(block, RowBlock)]
     return [*larger, *(of[0] if len(of) == 1 else combine_rows(of) for of in single.values())]
-
-
-def combined_values(runs: Sequence[Run], take: pa.Array) -> dict[str, pa.Array]:
-    """Return the value columns of all runs, and `_set` where some records do not set all of them."""
-    alike = _all_alike(runs)
-    if alike is not None:
-        names = sorted(value_names(alike), key=int)
-        if SET in alike.schema.names:
-            names.append(SET)
-        # A column at a time: what is end to end and not yet in order is never there for all of them.
-        return {name: concat(alike.column(name).chunks).take(take) for name in names}
-    types: dict[str, pa.DataType] = {}
-    for run in runs:
-        for name in value_names(run.records):
-            types.setdefault(name, run.records.schema.field(name).type)
-    combined = {}
-    for name, kind in sorted(types.items(), key=lambda item: int(item[0])):
-        parts = [run.column(name) for run in runs]
-        whole = concat([p if p is not None else pa.nulls(len(r), kind) for p, r in zip(parts, runs, strict=True)])
-        combined[name] = whole.take(take)
-    sets = [_explicit_set(run, types) for run in runs]
-    if any(column is not None for column in sets):
-        filled = [s if s is not None else pa.nulls(len(r), pa.string()) for s, r in zip(sets, runs, strict=True)]
-        combined[SET] = concat(filled).take(take)
-    return combined
-
-
-def _all_alike(runs: Sequence[Run]) -> pa.Table | None:
-    """Return the records of all runs end to end, not copied, if they have the same columns; else None."""
-    batches = [run.records for run in runs]
-    schema = batches[0].schema
-    if all(isinstance(batch, pa.RecordBatch) and batch.schema.equals(schema) for batch in batches):
-        return pa.Table.from_batches(batches)
-    return None
-
-
-def _explicit_set(run: Run, all_names: Collection[str]) -> pa.Array | None:
-    """Return `_set` as it reads in a wider batch: "all that are present" must now be said by name."""
-    own = value_names(run.records)
-    column = run.column(SET)
-    if len(own) == len(all_names):
-        return column
-    named = " ".join(sorted(own, key=int))
-    if column is None:
-        return pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(run), dtype=np.int32)), [named]).cast(pa.string())
-    return column.fill_null(named)

@@ -15,18 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebla.clock import COUNTER_BITS
-from ebla.model.order import Indices, Mask, equal_neighbours, lower_bound
+from ebla.model.order import Indices, Mask, equal_neighbours
 from ebla.model.projection import version_type
 from ebla.storage.merge.arrange import (
     Arranged,
-    ArrangedCells,
     Txns,
     arrange_cells,
     arrange_rows,
@@ -37,47 +35,11 @@ from ebla.storage.merge.arrange import (
     need,
     newest_runs_first,
 )
+from ebla.storage.merge.column_sets import set_patterns, setters
+from ebla.storage.merge.erasure_cover import erased_above, hidden_cells, hide_ranges
+from ebla.storage.merge.rules import Rules, kept_versions
 from ebla.storage.merge.short_merge import merge_few
-from ebla.storage.record.records import FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TIMESTAMP_MAX, VALUE, Run
-
-TXN_MAX = (1 << 63) - 1
-
-
-class Erasure(Protocol):
-    """A range erasure: hides what is older than `txn` in [first, last)."""
-
-    @property
-    def first(self) -> bytes: ...  # noqa: D102
-    @property
-    def last(self) -> bytes | None: ...  # noqa: D102
-    @property
-    def txn(self) -> int: ...  # noqa: D102
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What a reader may see: the snapshot, the range erasures in it, and what the purge policy leaves.
-
-    `expired_before` is the oldest time in microseconds that the policy keeps, None where age does not matter;
-    `versions_kept` the number of versions it keeps. With `purge_both` a version goes only when both say so.
-    """
-
-    as_of: int = TXN_MAX
-    erasures: Sequence[Erasure] = ()
-    versions: int = 1
-    expired_before: int | None = None
-    versions_kept: int | None = None
-    purge_both: bool = False
-
-    @property
-    def keeps_one(self) -> bool:
-        """Whether one version of each column is kept, whatever its age. It has the txn of the row's newest change."""
-        return self.versions_kept == 1 and self.expired_before is None
-
-    @property
-    def expires_alone(self) -> bool:
-        """Whether age by itself is enough to hide a version."""
-        return self.expired_before is not None and not (self.purge_both and self.versions_kept is not None)
+from ebla.storage.record.records import FAMILY, QUALIFIER, ROW, TIMESTAMP, VALUE, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,40 +172,6 @@ class _Chooser:
         return np.flatnonzero(sets)
 
 
-Patterns: TypeAlias = list[tuple[Indices, list[frozenset[int]]] | None]
-
-
-def set_patterns(runs: Sequence[Run]) -> Patterns | None:
-    """Return, per run, which of a few lists of field ids each record sets (the last: all); None if all set all."""
-    columns = [run.column(SET) for run in runs]
-    if all(column is None for column in columns):
-        return None
-    patterns: Patterns = []
-    for column in columns:
-        if column is None:
-            patterns.append(None)
-            continue
-        encoded = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
-        lists = [frozenset(map(int, text.split())) for text in encoded.dictionary.to_pylist()]
-        codes = pc.fill_null(encoded.indices, len(lists)).to_numpy(zero_copy_only=False)
-        patterns.append((codes, lists))
-    return patterns
-
-
-def setters(runs: Sequence[Run], patterns: Patterns | None, field_id: int) -> Mask:
-    """Tell which records of all runs, end to end, set a column; `patterns` are those of the runs."""
-    parts: list[Mask] = []
-    for at, run in enumerate(runs):
-        has = run.records.schema.get_field_index(str(field_id)) >= 0
-        pattern = None if patterns is None else patterns[at]
-        if not has or pattern is None:
-            parts.append(np.full(len(run), has, dtype=np.bool_))
-        else:
-            codes, lists = pattern
-            parts.append(np.array([*(field_id in ids for ids in lists), True], dtype=np.bool_)[codes])
-    return np.concatenate(parts)
-
-
 def _newest_txns(arranged: Arranged, visible: Mask | None) -> Txns:
     """Return, for every row that exists, the txn of its newest visible record."""
     places = np.arange(len(arranged.order)) if visible is None else np.flatnonzero(visible)
@@ -290,9 +218,9 @@ def merge_cells(runs: Sequence[Run], rules: Rules) -> MergedCells:
     visible = np.ones(len(order), dtype=np.bool_)
     erased = erased_mask(runs)
     if erased is not None:
-        visible &= ~erased[order]
-        visible &= ~hidden_cells(cells, erased[order])
-    hide_ranges(visible, cells, rules)
+        marks = erased[order]
+        visible = ~(marks | hidden_cells(cells, marks))
+    hide_ranges(visible, cells, rules.erasures, rules.as_of)
     places = np.flatnonzero(visible)
     keep = kept_versions(cells.identity[places], stamps[places], rules, repeated=stamps[places])
     places = places[keep]
@@ -337,33 +265,6 @@ def _no_cells() -> MergedCells:
     return MergedCells(empty, np.zeros(0, dtype=np.int64), text, text, numbers, numbers, empty)
 
 
-def hidden_cells(cells: ArrangedCells, erased: Mask) -> Mask:
-    """Tell which cells are under an erasure of their cell, family or row with a greater txn and no older timestamp."""
-    families, qualifiers, stamps = cells.families, cells.qualifiers, cells.stamps
-    txns = cells.txns[cells.order]
-    hidden = np.zeros(len(txns), dtype=np.bool_)
-    new_row = changes(cells.row_of)
-    new_family = new_row | changes(families)
-    new_cell = new_family | changes(qualifiers)
-    levels = (
-        (new_row, erased & (families == 0)),
-        (new_family, erased & (families > 0) & (qualifiers == 0)),
-        (new_cell, erased & (qualifiers > 0)),
-    )
-    for begins, marks in levels:
-        if not marks.any():
-            continue
-        covers = np.cumsum(begins) - 1
-        places = np.flatnonzero(marks & (stamps == TIMESTAMP_MAX))
-        newest = np.full(int(covers[-1]) + 1, -1, dtype=np.int64)
-        np.maximum.at(newest, covers[places], txns[places])
-        hidden |= txns < newest[covers]
-        # An erasure with a timestamp of its own is rare, and hides only what is not newer than that.
-        for place in np.flatnonzero(marks & (stamps != TIMESTAMP_MAX)):
-            hidden |= (covers == covers[place]) & (txns < txns[place]) & (stamps <= stamps[place])
-    return hidden
-
-
 # --- steps that both layouts share ---------------------------------------------------------------
 
 
@@ -399,51 +300,8 @@ def _visible(runs: Sequence[Run], arranged: Arranged, rules: Rules) -> Mask | No
     order = arranged.order
     visible = np.ones(len(order), dtype=np.bool_)
     if erased is not None and erased.any():
-        marks = erased[order].astype(np.int64)
-        total = np.cumsum(marks)
-        before = (total - marks)[~arranged.repeats]
-        visible = (total - before[arranged.row_of]) == 0
+        visible = erased_above(erased[order], arranged) == 0
     if rules.expires_alone and rules.expired_before is not None:
         visible &= (arranged.txns[order] >> COUNTER_BITS) >= rules.expired_before
-    hide_ranges(visible, arranged, rules)
+    hide_ranges(visible, arranged, rules.erasures, rules.as_of)
     return None if visible.all() else visible
-
-
-def hide_ranges(visible: Mask, arranged: Arranged, rules: Rules) -> None:
-    """Hide what range erasures cover; the order is by row, so each erasure covers one stretch of it."""
-    if not rules.erasures:
-        return
-    ordered = arranged.rows.take(pa.array(arranged.order))
-    txns = arranged.txns[arranged.order]
-    for erasure in rules.erasures:
-        if erasure.txn > rules.as_of:
-            continue
-        begin = lower_bound(ordered, erasure.first)
-        end = len(ordered) if erasure.last is None else lower_bound(ordered, erasure.last)
-        visible[begin:end] &= txns[begin:end] >= erasure.txn
-
-
-def kept_versions(identity: Indices, times: Txns, rules: Rules, *, repeated: Txns) -> Mask:
-    """Tell which versions a reader gets, of versions that stand newest first per identity.
-
-    A version with the same mark in `repeated` as the one before it (the same timestamp, or the same txn met in two
-    places) is the same version again and does not count.
-    """
-    keep = np.ones(len(identity), dtype=np.bool_)
-    if not len(identity):
-        return keep
-    new_identity = changes(identity)
-    distinct = new_identity | changes(repeated)
-    counted = np.cumsum(distinct)
-    starts = np.flatnonzero(new_identity)
-    rank = counted - counted[starts][np.cumsum(new_identity) - 1]
-    keep &= distinct & (rank < rules.versions)
-    expired = None if rules.expired_before is None else times < rules.expired_before
-    surplus = None if rules.versions_kept is None else rank >= rules.versions_kept
-    if expired is not None and surplus is not None:
-        keep &= ~(expired & surplus) if rules.purge_both else ~(expired | surplus)
-    elif expired is not None:
-        keep &= ~expired
-    elif surplus is not None:
-        keep &= ~surplus
-    return keep

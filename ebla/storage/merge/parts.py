@@ -17,11 +17,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from ebla.model.order import Indices, Mask
+from ebla.model.order import Indices
 from ebla.storage.merge.arrange import Arranged, arrange_rows, changes, end_to_end, erased_mask
-from ebla.storage.merge.merge import set_patterns, setters
-from ebla.storage.merge.topping import sets_differ
-from ebla.storage.record.records import ERASED, ROW, SET, TXN, Run, value_names
+from ebla.storage.merge.column_sets import column_types, set_column, set_patterns, sets_differ, setters
+from ebla.storage.record.records import ERASED, ROW, SET, TXN, Run
 
 __all__ = ["are_apart", "join_parts"]
 
@@ -54,30 +53,19 @@ def join_parts(runs: Sequence[Run]) -> pa.RecordBatch:
         is_written[identity[~erased[order]]] = True
         if not is_written.all():
             columns[ERASED] = pa.array(~is_written)
-    ids = sorted({int(name) for run in runs for name in value_names(run.records)})
-    sets = np.zeros((len(ids), count), dtype=np.bool_)
-    for at, column in enumerate(ids):
-        kind = next(
-            run.records.schema.field(str(column)).type for run in runs if str(column) in run.records.schema.names
-        )
-        own = setters(runs, patterns, column)
+    types = column_types(runs)
+    is_set = np.zeros((count, len(types)), dtype=np.bool_)
+    for at, (name, kind) in enumerate(types.items()):
+        own = setters(runs, patterns, int(name))
         if erased is not None:
             own &= ~erased
         places = np.flatnonzero(own[order])
         first = places[changes(identity[places])] if len(places) else places
         chosen = np.full(count, -1, dtype=np.int64)
         chosen[identity[first]] = order[first]
-        sets[at] = chosen >= 0
-        columns[str(column)] = end_to_end(runs, str(column), kind).take(pa.array(chosen, mask=~sets[at]))
-    if not (sets | ~is_written).all() or not ids:
-        columns[SET] = _set_texts(sets, ids)
+        is_set[:, at] = chosen >= 0
+        columns[name] = end_to_end(runs, name, kind).take(pa.array(chosen, mask=chosen < 0))
+    sets = set_column(is_set, [*types], ~is_written) if types else pa.array([""] * count, pa.string())
+    if sets is not None:
+        columns[SET] = sets
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-
-def _set_texts(sets: Mask, ids: Sequence[int]) -> pa.Array:
-    """Return `_set` of records of which it is known which columns they set."""
-    if not ids:
-        return pa.array([""] * sets.shape[1], pa.string())
-    kinds, which = np.unique(sets.T, axis=0, return_inverse=True)
-    texts = [None if all(kind) else " ".join(str(i) for i, has in zip(ids, kind, strict=True) if has) for kind in kinds]
-    return pa.array(texts, pa.string()).take(pa.array(which.reshape(-1)))

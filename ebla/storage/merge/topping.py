@@ -20,12 +20,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebla.model.order import Indices, Mask, lower_bound
+from ebla.model.order import Indices, Mask
 from ebla.storage.merge.arrange import Arranged, arrange_rows, end_to_end, erased_mask
-from ebla.storage.merge.merge import Erasure, set_patterns, setters
-from ebla.storage.record.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TXN, Run, value_names
+from ebla.storage.merge.column_sets import column_types, set_column, set_patterns, setters
+from ebla.storage.merge.erasure_cover import Erasure, erased_above, hide_ranges
+from ebla.storage.record.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TXN, Run
 
-__all__ = ["Tops", "count_surplus", "firsts_of_rows", "newest", "sets_differ", "taken_with_tops", "top_batch"]
+__all__ = ["Tops", "count_surplus", "firsts_of_rows", "newest", "taken_with_tops", "top_batch"]
 
 Tops = tuple[Indices, Mask]
 """Places of records that take over what those below them set, at most one per row; and what may be taken over."""
@@ -42,55 +43,29 @@ def top_batch(records: pa.RecordBatch, erasures: Sequence[Erasure]) -> pa.Record
     )
 
 
-def sets_differ(runs: Sequence[Run]) -> bool:
-    """Tell whether some records may set other columns than others do: else there is nothing to take over."""
-    columns = {frozenset(value_names(run.records)) for run in runs}
-    return len(columns) > 1 or any(SET in run.records.schema.names for run in runs)
-
-
 def newest(runs: Sequence[Run], arranged: Arranged, erasures: Sequence[Erasure]) -> Tops:
     """Return the newest record of every row that has several, and what is visible now."""
     visible = np.ones(len(arranged.order), dtype=np.bool_)
     erased = erased_mask(runs)
     if erased is not None and erased.any():
-        marks = erased[arranged.order].astype(np.int64)
-        total = np.cumsum(marks)
-        before = (total - marks)[~arranged.repeats]
-        visible = (total - before[arranged.row_of]) == 0
-    _hide_below_newest(visible, arranged, erasures)
+        visible = erased_above(erased[arranged.order], arranged) == 0
+    hide_ranges(visible, arranged, erasures, below_newest=True)
     several = np.zeros(len(visible), dtype=np.bool_)
     several[:-1] = arranged.repeats[1:]
     return np.flatnonzero(visible & several & ~arranged.repeats), visible
 
 
-def _hide_below_newest(visible: Mask, arranged: Arranged, erasures: Sequence[Erasure]) -> None:
-    """Hide what range erasures cover of the rows that have something newer than them."""
-    if not erasures:
-        return
-    ordered = arranged.rows.take(pa.array(arranged.order))
-    txns = arranged.txns[arranged.order]
-    newest_txns = txns[~arranged.repeats][arranged.row_of]
-    for erasure in erasures:
-        begin = lower_bound(ordered, erasure.first)
-        end = len(ordered) if erasure.last is None else lower_bound(ordered, erasure.last)
-        visible[begin:end] &= (txns[begin:end] >= erasure.txn) | (newest_txns[begin:end] < erasure.txn)
-
-
 def taken_with_tops(runs: Sequence[Run], arranged: Arranged, keep: Mask, tops: Sequence[Tops]) -> pa.RecordBatch:
     """Return the records to `keep`, in order, with only the columns they need; `tops` are among them."""
     order = arranged.order
-    kinds: dict[str, pa.DataType] = {}
-    for run in runs:
-        for name in value_names(run.records):
-            kinds.setdefault(name, run.records.schema.field(name).type)
-    names = sorted(kinds, key=int)
+    types = column_types(runs)
     patterns = set_patterns(runs)
     position = np.cumsum(keep) - 1
     chosen = order[keep]
     erased = erased_mask(runs)
     columns: dict[str, pa.Array] = {ROW: arranged.rows.take(pa.array(chosen))}
-    is_set = np.zeros((len(chosen), len(names)), dtype=np.bool_)
-    for at, name in enumerate(names):
+    is_set = np.zeros((len(chosen), len(types)), dtype=np.bool_)
+    for at, (name, kind) in enumerate(types.items()):
         sets = setters(runs, patterns, int(name))[order]
         source = chosen.copy()
         found = sets[keep]
@@ -102,9 +77,9 @@ def taken_with_tops(runs: Sequence[Run], arranged: Arranged, keep: Mask, tops: S
             source[into[has]] = order[setting[has]]
             found[into] = has
         is_set[:, at] = found
-        columns[name] = end_to_end(runs, name, kinds[name]).take(pa.array(source))
+        columns[name] = end_to_end(runs, name, kind).take(pa.array(source))
     marks = None if erased is None or not erased[chosen].any() else erased[chosen]
-    sets_column = _set_column(is_set, names, marks)
+    sets_column = set_column(is_set, [*types], marks)
     if sets_column is not None:
         columns[SET] = sets_column
     columns[TXN] = pa.array(arranged.txns[chosen])
@@ -121,22 +96,6 @@ def _first_from(places: Indices, setting: Indices, row_of: Indices) -> Indices:
     found = setting[np.minimum(at, len(setting) - 1)]
     found[(at == len(setting)) | (row_of[found] != row_of[places])] = -1
     return found
-
-
-def _set_column(is_set: Mask, names: Sequence[str], erased: Mask | None) -> pa.Array | None:
-    """Return `_set` for records that set these of the columns; None if all of them set all."""
-    whole = is_set.all(axis=1)
-    if erased is not None:
-        whole = whole | erased  # an erasure sets nothing, and need not say so
-    if whole.all():
-        return None
-    packed = np.packbits(is_set, axis=1)
-    patterns, which = np.unique(packed, axis=0, return_inverse=True)
-    texts = [
-        " ".join(name for name, bit in zip(names, np.unpackbits(pattern)[: len(names)], strict=True) if bit)
-        for pattern in patterns
-    ]
-    return pa.array(texts, pa.string()).take(pa.array(which.reshape(-1), mask=whole))
 
 
 def count_surplus(records: pa.RecordBatch, *, is_cells: bool) -> int:

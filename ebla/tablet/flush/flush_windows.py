@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ebla.model.ranges import ALL
-from ebla.storage.merge.memory import CombinedRuns, combine_runs, rows_combined
+from ebla.storage.merge.combined import CombinedRuns, combine_runs
+from ebla.storage.merge.memory import rows_combined
 from ebla.storage.record.records import Block, Run
 from ebla.tablet.read.windows import cut
 

@@ -22,8 +22,8 @@ from ebla.storage.files.files import Files
 from ebla.storage.fragment.fragment_format import FragmentInfo, FragmentLayout
 from ebla.storage.fragment.fragment_run import conformed
 from ebla.storage.fragment.fragment_writer import FragmentWriter
+from ebla.storage.merge.erasure_cover import Erasure
 from ebla.storage.merge.memory import MemoryErasure
-from ebla.storage.merge.merge import Erasure
 from ebla.storage.merge.topping import count_surplus, top_batch
 from ebla.storage.record.records import Block
 from ebla.tablet.flush.flush_windows import FlushWindows

@@ -22,7 +22,8 @@ from ebla.model.keys import KeyCodec
 from ebla.model.order import is_strictly_sorted
 from ebla.model.projection import Projection
 from ebla.model.schema import GroupSchema
-from ebla.storage.merge.merge import MergedCells, MergedColumns, Rules
+from ebla.storage.merge.merge import MergedCells, MergedColumns
+from ebla.storage.merge.rules import Rules
 from ebla.storage.record.records import ERASED, FAMILY, QUALIFIER, ROW, Block, Run
 from ebla.tablet.read.assembly import assemble, join_rows
 from ebla.tablet.read.view import Sources

@@ -33,7 +33,7 @@ from ebla.model.ranges import KeyRange, successor
 from ebla.model.schema import GroupSchema
 from ebla.storage.cache.block_cache import BlockCache, Key
 from ebla.storage.fragment.fragment_reader import Fragment
-from ebla.storage.merge.merge import Erasure
+from ebla.storage.merge.erasure_cover import Erasure
 from ebla.storage.record.records import Block
 from ebla.tablet.read.answers import tops_suffice
 from ebla.tablet.read.view import Sources, TableView, check_history

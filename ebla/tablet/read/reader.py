@@ -15,7 +15,8 @@ from ebla.model.ranges import KeyRange
 from ebla.model.schema import GroupSchema, TableSchema
 from ebla.storage.fragment.fragment_format import Tail
 from ebla.storage.fragment.fragment_reader import FieldTypes, Fragment, OpenFragments
-from ebla.storage.merge.merge import MergedCells, MergedColumns, Rules, cells_as_they_are, merge_cells, merge_columns
+from ebla.storage.merge.merge import MergedCells, MergedColumns, cells_as_they_are, merge_cells, merge_columns
+from ebla.storage.merge.rules import Rules
 from ebla.storage.merge.topping import firsts_of_rows
 from ebla.storage.record.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, Block, Run
 from ebla.tablet.read.answers import (

@@ -37,10 +37,11 @@ from ebla.model.schema import GroupSchema
 from ebla.storage.fragment.fragment_format import FragmentInfo
 from ebla.storage.fragment.fragment_run import FragmentRun
 from ebla.storage.merge.arrange import arrange_rows, changes, erased_mask
+from ebla.storage.merge.combined import combined_values
 from ebla.storage.merge.compact import Compacted, Retention, compact
-from ebla.storage.merge.memory import combined_values
-from ebla.storage.merge.merge import MergedColumns, Rules, merge_columns
+from ebla.storage.merge.merge import MergedColumns, merge_columns
 from ebla.storage.merge.parts import join_parts
+from ebla.storage.merge.rules import Rules
 from ebla.storage.merge.topping import count_surplus
 from ebla.storage.record.records import ERASED, FAMILY, NOT_VALUES, ROW, SET, TXN, Run, value_names
 from ebla.tablet.read.assembly import join_rows

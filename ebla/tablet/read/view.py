@@ -17,8 +17,8 @@ from ebla.errors import HistoryGone, UnknownTable
 from ebla.metadata.values.table_metadata import FragmentRef, GroupState, TableMetadata, TabletMetadata
 from ebla.model.ranges import KeyRange
 from ebla.model.schema import TableSchema
+from ebla.storage.merge.erasure_cover import TXN_MAX, Erasure
 from ebla.storage.merge.memory import Memory
-from ebla.storage.merge.merge import TXN_MAX, Erasure
 from ebla.storage.record.records import Block
 
 if TYPE_CHECKING:

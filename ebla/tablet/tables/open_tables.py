@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from ebla.errors import EblaError, UnknownTable, shown
 from ebla.metadata.values.table_metadata import TableMetadata
+from ebla.storage.merge.erasure_cover import TXN_MAX
 from ebla.storage.merge.memory import Memory
-from ebla.storage.merge.merge import TXN_MAX
 from ebla.tablet.tables.events import Events
 from ebla.tablet.tables.refused_tables import RefusedTables
 from ebla.tablet.tables.table_state import TableState

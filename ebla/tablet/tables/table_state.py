@@ -23,8 +23,8 @@ from ebla.model.projection import Projection
 from ebla.settings import Settings
 from ebla.storage.fragment.fragment_reader import OpenFragments
 from ebla.storage.log.log_entry import ErasureHeader, Reply, Slice, TabletPosition
+from ebla.storage.merge.erasure_cover import TXN_MAX
 from ebla.storage.merge.memory import MemoryErasure
-from ebla.storage.merge.merge import TXN_MAX
 from ebla.storage.record.records import Block
 from ebla.storage.record.row_block import RowBlock
 from ebla.tablet.read.reader import Reader

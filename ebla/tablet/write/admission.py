@@ -23,7 +23,8 @@ from ebla.model.order import Indices, Mask, sort_rows
 from ebla.model.ranges import KeyRange
 from ebla.model.schema import GroupSchema, TableSchema, Target
 from ebla.storage.merge.arrange import arrange_cells, changes, concat
-from ebla.storage.merge.merge import Rules, merge_columns
+from ebla.storage.merge.merge import merge_columns
+from ebla.storage.merge.rules import Rules
 from ebla.storage.record.records import (
     ERASED,
     FAMILY,

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 
 from ebla.storage.merge.compact import Compacted, Retention, compact
-from ebla.storage.merge.merge import Rules, merge_cells, merge_columns
+from ebla.storage.merge.merge import merge_cells, merge_columns
+from ebla.storage.merge.rules import Rules
 from ebla.storage.merge.topping import firsts_of_rows
 from ebla.storage.record.records import TIMESTAMP_MAX, Run
 from tests.support.records import (

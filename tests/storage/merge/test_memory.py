@@ -21,7 +21,8 @@ from ebla.storage.merge.memory import (
     choose_fold,
     combine,
 )
-from ebla.storage.merge.merge import Rules, merge_cells, merge_columns
+from ebla.storage.merge.merge import merge_cells, merge_columns
+from ebla.storage.merge.rules import Rules
 from ebla.storage.record.records import Block, Run
 from tests.support.records import (
     COLUMN_TYPES,

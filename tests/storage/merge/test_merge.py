@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebla.model.projection import version_type
-from ebla.storage.merge.merge import MergedCells, Rules, cells_as_they_are, merge_cells, merge_columns
+from ebla.storage.merge.merge import MergedCells, cells_as_they_are, merge_cells, merge_columns
+from ebla.storage.merge.rules import Rules
 from ebla.storage.record.records import TIMESTAMP_MAX, Run
 from tests.support.records import (
     COLUMN_TYPES,

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from ebla.metadata.values.table_metadata import FragmentRef, RangeErasure
-from ebla.storage.merge.merge import Rules
+from ebla.storage.merge.rules import Rules
 from ebla.storage.record.records import Block
 from ebla.tablet.read.answers import is_clean, is_stacked
 from ebla.tablet.read.view import Sources

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 import ebla
 from ebla.model.ranges import KeyRange
-from ebla.storage.merge.merge import Rules
+from ebla.storage.merge.rules import Rules
 from ebla.storage.record.records import Run
 from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.row_cells import CELL_RECORDS_MAX, newest_cells
