@@ -42,6 +42,9 @@ from ebla.service.requests import (
 )
 from ebla.service.service import TableService
 
+# The number itself, and nothing that equals it: whatever else is given goes the longer way, and is checked there.
+_ONE = 1
+
 
 class Table(StaysHere):
     """One table of a database. Safe to use from several threads."""
@@ -225,15 +228,12 @@ class Table(StaysHere):
         than 1, every value is a list of its newest versions. `as_of` is a txn, a time (UTC if it has no zone), a
         snapshot, or the name of one.
         """
-        if read_uncommitted is not False:
-            read_uncommitted = checked_flag("read_uncommitted", read_uncommitted)
-        service = self._service
-        row = service.codec.encode(key)
-        is_plain = type(versions) is int and versions == 1 and columns is None and as_of is None and self._as_of is None
-        if is_plain and not read_uncommitted:
-            return service.get(row)
+        if columns is None and versions is _ONE and as_of is self._as_of is None and read_uncommitted is False:
+            return self._service.get(key)
+        read_uncommitted = checked_flag("read_uncommitted", read_uncommitted)
+        row = self._service.codec.encode(key)
         _check_whole("versions", versions, at_least=1)
-        return service.read_row(ReadRow(row, columns, self._moment(as_of, read_uncommitted), versions)).row
+        return self._service.read_row(ReadRow(row, columns, self._moment(as_of, read_uncommitted), versions)).row
 
     def get_many(self, keys: Any, columns: Sequence[str] | None = None, *, as_of: AsOf | None = None) -> pa.Table:
         """Return rows in the order asked, one for each key, with a column ``_found``; a missing row is all null.

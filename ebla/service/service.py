@@ -81,8 +81,11 @@ class TableService(Protocol):
     def codec(self) -> KeyCodec:
         """How keys become rows, by the schema in force."""
 
-    def get(self, row: bytes) -> Row | None:
-        """Return a row with all its columns at the newest commit: the question that is asked most often."""
+    def get(self, key: object) -> Row | None:
+        """Return a row with all its columns at the newest commit, by its key as a user gives it.
+
+        It is the question that is asked most often, so it goes the shortest way; `read_row` answers all others.
+        """
 
     def read_row(self, request: ReadRow) -> RowRead:
         """Read one row at a moment."""

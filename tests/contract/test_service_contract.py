@@ -110,18 +110,18 @@ def test_what_was_put_is_there_and_txns_grow(table: TableService) -> None:
     first = put(table, 1, n=10)
     second = put(table, 1, s="x")
     assert first < second
-    found = table.get(row(table, 1))
+    found = table.get(1)
     assert found is not None
     assert (found["n"], found["s"]) == (10, "x"), "a column that is not named stays"
     assert found.txn >= second
-    assert table.get(row(table, 2)) is None
+    assert table.get(2) is None
 
 
 @pytest.mark.parametrize("wait", ["durable", "logged", "none"])
 def test_a_put_is_seen_by_whoever_waited_for_it(service: Service, table: TableService, wait: Any) -> None:
     txn = table.write(Put({"k": 1, "n": 1}, wait=wait))
     service.carry_out(Sync(txn))
-    assert table.get(row(table, 1)) is not None
+    assert table.get(1) is not None
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_put_is_seen_by_whoever_waited_for_it(service: Service, table: TableSe
 )
 def test_rows_come_in_many_forms(table: TableService, given: object) -> None:
     table.write(Put(given))
-    found = table.get(row(table, 1))
+    found = table.get(1)
     assert found is not None
     assert (found["n"], found["f:a"]) == (2, b"x")
 
@@ -165,7 +165,7 @@ def test_a_put_that_is_wrong_in_one_row_writes_none(table: TableService) -> None
 def test_a_replaced_row_has_nothing_else(table: TableService) -> None:
     put(table, 1, n=1, s="x")
     table.write(Put({"k": 1, "n": 2}, replace=True))
-    found = table.get(row(table, 1))
+    found = table.get(1)
     assert found is not None
     assert (found["n"], found["s"]) == (2, None)
 
@@ -226,7 +226,7 @@ def test_rows_columns_and_ranges_are_erased(table: TableService) -> None:
     table.write(Erase(rows(table, [1]), ("s", "f:a")))
     table.write(EraseRange(KeyRange(row(table, 4), row(table, 6))))
     assert scanned(table) == [1, 2, 3]
-    found = table.get(row(table, 1))
+    found = table.get(1)
     assert found is not None
     assert (found["n"], found["s"], found.get("f:a")) == (1, None, None)
     with pytest.raises(ebla.UnknownColumn):
@@ -371,7 +371,7 @@ def test_a_table_is_taken_offline_and_back(service: Service, table: TableService
     put(table, 1)
     service.carry_out(UnloadTable("t"))
     with pytest.raises(ebla.TableUnloaded):
-        table.get(row(table, 1))
+        table.get(1)
     with pytest.raises(ebla.TableUnloaded):
         put(table, 2)
     service.carry_out(LoadTable("t"))
@@ -501,7 +501,7 @@ def test_a_closed_service_says_so(service: Service, table: TableService) -> None
     with pytest.raises(ebla.Closed):
         service.check_open()
     with pytest.raises(ebla.Closed):
-        table.get(row(table, 1))
+        table.get(1)
     with pytest.raises(ebla.Closed):
         put(table, 2)
     with pytest.raises(ebla.Closed):

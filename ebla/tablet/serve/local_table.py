@@ -113,17 +113,22 @@ class LocalTable:
 
     # --- reading ---
 
-    def get(self, row: bytes) -> Row | None:
-        """Return a row with all its columns at the newest commit."""
+    def get(self, key: object) -> Row | None:
+        """Return a row with all its columns at the newest commit, by its key as a user gives it."""
         parts = self.state.view.parts
+        row = parts.codec.encode(key)
         txn = self._sequencer.committed
         cached = parts.row_cache.rows.get(row)
-        if cached is not None:
-            parts.row_cache.used.add(row)
-            found = Row(copy.deepcopy(cached) if parts.has_nested else cached)
-            found.txn = txn
-            return found
-        if not parts.expires:
+        if cached is None:
+            return self._newest(row, txn)
+        parts.row_cache.used.add(row)
+        found = Row(copy.deepcopy(cached) if parts.has_nested else cached)
+        found.txn = txn
+        return found
+
+    def _newest(self, row: bytes, txn: int) -> Row | None:
+        """Return a row that is not cached."""
+        if not self.state.view.parts.expires:
             self._check_served()
             with contextlib.suppress(HistoryGone):  # then it has ended since the txn was looked up
                 return self._reading.newest(row, txn)
