@@ -84,7 +84,7 @@ class CatchingUp:
         while self._unsaved:
             record, metadata, content = self._unsaved[-1]
             if record.txnid not in self._peer.history:
-                self._peer.save(record, metadata, None, content)
+                self._peer.keeping.save(record, metadata, None, content)
                 return
             self._unsaved.pop()
         if self._wanted is not None and self._peer.history.holds(self._wanted):

@@ -24,7 +24,7 @@ from ebla.metadata.consensus.protocol import ChangeRequest, Committed, Drop, Not
 from ebla.metadata.values.changes import update
 from ebla.metadata.values.table_config import TableConfig, majority
 from ebla.metadata.values.table_metadata import TableMetadata
-from ebla.metadata.values.transaction_file import encode
+from ebla.metadata.values.transaction_file import encode, is_snapshot, make_record
 
 if TYPE_CHECKING:
     from ebla.metadata.consensus.peer import MetadataPeer
@@ -182,8 +182,8 @@ class Coordinator:
         metadata = metadata.with_txnid(peer.new_id(), base.sequence + 1)
         changes = tuple(change for waiting in accepted for change in waiting.asked.changes)
         requests = tuple(waiting.asked.request_id for waiting in accepted)
-        is_snapshot = peer.is_snapshot(metadata.sequence)
-        record = peer.make_record(base.txnid, metadata, changes, requests, snapshot=is_snapshot)
+        is_whole = is_snapshot(metadata.sequence, peer.snapshot_every)
+        record = make_record(base.txnid, metadata, changes, requests, snapshot=is_whole)
         content = encode(record)
         store = Store(
             metadata.txnid,
@@ -191,13 +191,13 @@ class Coordinator:
             metadata.sequence,
             metadata.checksum,
             google_crc32c.value(content),
-            is_snapshot,
+            is_whole,
             changes,
             requests,
         )
         config = msgspec.structs.replace(peer.config, metadata_txnid=metadata.txnid)
         self._proposal = _Proposal(accepted, refused, config, peer.version, metadata, store)
-        peer.save(record, metadata, peer.server, content)
+        peer.keeping.save(record, metadata, peer.server, content)
         for server in peer.others():
             peer.send(server, store)
 

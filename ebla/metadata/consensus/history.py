@@ -16,11 +16,16 @@ from collections.abc import Iterable, Iterator
 from ebla.errors import EblaError
 from ebla.metadata.values.changes import apply
 from ebla.metadata.values.table_metadata import TableMetadata
-from ebla.metadata.values.transaction_file import ChangeRecord, Record, SnapshotRecord, leads_to
+from ebla.metadata.values.transaction_file import (
+    SNAPSHOTS_KEPT,
+    ChangeRecord,
+    Record,
+    SnapshotRecord,
+    is_among,
+    leads_to,
+)
 
 __all__ = ["History", "NotOnRecord"]
-
-SNAPSHOTS_KEPT = 2
 
 
 class NotOnRecord(LookupError):
@@ -84,10 +89,10 @@ class History:
 
         `NotOnRecord` if the history that is kept does not reach back far enough to tell.
         """
-        for record in self.walk(current_txnid):
-            if record.sequence <= metadata.sequence:
-                return record.txnid == metadata.txnid
-        raise NotOnRecord
+        found = is_among(self.walk(current_txnid), metadata)
+        if found is None:
+            raise NotOnRecord
+        return found
 
     def find_request(self, current_txnid: str, base: str, request_id: str) -> str | None:
         """Return the transaction between `base` and the current one that carried out a request, or None.

@@ -2,8 +2,9 @@
 
     messages, answers, ticks  -->  MetadataPeer  -->  actions (protocol.py)        a driver carries them out
 
-    MetadataPeer            what is current, serving reads, keeping what others store, notifying
+    MetadataPeer            what is current, serving reads, notifying
     |-- Coordinator         the change requests that came here, and the one transaction that they are made with
+    |-- Keeping             saving what this server and others want to commit
     |-- CatchingUp          fetching what this server lacks
     `-- Membership          joining and leaving the list of servers
 
@@ -22,12 +23,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import google_crc32c
-
-from ebla.errors import EblaError
 from ebla.metadata.consensus.catching_up import CatchingUp
 from ebla.metadata.consensus.coordinator import Coordinator
 from ebla.metadata.consensus.history import History
+from ebla.metadata.consensus.keeping import Keeping
 from ebla.metadata.consensus.membership import Membership
 from ebla.metadata.consensus.protocol import (
     Action,
@@ -47,16 +46,14 @@ from ebla.metadata.consensus.protocol import (
     NotStored,
     ReadRequest,
     Reply,
-    Save,
     Send,
     Store,
     Stored,
     Subscribe,
 )
-from ebla.metadata.values.changes import update
 from ebla.metadata.values.table_config import TableConfig
 from ebla.metadata.values.table_metadata import TableMetadata
-from ebla.metadata.values.transaction_file import ChangeRecord, Record, SnapshotRecord, encode
+from ebla.metadata.values.transaction_file import Record, encode, is_snapshot
 
 __all__ = ["MetadataPeer"]
 
@@ -86,6 +83,7 @@ class MetadataPeer:
         self.patience_ticks = patience_ticks
         self.history = History(records)
         self.coordinator = Coordinator(self)
+        self.keeping = Keeping(self)
         self.catching_up = CatchingUp(self)
         self.membership = Membership(self)
         # What the table's node was when it was seen last; nothing at first.
@@ -100,8 +98,6 @@ class MetadataPeer:
         self._wanted = 0
         self._outrun_tag = 0
         self._switches: dict[int, Callable[[str, int], None]] = {}
-        # What is being saved: the record, its outcome, and who wants to hear of it.
-        self._saving: dict[str, tuple[Record, TableMetadata, set[str]]] = {}
         self._reads: list[tuple[str, str, int]] = []
         self._watchers: dict[str, str] = {}
         self._quiet_ticks = 0
@@ -118,19 +114,14 @@ class MetadataPeer:
 
     def saved(self, txnid: str) -> list[Action]:
         """Take note that a file is durable."""
-        saving = self._saving.pop(txnid, None)
-        if saving is not None:
-            record, outcome, waiting = saving
-            self.history.add(record, outcome)
-            for server in waiting:
-                self._stored(server, txnid)
+        if self.keeping.saved(txnid):
             self.catching_up.saved()
             self._settle()
         return self._taken()
 
     def not_saved(self, txnid: str) -> list[Action]:
         """Take note that a file could not be written: a full disk, say."""
-        self._saving.pop(txnid, None)
+        self.keeping.not_saved(txnid)
         self.coordinator.not_saved(txnid)
         self.catching_up.not_saved(txnid)
         return self._taken()
@@ -265,7 +256,7 @@ class MetadataPeer:
             if known != metadata.txnid:
                 self.send(watcher, Changed(metadata.txnid))
                 self._watchers[watcher] = metadata.txnid
-        if self.is_snapshot(metadata.sequence):
+        if is_snapshot(metadata.sequence, self.snapshot_every):
             for txnid in self.history.prunable(metadata):
                 self.discard(txnid)
 
@@ -291,33 +282,6 @@ class MetadataPeer:
         """Have a message sent."""
         self._actions.append(Send(to, message))
 
-    def is_snapshot(self, sequence: int) -> bool:
-        """Whether the transaction of that number is saved as a snapshot."""
-        return (sequence - 1) % self.snapshot_every == 0
-
-    def make_record(
-        self, base: str, metadata: TableMetadata, changes: tuple[Any, ...], requests: tuple[str, ...], *, snapshot: bool
-    ) -> Record:
-        """Return the record of a transaction."""
-        if snapshot:
-            return SnapshotRecord(base, metadata.checksum, metadata, requests)
-        return ChangeRecord(
-            self.table_id, base, metadata.txnid, metadata.sequence, metadata.checksum, changes, requests
-        )
-
-    def save(self, record: Record, outcome: TableMetadata, waiting: str | None, content: bytes | None = None) -> None:
-        """Have a record saved, and tell `waiting` when it is."""
-        saving = self._saving.get(record.txnid)
-        if saving is None:
-            saving = self._saving[record.txnid] = (record, outcome, set())
-            self.emit(Save(record.txnid, encode(record) if content is None else content))
-        if waiting is not None:
-            saving[2].add(waiting)
-
-    def is_saving(self, txnid: str) -> bool:
-        """Whether a file is being written."""
-        return txnid in self._saving
-
     def discard(self, txnid: str) -> None:
         """Have a file removed."""
         self.history.remove(txnid)
@@ -338,9 +302,6 @@ class MetadataPeer:
         return actions
 
     # --- messages --------------------------------------------------------------------------------
-
-    def _on_change(self, sender: str, message: ChangeRequest) -> None:
-        self.coordinator.request(sender, message)
 
     def _on_read(self, sender: str, message: ReadRequest) -> None:
         self._reads.append((sender, message.request_id, self.fresh_tag()))
@@ -371,65 +332,6 @@ class MetadataPeer:
             self._watchers[sender] = self.current.txnid
             self.send(sender, Changed(self.current.txnid))
 
-    def _on_store(self, sender: str, message: Store) -> None:
-        txnid = message.txnid
-        if txnid in self.history:
-            if self.history.holds(txnid):
-                self.send(sender, Stored(txnid))
-            return
-        if self.is_saving(txnid):
-            self._saving[txnid][2].add(sender)
-            return
-        if self.current is not None and message.sequence <= self.current.sequence:
-            # From long ago: it can be committed no more, which its sender seems not to know.
-            assert self.config is not None
-            self.send(sender, Committed(self.config, self.version))
-            return
-        base = self.history.load(message.base)
-        if base is None:
-            self.send(sender, NotStored(txnid, "behind"))
-            self.catching_up.fetch(message.base, sender)
-            return
-        record = self._agreed(message, base)
-        if record is None:
-            self.send(sender, NotStored(txnid, "differs"))
-            return
-        self.save(*record, sender)
-
-    def _agreed(self, message: Store, base: TableMetadata) -> tuple[Record, TableMetadata] | None:
-        """Return what the message describes if it leads here where its sender says."""
-        try:
-            outcome = update(base, message.changes).with_txnid(message.txnid, base.sequence + 1)
-        except EblaError:
-            return None
-        if (outcome.sequence, outcome.checksum) != (message.sequence, message.checksum):
-            return None
-        record = self.make_record(
-            message.base, outcome, message.changes, message.requests, snapshot=message.is_snapshot
-        )
-        if google_crc32c.value(encode(record)) != message.content_crc:
-            return None
-        return record, outcome
-
-    def _stored(self, server: str, txnid: str) -> None:
-        if not self.history.holds(txnid):
-            return  # what it builds on was damaged meanwhile
-        if server == self.server:
-            self.coordinator.stored(server, txnid)
-        else:
-            self.send(server, Stored(txnid))
-
-    def _on_stored(self, sender: str, message: Stored) -> None:
-        self.coordinator.stored(sender, message.txnid)
-
-    def _on_not_stored(self, sender: str, message: NotStored) -> None:
-        self.coordinator.not_stored(sender, message)
-
-    def _on_drop(self, sender: str, message: Drop) -> None:
-        current = None if self.config is None else self.config.metadata_txnid
-        if message.txnid in self.history and message.txnid != current:
-            self.discard(message.txnid)
-
     def _on_committed(self, sender: str, message: Committed) -> None:
         self.adopt(message.config, message.version)
         self._settle()
@@ -451,13 +353,13 @@ class MetadataPeer:
 
 
 _HANDLERS: dict[type, Callable[[MetadataPeer, str, Any], None]] = {
-    ChangeRequest: MetadataPeer._on_change,
+    ChangeRequest: lambda peer, sender, message: peer.coordinator.request(sender, message),
     ReadRequest: MetadataPeer._on_read,
     Subscribe: MetadataPeer._on_subscribe,
-    Store: MetadataPeer._on_store,
-    Stored: MetadataPeer._on_stored,
-    NotStored: MetadataPeer._on_not_stored,
-    Drop: MetadataPeer._on_drop,
+    Store: lambda peer, sender, message: peer.keeping.store(sender, message),
+    Stored: lambda peer, sender, message: peer.coordinator.stored(sender, message.txnid),
+    NotStored: lambda peer, sender, message: peer.coordinator.not_stored(sender, message),
+    Drop: lambda peer, sender, message: peer.keeping.drop(message.txnid),
     Committed: MetadataPeer._on_committed,
     Fetch: MetadataPeer._on_fetch,
     Fetched: MetadataPeer._on_fetched,

@@ -29,13 +29,17 @@ from ebla.errors import Corruption, EblaError, MissingFile, StoreError, TooManyF
 from ebla.metadata.values.changes import Change, RequirementFailed, apply
 from ebla.metadata.values.table_metadata import InvalidMetadata, TableMetadata
 from ebla.metadata.values.transaction_file import (
+    SNAPSHOTS_KEPT,
     ChangeRecord,
     Record,
     SnapshotRecord,
     check_bytes,
     decode,
     encode,
+    is_among,
+    is_snapshot,
     leads_to,
+    make_record,
 )
 from ebla.storage.files.files import Files, parent_of
 
@@ -45,10 +49,6 @@ DIRECTORY = "metadata"
 CREATING = "creating"
 _SUFFIX = ".meta"
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
-
-# Snapshots that `prune` keeps: the one that the current transaction is loaded from, and the one before it for those
-# who have read an older current id and are about to load it, or look for their own transaction among the ancestors.
-_SNAPSHOTS_KEPT = 2
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class MetadataStore:
 
     def is_snapshot(self, metadata: TableMetadata) -> bool:
         """Whether a transaction with this outcome is saved as a snapshot."""
-        return (metadata.sequence - 1) % self.snapshot_every == 0
+        return is_snapshot(metadata.sequence, self.snapshot_every)
 
     def announce(self, table_id: str, *, has_files: bool) -> None:
         """Mark a table as one that is being made, before its first transaction is saved.
@@ -110,14 +110,8 @@ class MetadataStore:
 
         `whole` if more than the changes leads there: it is saved as a snapshot.
         """
-        record: Record
-        checksum = metadata.checksum
-        if base is None or whole or self.is_snapshot(metadata):
-            record = SnapshotRecord(None if base is None else base.txnid, checksum, metadata)
-        else:
-            record = ChangeRecord(
-                metadata.table_id, base.txnid, metadata.txnid, metadata.sequence, checksum, tuple(changes)
-            )
+        base_txnid = None if base is None else base.txnid
+        record = make_record(base_txnid, metadata, changes, snapshot=whole or self.is_snapshot(metadata))
         path = _path(metadata.table_id, metadata.txnid)
         self._headers[path] = _header_of(record)  # first: who prunes meanwhile must not read half a file
         try:
@@ -309,10 +303,7 @@ class MetadataStore:
 
         Raises `MissingFile` or `Corruption` if that cannot be told.
         """
-        for record in self.history(metadata.table_id, current_txnid):
-            if record.sequence <= metadata.sequence:
-                return record.txnid == metadata.txnid
-        return False
+        return is_among(self.history(metadata.table_id, current_txnid), metadata) or False
 
     def _needed(self, table_id: str, current_txnid: str) -> set[str]:
         """Return the current transaction and its ancestors down to the last snapshot that is kept.
@@ -330,7 +321,7 @@ class MetadataStore:
             snapshots += header.is_snapshot
             base = header.base
         with contextlib.suppress(MissingFile):
-            while base is not None and snapshots < _SNAPSHOTS_KEPT:
+            while base is not None and snapshots < SNAPSHOTS_KEPT:
                 header = self._header(table_id, base)
                 kept.add(base)
                 snapshots += header.is_snapshot

@@ -119,7 +119,7 @@ class MetadataServers(MetadataServer):
         waiting = list(requests)
         refusal: EblaError | None = None
         for server in self._copies.stores:
-            base = self._look(table_id).metadata.txnid
+            base = self._current.look(table_id).metadata.txnid
             outcomes = group.commit_all([request.asked for request in waiting], base, server=server)
             again: list[_CommitRequest] = []
             done: list[_CommitRequest] = []
@@ -140,7 +140,7 @@ class MetadataServers(MetadataServer):
     def _answer(self, table_id: str, done: list[_CommitRequest]) -> None:
         """Give those whose changes were made the metadata with them in it."""
         try:
-            metadata = self._look(table_id).metadata if done else None
+            metadata = self._current.look(table_id).metadata if done else None
         except EblaError as error:
             unknown = OutcomeUnknown(f"METADATA of table {table_id} was changed and cannot be read: read it again")
             unknown.__cause__ = error

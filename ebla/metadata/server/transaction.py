@@ -14,9 +14,6 @@ servers, step 2 waits for a majority of them; everything else stays.
 
 Requests from several threads for one table become one transaction; each is all or nothing by itself, and one that does
 not fit fails alone.
-
-Should somebody have saved a schema that cannot be, those who read are told. Those who commit keep the last valid one:
-their transaction is saved as a whole, and has the schema under which what they bring was written.
 """
 
 from __future__ import annotations
@@ -24,14 +21,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
 
 from ebla.clock import Clock
 from ebla.coordination.service import CoordinationConflict, CoordinationService
-from ebla.errors import Corruption, EblaError, MissingFile, OutcomeUnknown, SchemaError, Unavailable, UnknownTable
+from ebla.errors import Corruption, EblaError, OutcomeUnknown, Unavailable, UnknownTable
+from ebla.metadata.server.current import Current, CurrentMetadata
 from ebla.metadata.server.directory import TableDirectory
 from ebla.metadata.server.group_commit import CommitQueue, Request
 from ebla.metadata.server.metadata_store import MetadataStore
@@ -39,7 +36,6 @@ from ebla.metadata.server.pruner import Pruner
 from ebla.metadata.values.changes import Change, update
 from ebla.metadata.values.table_config import TableConfig, TableEntry, config_path, encode_config, name_path
 from ebla.metadata.values.table_metadata import InvalidMetadata, TableMetadata
-from ebla.model.schema import TableSchema
 from ebla.retry import PATIENCE, Retries
 from ebla.timing import Timing, now_seconds
 
@@ -48,16 +44,6 @@ __all__ = ["MetadataServer"]
 _CommitRequest: TypeAlias = Request[tuple[Change, ...], TableMetadata]
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Current:
-    """A table as it was when its node had `version`."""
-
-    config: TableConfig
-    version: int
-    metadata: TableMetadata
-    invalid: SchemaError | None = None  # what is wrong with the schema that was saved: the last valid one is kept
 
 
 class MetadataServer:
@@ -81,6 +67,7 @@ class MetadataServer:
         """
         # Set once.
         self.directory = TableDirectory(coordination, clock, retries=retries)
+        self._current = CurrentMetadata(self.directory, store, retries.attempts_max)
         self._coordination = coordination
         self._store = store
         self._clock = clock
@@ -90,8 +77,6 @@ class MetadataServer:
         self._pruner = Pruner(store, in_background=prune_in_background)
         self._lock = threading.Lock()
         self.committing = Timing(_log, "a METADATA transaction")
-        self._current: dict[str, _Current] = {}  # guarded by _lock
-        self._valid: dict[str, TableSchema] = {}  # the schemas that tables had last, guarded by _lock
         self._queues: dict[str, CommitQueue[tuple[Change, ...], TableMetadata]] = {}  # guarded by _lock
 
     # --- reading ---------------------------------------------------------------------------------
@@ -106,15 +91,15 @@ class MetadataServer:
 
     def read(self, table_id: str) -> TableMetadata:
         """Return the metadata as this server saw it last; it asks only if it knows nothing of the table yet."""
-        return self._cached(table_id).metadata
+        return self._current.get(table_id).metadata
 
     def refresh(self, table_id: str) -> TableMetadata:
         """Return the metadata as it is now, whoever changed it; `UnknownTable` if the table was dropped."""
-        return self._look(table_id).metadata
+        return self._current.look(table_id).metadata
 
     def reload(self, table_id: str) -> None:
         """Forget what is known of a table: somebody has changed it past this server."""
-        self._forget(table_id)
+        self._current.forget(table_id)
 
     def read_named(self, name: str, table_id: str) -> TableMetadata:
         """Return the metadata of a table as it is now, if it is the one that `name` means.
@@ -122,7 +107,7 @@ class MetadataServer:
         `UnknownTable` if it was dropped or renamed meanwhile; `Corruption` if the name means what it should not.
         """
         try:
-            current = self._look(table_id)
+            current = self._current.look(table_id)
             if current.config.name == name:
                 return current.metadata
             problem = f"it means table {table_id}, which is called {current.config.name!r}"
@@ -134,7 +119,7 @@ class MetadataServer:
 
     def named_txn(self, table_id: str) -> int:
         """Return since when a table has its name, as this server saw it last; 0 if that is not known."""
-        return self._cached(table_id).config.named_txn
+        return self._current.get(table_id).config.named_txn
 
     def read_in_part(self, table_id: str) -> TableMetadata:
         """Return metadata that breaks its invariants, if its tablets can be told apart and found by their rows.
@@ -146,83 +131,6 @@ class MetadataServer:
         if problem or not metadata.is_searchable:
             raise Corruption(f"METADATA of table {table_id}", problem or "its tablets are not in order")
         return metadata
-
-    def _cached(self, table_id: str, *, keep: bool = False) -> _Current:
-        with self._lock:
-            current = self._current.get(table_id)
-        return current or self._look(table_id, keep=keep)
-
-    def _look(self, table_id: str, *, keep: bool = False) -> _Current:
-        """Ask the coordination service which transaction is current, and load it unless it is known.
-
-        `SchemaError` if it has a schema that cannot be; with `keep`, the last one that could be is kept in its place.
-        """
-        missing: MissingFile | None = None
-        looked_for: str | None = None
-        for _ in range(self._retries.attempts_max):
-            try:
-                config, version = self.directory.read(table_id)
-            except UnknownTable:
-                self._forget(table_id)
-                raise
-            if missing is not None and config.metadata_txnid == looked_for:
-                raise missing
-            with self._lock:
-                known = self._current.get(table_id)
-            if known is not None and known.invalid is not None:
-                if known.version == version and keep:
-                    return known
-                known = None  # what was kept is not what others build upon
-            try:
-                metadata = self._store.load(table_id, config.metadata_txnid, known.metadata if known else None)
-            except MissingFile as error:
-                # It may have been pruned since: then there is a newer transaction by now.
-                missing, looked_for = error, config.metadata_txnid
-                continue
-            except SchemaError as error:
-                if not keep:
-                    raise
-                kept = self._under_last_valid(table_id, config.metadata_txnid, error)
-                return self._remember(table_id, _Current(config, version, kept, invalid=error))
-            return self._remember(table_id, _Current(config, version, metadata))
-        raise Unavailable(f"the metadata of table {table_id} changed faster than it could be loaded: try again")
-
-    def _remember(self, table_id: str, current: _Current) -> _Current:
-        """Keep what was seen unless something newer was seen meanwhile; return what is kept."""
-        with self._lock:
-            known = self._current.get(table_id)
-            if known is not None and known.version > current.version:
-                return known
-            self._current[table_id] = current
-            self._valid[table_id] = current.metadata.schema
-        return current
-
-    def _under_last_valid(self, table_id: str, txnid: str, error: SchemaError) -> TableMetadata:
-        """Return what a transaction says of a table, under the last valid schema instead of one that cannot be."""
-        with self._lock:
-            schema = self._valid.get(table_id)
-        if schema is None:
-            raise error
-        found, problem = self._store.load_anyway(table_id, txnid)
-        kept = msgspec.structs.replace(found, schema=schema)
-        try:
-            kept.check()
-        except InvalidMetadata as reason:
-            problem = str(reason)
-        if problem:
-            raise error
-        _log.warning(
-            "table %s: schema version %s is ignored, and version %s kept: %s",
-            table_id,
-            found.schema.version,
-            schema.version,
-            error,
-        )
-        return kept
-
-    def _forget(self, table_id: str) -> None:
-        with self._lock:
-            self._current.pop(table_id, None)
 
     # --- committing ------------------------------------------------------------------------------
 
@@ -265,11 +173,11 @@ class MetadataServer:
 
     def _carry_out(self, table_id: str, requests: list[_CommitRequest]) -> None:
         for _ in range(self._retries.attempts_max):
-            current = self._cached(table_id, keep=True)
+            current = self._current.get(table_id, keep=True)
             metadata, accepted, refused = _apply_each(current.metadata, requests)
             if not accepted:
                 # Refused on what may be old news: that counts only if it still is the current metadata.
-                if self._look(table_id, keep=True).version != current.version:
+                if self._current.look(table_id, keep=True).version != current.version:
                     continue
                 _refuse(refused)
                 return
@@ -286,7 +194,7 @@ class MetadataServer:
             return
         raise Unavailable(f"others changed table {table_id} faster each time: nothing was changed, try again")
 
-    def _switch(self, table_id: str, current: _Current, metadata: TableMetadata) -> bool:
+    def _switch(self, table_id: str, current: Current, metadata: TableMetadata) -> bool:
         """Make a saved transaction the current one. False: it is not, never will be, and its file is gone."""
         config = msgspec.structs.replace(current.config, metadata_txnid=metadata.txnid)
         unknown: OutcomeUnknown | None = None
@@ -299,10 +207,10 @@ class MetadataServer:
                 unknown = error
             except CoordinationConflict:
                 if unknown is not None and self._is_committed(table_id, metadata, unknown):
-                    self._forget(table_id)  # others have built upon it: the next one to ask loads that
+                    self._current.forget(table_id)  # others have built upon it: the next one to ask loads that
                     return True
                 self._store.discard(table_id, metadata.txnid)
-                self._look(table_id, keep=True)
+                self._current.look(table_id, keep=True)
                 return False
             except EblaError as error:
                 if unknown is not None and isinstance(error, Unavailable):
@@ -312,7 +220,7 @@ class MetadataServer:
                 self._store.discard(table_id, metadata.txnid)
                 raise
             else:
-                self._remember(table_id, _Current(config, version, metadata))
+                self._current.remember(table_id, Current(config, version, metadata))
                 return True
         raise self._unknown(table_id, metadata) from unknown
 
@@ -327,7 +235,7 @@ class MetadataServer:
         raise self._unknown(table_id, metadata) from unknown
 
     def _unknown(self, table_id: str, metadata: TableMetadata) -> OutcomeUnknown:
-        self._forget(table_id)
+        self._current.forget(table_id)
         return OutcomeUnknown(
             f"it is not known whether the transaction {metadata.txnid} of table {table_id} was committed: "
             "read the table's metadata before repeating it"
@@ -381,7 +289,7 @@ class MetadataServer:
             # It is there, but the reply with its version was lost: the next use looks it up. Asking now could fail,
             # and then a table that was made would be said not to be.
             return metadata
-        return self._remember(table_id, _Current(config, version, metadata)).metadata
+        return self._current.remember(table_id, Current(config, version, metadata)).metadata
 
     def drop_table(self, name: str) -> str:
         """Drop the table called `name` and return its id. Its METADATA stays until somebody cleans up."""
@@ -395,14 +303,14 @@ class MetadataServer:
         try:
             return self.directory.unlink(name, microseconds, kept_until_microseconds)
         finally:
-            self._forget(table_id)  # its version is another by now, or may be
+            self._current.forget(table_id)  # its version is another by now, or may be
 
     def undelete_table(self, table_id: str, name: str, named_txn: int = 0) -> None:
         """Give a table that was unlinked a name again; `TableExists` if it is taken, `UnknownTable` if it is purged."""
         try:
             self.directory.undelete(table_id, name, named_txn)
         finally:
-            self._forget(table_id)
+            self._current.forget(table_id)
 
     def purge_table(self, table_id: str) -> None:
         """Let go of a table that was unlinked. Its METADATA stays until somebody cleans up."""
@@ -414,7 +322,7 @@ class MetadataServer:
         try:
             self.directory.rename(table_id, name, named_txn)
         finally:
-            self._forget(table_id)  # its version is another by now, or may be
+            self._current.forget(table_id)  # its version is another by now, or may be
 
     def is_retained(self, table_id: str) -> bool:
         """Tell whether a table has lost its name and can be brought back."""
@@ -426,10 +334,9 @@ class MetadataServer:
         return self.directory.read(table_id)[0].name
 
     def _let_go(self, table_id: str) -> None:
-        self._forget(table_id)
+        self._current.let_go(table_id)
         with self._lock:
             self._queues.pop(table_id, None)
-            self._valid.pop(table_id, None)
 
     def discard(self, table_id: str, txnid: str) -> None:
         """Remove the file of a transaction of a table that is gone for good, wherever it is kept."""
@@ -437,7 +344,7 @@ class MetadataServer:
 
     def settle(self, name: str, table_id: str) -> bool:
         """After a creation or drop of unknown outcome: tell whether the table is there, for good."""
-        self._forget(table_id)  # what is known of its version will be old news
+        self._current.forget(table_id)  # what is known of its version will be old news
         return self.directory.settle(table_id, name)
 
 

@@ -25,6 +25,7 @@ that: they are no part of the outcome.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import google_crc32c
@@ -36,10 +37,26 @@ from ebla.metadata.values.sharing import shared
 from ebla.metadata.values.table_metadata import TableMetadata, TabletMetadata
 from ebla.model.schema import decode_hook, encode_hook
 
-__all__ = ["ChangeRecord", "Record", "SnapshotRecord", "check_bytes", "decode", "encode", "leads_to"]
+__all__ = [
+    "SNAPSHOTS_KEPT",
+    "ChangeRecord",
+    "Record",
+    "SnapshotRecord",
+    "check_bytes",
+    "decode",
+    "encode",
+    "is_among",
+    "is_snapshot",
+    "leads_to",
+    "make_record",
+]
 
 MAGIC = b"EBLAMETA"
 FORMAT_VERSION = 4
+# So many snapshots are kept: the one that the current transaction is loaded from, and the one before it for those who
+# have read an older current id and are about to load it, or look for their own transaction among the ancestors.
+SNAPSHOTS_KEPT = 2
+
 _FIELDS = struct.Struct("<8sHBBQ")
 _CRC = struct.Struct("<I")
 _HEADER_BYTES = _FIELDS.size + _CRC.size
@@ -84,6 +101,36 @@ class SnapshotRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 Record: TypeAlias = ChangeRecord | SnapshotRecord
+
+
+def is_snapshot(sequence: int, snapshot_every: int) -> bool:
+    """Whether the transaction of that number is saved as a snapshot."""
+    return (sequence - 1) % snapshot_every == 0
+
+
+def make_record(
+    base: str | None,
+    metadata: TableMetadata,
+    changes: Iterable[Change],
+    requests: Iterable[str] = (),
+    *,
+    snapshot: bool,
+) -> Record:
+    """Return the record of the transaction that leads from `base` to `metadata`; the first is a snapshot."""
+    checksum = metadata.checksum
+    if base is None or snapshot:
+        return SnapshotRecord(base, checksum, metadata, tuple(requests))
+    return ChangeRecord(
+        metadata.table_id, base, metadata.txnid, metadata.sequence, checksum, tuple(changes), tuple(requests)
+    )
+
+
+def is_among(ancestors: Iterable[Record], metadata: TableMetadata) -> bool | None:
+    """Tell whether the transaction that led to `metadata` is one of these, newest first; None if they end too early."""
+    for record in ancestors:
+        if record.sequence <= metadata.sequence:
+            return record.txnid == metadata.txnid
+    return None
 
 
 def leads_to(record: Record, metadata: TableMetadata) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from ebla.metadata.consensus.catching_up import CatchingUp
 from ebla.metadata.consensus.coordinator import Coordinator
 from ebla.metadata.consensus.history import History
+from ebla.metadata.consensus.keeping import Keeping
 from ebla.metadata.consensus.membership import Membership
 from ebla.metadata.consensus.peer import MetadataPeer
 from ebla.metadata.consensus.protocol import Reply, Stored
@@ -83,26 +84,27 @@ def switch_before_a_majority(patch: pytest.MonkeyPatch) -> None:
 
 
 def say_stored_before_it_is_saved(patch: pytest.MonkeyPatch) -> None:
-    original = MetadataPeer.save
+    original = Keeping.save
 
-    def hasty(self: MetadataPeer, record: Any, outcome: Any, waiting: str | None, content: object = None) -> None:
+    def hasty(self: Keeping, record: Any, outcome: Any, waiting: str | None, content: bytes | None = None) -> None:
         original(self, record, outcome, waiting, content)
-        if waiting not in (None, self.server):
-            self.send(waiting, Stored(record.txnid))
+        if waiting is not None and waiting != self._peer.server:
+            self._peer.send(waiting, Stored(record.txnid))
 
-    patch.setattr(MetadataPeer, "save", hasty)
+    patch.setattr(Keeping, "save", hasty)
 
 
 def store_without_what_it_builds_on(patch: pytest.MonkeyPatch) -> None:
-    original = MetadataPeer._on_store
+    original = Keeping.store
 
-    def careless(self: MetadataPeer, sender: str, message: Any) -> None:
-        if message.base not in self.history and message.txnid not in self.history:
-            self.send(sender, Stored(message.txnid))
+    def careless(self: Keeping, sender: str, message: Any) -> None:
+        history = self._peer.history
+        if message.base not in history and message.txnid not in history:
+            self._peer.send(sender, Stored(message.txnid))
         else:
             original(self, sender, message)
 
-    _handle(patch, "_on_store", careless)
+    patch.setattr(Keeping, "store", careless)
 
 
 def drop_when_the_outcome_is_unknown(patch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.coordination.service import CoordinationService
 from ebla.coordination.zookeeper import ZooKeeperCoordination
 from ebla.errors import Conflict, EblaError, OutcomeUnknown, RequestError, Unavailable
+from ebla.metadata.consensus.keeping import Keeping
 from ebla.metadata.consensus.peer import MetadataPeer
 from ebla.metadata.consensus.protocol import Changed, NotStored, Send, Store, Stored, Subscribe
 from ebla.metadata.server.group import MetadataGroup
@@ -24,7 +25,7 @@ from ebla.metadata.server.metadata_store import MetadataStore
 from ebla.metadata.values.changes import RecordJob, RequirementFailed
 from ebla.metadata.values.table_config import TableConfig, config_path, decode_config, encode_config
 from ebla.metadata.values.table_metadata import TableMetadata
-from ebla.metadata.values.transaction_file import SnapshotRecord, encode
+from ebla.metadata.values.transaction_file import SnapshotRecord, encode, make_record
 from tests.metadata.metadata_world import PROFILE, TABLE, flush, table
 from tests.support.simulated_files import Fault, FaultPlan, SimulatedFiles
 from tests.support.zookeeper import ZooKeeperServer
@@ -381,9 +382,7 @@ def peer(records: list[SnapshotRecord] | None = None) -> MetadataPeer:
 
 def store_message(**other: object) -> Store:
     outcome = FIRST.with_jobs((("a", 1),)).with_txnid("second", 2)
-    record = MetadataPeer("s0", TABLE, [], new_id=str).make_record(
-        "first", outcome, (RecordJob("a", 1),), ("r",), snapshot=False
-    )
+    record = make_record("first", outcome, (RecordJob("a", 1),), ("r",), snapshot=False)
     import google_crc32c
 
     fields = {
@@ -420,12 +419,12 @@ def test_a_server_does_not_store_what_leads_it_to_another_outcome(other: dict[st
 
 def test_if_too_many_servers_differ_the_change_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(3)
-    original = MetadataPeer._agreed
+    original = Keeping._agreed
     monkeypatch.setattr(
-        MetadataPeer, "_agreed", lambda self, m, base: None if self.server == "s1" else original(self, m, base)
+        Keeping, "_agreed", lambda self, m, base: None if self._peer.server == "s1" else original(self, m, base)
     )
     world.commit("a")
-    monkeypatch.setattr(MetadataPeer, "_agreed", lambda self, message, base: None)
+    monkeypatch.setattr(Keeping, "_agreed", lambda self, message, base: None)
     with pytest.raises(Unavailable, match="different outcomes"):
         world.commit("b", base=world.config.metadata_txnid)
     assert len(world.files("s0")) == 2

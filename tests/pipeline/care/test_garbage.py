@@ -160,7 +160,7 @@ def test_the_owner_removes_nothing_if_it_cannot_read_a_table(root: str) -> None:
         db.gc(dry_run=False)
         unused = sorted(files(root) - set(table.files()) - set(bad.files()))
         lose_metadata(root, bad.stats()["id"])
-        engine_of(db).metadata._forget(bad.stats()["id"])  # or it would know by heart
+        engine_of(db).metadata.reload(bad.stats()["id"])  # or it would know by heart
         with pytest.raises(EblaError):
             swept(db, *unused)
         assert files(root) >= set(unused)

@@ -146,7 +146,7 @@ def test_metadata_that_cannot_be_read_keeps_everything(tmp_path: Path) -> None:
         other = db.create_table("other", COUNTS)
         for file in (tmp_path / "metadata" / state_of(other).id).iterdir():
             file.unlink()
-        engine_of(db).metadata._forget(state_of(other).id)
+        engine_of(db).metadata.reload(state_of(other).id)
         with pytest.raises(EblaError):
             db.gc(dry_run=False)
         assert files(tmp_path) == 4
