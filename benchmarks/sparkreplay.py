@@ -86,7 +86,7 @@ def _warm(spark: Any) -> None:
     """Start the Python workers, and have them load what every job of Ebla loads."""
 
     def load(batches: Any) -> Any:
-        import ebla.pipeline.replaying.replay_task  # noqa: F401 - for the time that it takes
+        import ebla.direct.log_sorting  # noqa: F401 - for the time that it takes
 
         yield from batches
 

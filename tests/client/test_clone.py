@@ -11,7 +11,7 @@ import pytest
 
 import ebla
 from ebla.settings import Settings
-from tests.client.jobs.bulk_world import NUMBERS, loaded, numbers, written
+from tests.direct.bulk_world import NUMBERS, loaded, numbers, written
 from tests.support.inside import begin_job, carry_out, end_job
 
 AT_ONCE = Settings(background_compaction=False, history_seconds=0.0, garbage_age_seconds=0.0)

@@ -11,11 +11,11 @@ import ebla
 from ebla.client.embedded.coordination_place import ADDRESS_FILE
 from ebla.client.embedded.opening import open_alone
 from ebla.client.embedded.ownership import OWNER_NODE
-from ebla.client.jobs.keeping import begin, end
 from ebla.clock import SystemClock
 from ebla.coordination.address import connect, parse_address
 from ebla.coordination.service import CoordinationService
-from ebla.pipeline.place.place import Place
+from ebla.direct.keeping import begin, end
+from ebla.direct.place import Place
 from tests.support.inside import abandon, coordination_of, engine_of
 from tests.support.zookeeper import ZooKeeperServer
 

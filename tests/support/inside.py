@@ -9,8 +9,8 @@ from ebla.client.database import service_of
 from ebla.client.embedded.embedded_service import EmbeddedService
 from ebla.client.embedded.opened import Shared
 from ebla.client.embedded.publishing import Publisher
-from ebla.client.jobs.bulk_at import JOB_EXPIRES_SECONDS
 from ebla.coordination.service import CoordinationService
+from ebla.direct.jobs_at import JOB_EXPIRES_SECONDS
 from ebla.service.job_orders import JobOrder
 from ebla.service.requests import BeginJob, EndJob, Reply
 from ebla.tablet.engine import TabletStore

@@ -91,9 +91,9 @@ def changes(
     chosen = spark_start(spark, master, f"ebla changes {table}")
     check_tables(root, [table])
     from ebla.client.moments import txn_of
+    from ebla.direct.place import Place
     from ebla.pipeline.change_feed.changes import changes as compare
     from ebla.pipeline.change_feed.changes import json_lines
-    from ebla.pipeline.place.place import Place
     from ebla.pipeline.scanning.size import bytes_asked
     from ebla.pipeline.spark.engine import is_in_process, session_for
     from ebla.pipeline.spark.progress import JobProgress, watched

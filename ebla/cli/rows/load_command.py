@@ -120,10 +120,10 @@ def load(
     fail the load and are shown, or go to --rejects as JSON lines. Large files are loaded by Spark, if it is installed.
     """
     root = root_of(ctx, store)
+    from ebla.direct.place import Place
     from ebla.pipeline.loading.input_files import FileFormat, InputFiles, check_files
     from ebla.pipeline.loading.load import check_key
     from ebla.pipeline.loading.load import load as load_rows
-    from ebla.pipeline.place.place import Place
 
     chosen = spark_start(spark, master, f"ebla load {table}")
     check_files(paths)

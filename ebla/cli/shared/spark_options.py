@@ -61,7 +61,7 @@ def root_of(ctx: typer.Context, store: Path | None) -> Path:
 
 def check_tables(root: Path, tables: Iterable[str] = ()) -> None:
     """Raise `StoreNotFound` or `UnknownTable` before Spark is started, which takes long."""
-    from ebla.pipeline.place.place import Place
+    from ebla.direct.place import Place
 
     known = Place.of(root).tables()
     listed = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "") if known else "no tables yet"

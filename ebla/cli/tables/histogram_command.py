@@ -151,7 +151,7 @@ def presplit(
 
 def _check(root: Path, table: str, tablets: int | None, tablet_bytes: int | None) -> TableSchema:
     """Find out what is wrong with a request before Spark is started; return the schema of the table."""
-    from ebla.pipeline.place.place import Place
+    from ebla.direct.place import Place
     from ebla.pipeline.statistics.key_survey import check_target
 
     check_target(tablets, tablet_bytes)

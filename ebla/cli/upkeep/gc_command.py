@@ -70,7 +70,7 @@ def gc(
     if report.unknown_tables:
         write_line(f"METADATA of unknown tables, left alone: {', '.join(report.unknown_tables)}")
     if report.lost_tables:
-        from ebla.tablet.garbage.lost_tables import lost
+        from ebla.direct.unused_files import lost
 
         write_line(f"nothing can be removed: {lost(report.lost_tables)}")
 

@@ -60,10 +60,10 @@ def restore(
     the backup, and the rows with those that were counted when it was made, before the table appears, in one step.
     """
     root = root_of(ctx, store)
+    from ebla.direct.place import Place
     from ebla.pipeline.backups.backup_manifest import list_backups
     from ebla.pipeline.backups.restore import former_table
     from ebla.pipeline.backups.restore import restore as bring_back
-    from ebla.pipeline.place.place import Place
 
     where = Path(path)
     check_tables(root)

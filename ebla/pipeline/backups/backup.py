@@ -27,6 +27,9 @@ import ebla
 from ebla.arguments import checked_callback, checked_flag, checked_path
 from ebla.client.database import Database
 from ebla.client.moments import time_of
+from ebla.direct.capture import Capture, captured, with_memory
+from ebla.direct.files import LocalFiles
+from ebla.direct.place import Place, named_tables
 from ebla.errors import (
     HistoryGone,
     MissingFile,
@@ -52,11 +55,8 @@ from ebla.pipeline.backups.backup_manifest import (
 )
 from ebla.pipeline.backups.copying import Copy, copy_files, leftover_of
 from ebla.pipeline.backups.row_counting import Counter
-from ebla.pipeline.place.capture import Capture, captured, with_memory
-from ebla.pipeline.place.place import Place, named_tables
 from ebla.pipeline.spark.engine import Engine, SparkChoice, choose_engine
 from ebla.pipeline.spark.progress import Report
-from ebla.storage.files.local_files import LocalFiles
 
 __all__ = ["BackupSummary", "backup", "check_backup_path", "name_files"]
 

@@ -25,11 +25,11 @@ from pathlib import Path
 import msgspec
 
 from ebla.arguments import checked_names, checked_path
+from ebla.direct.files import LocalFiles
 from ebla.errors import Corruption, FormatTooNew, MissingFile, RequestError, StoreError, StoreLocked, shown
 from ebla.metadata.values.restoring import unpack_metadata
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.schema import GroupSchema
-from ebla.storage.files.local_files import LocalFiles
 
 __all__ = [
     "LOCK_NAME",

@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from ebla.direct.files import LocalFiles
 from ebla.errors import Corruption, RequestError, StoreError, StoreLocked, Unavailable, shown
 from ebla.model.declaration import parse_age
 from ebla.pipeline.backups.backup_manifest import LOCK_NAME, MANIFEST_NAME, BackupManifest, Backups, list_backups
-from ebla.storage.files.local_files import LocalFiles
 
 __all__ = ["PruneReport", "PrunedBackup", "choose", "prune_backups"]
 

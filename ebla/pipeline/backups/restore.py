@@ -23,7 +23,9 @@ from pathlib import Path
 from ebla.arguments import checked_callback, checked_flag, checked_path
 from ebla.client.database import Database
 from ebla.client.embedded.opening import new_id
-from ebla.client.jobs.bulk_at import begin_restore_at, parts_of
+from ebla.direct.files import LocalFiles, parent_of
+from ebla.direct.jobs_at import begin_restore_at, parts_of
+from ebla.direct.place import Place
 from ebla.errors import Corruption, EblaError, OutcomeUnknown, StoreError, TableExists, UnknownTable
 from ebla.metadata.values.restoring import every_reference, pack_metadata, restored
 from ebla.metadata.values.table_metadata import TableMetadata
@@ -32,13 +34,10 @@ from ebla.pipeline.backups.backup_check import compare_rows
 from ebla.pipeline.backups.backup_manifest import BackupManifest, check_chain, list_backups
 from ebla.pipeline.backups.copying import Copy, copy_files
 from ebla.pipeline.backups.row_counting import Counter
-from ebla.pipeline.place.place import Place
 from ebla.pipeline.spark.engine import Engine, SparkChoice, choose_engine
 from ebla.pipeline.spark.progress import Report
 from ebla.service.job_files import job_of
 from ebla.service.job_orders import RestoreCommit
-from ebla.storage.files.files import parent_of
-from ebla.storage.files.local_files import LocalFiles
 
 __all__ = ["RestoreSummary", "restore"]
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from ebla.client.database import Database
+from ebla.direct.opens import forget
+from ebla.direct.table_value import forget_values
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.pipeline.backups.row_checksum import RowSum, add_up
-from ebla.pipeline.place.location import forget
-from ebla.pipeline.place.table_value import forget_values
 from ebla.pipeline.scanning.plan import Section
 from ebla.pipeline.scanning.sections import SectionPlan, Target, plan_scan, plan_value, read_section
 from ebla.pipeline.spark.engine import Engine, InProcess

@@ -28,13 +28,13 @@ from pyspark.sql import SparkSession
 
 from ebla.arguments import checked_callback, checked_flag
 from ebla.client.database import Database
+from ebla.direct.fragments import fragment_at, pack_schema
+from ebla.direct.place import Place
 from ebla.errors import Corruption, EblaError, MissingFile, OutcomeUnknown, StoreError, UnknownTable, shown
 from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata
 from ebla.model.keys import KeyCodec
 from ebla.pipeline.care.compact_plan import Marks, PlannedMerge, Section, Wanted, choose_merges, divide
 from ebla.pipeline.care.compact_task import RESULT_SCHEMA, CompactTask, SectionResult, decode_result
-from ebla.pipeline.loading.load_task import pack_schema
-from ebla.pipeline.place.place import Place
 from ebla.pipeline.scanning.sections import range_of
 from ebla.pipeline.spark.complaints import SPARK_ERRORS, said_by_spark
 from ebla.pipeline.spark.failures import unwrapping
@@ -47,10 +47,6 @@ from ebla.service.job_orders import (
     PrepareCompaction,
     Replacement,
 )
-from ebla.storage.cache.block_cache import BlockCache
-from ebla.storage.files.local_files import LocalFiles
-from ebla.storage.fragment.fragment_reader import OpenFragments
-from ebla.tablet.read.reader import Reader
 
 __all__ = ["CompactSummary", "GivenUp", "compact"]
 
@@ -200,7 +196,7 @@ class _Compaction:
     ) -> dict[int, str]:
         """Merge, and commit; return what came to nothing, by number, and why."""
         cores = self.spark.sparkContext.defaultParallelism
-        portions = divide(merges, cores, terms.strategy.file_bytes, partial(_marks, self._reader(metadata)))
+        portions = divide(merges, cores, terms.strategy.file_bytes, partial(_marks, self.place.root))
         task = CompactTask(
             root=self.place.root,
             table_id=self.table_id,
@@ -230,10 +226,6 @@ class _Compaction:
         """Let the engine have all files again, unless a commit has done so."""
         if self.is_begun:
             self._begin(())
-
-    def _reader(self, metadata: TableMetadata) -> Reader:
-        fragments = OpenFragments(LocalFiles(self.place.root), BlockCache(0), open_max=1)
-        return Reader(fragments, KeyCodec(metadata.schema.key), metadata.schema)
 
     def _on_spark(self, task: CompactTask, portions: Sequence[Sequence[Section]]) -> list[SectionResult]:
         if not portions:
@@ -301,9 +293,9 @@ class _Compaction:
         )
 
 
-def _marks(reader: Reader, ref: FragmentRef) -> Marks:
+def _marks(root: str, ref: FragmentRef) -> Marks:
     try:
-        fragment = reader.fragment(ref)
+        fragment = fragment_at(root, ref)
     except (Corruption, MissingFile):
         return []  # the task that comes upon it tells
     return list(zip(fragment.first_rows, fragment.block_rows, strict=True))

@@ -17,15 +17,13 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TypeAlias
 
+from ebla.direct.compacting import Reason, choose_merge, cut
 from ebla.metadata.values.changes import TabletAt
 from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata, TabletMetadata
 from ebla.model.ranges import KeyRange
 from ebla.model.schema import GroupSchema
 from ebla.service.job_orders import CompactionTerms, GroupTerms, Merge, Strategy
 from ebla.settings import MIB
-from ebla.tablet.read.windows import cut
-from ebla.tablet.upkeep.compaction import Choice, Reason, choose, choose_all, expiry_of
-from ebla.tablet.upkeep.merging import merge_of
 
 __all__ = ["PlannedMerge", "Section", "Wanted", "choose_merges", "divide"]
 
@@ -89,25 +87,11 @@ def choose_merges(
 def _choose(
     tablet: TabletMetadata, group: GroupSchema, known: GroupTerms, strategy: Strategy, only_due: bool
 ) -> PlannedMerge | None:
-    state = tablet.group(group.id)
-    choice: Choice | None
-    if only_due:
-        purges = group.max_versions is not None
-        choice = choose(
-            state,
-            known.horizon,
-            strategy,
-            purges=purges,
-            is_cells=group.is_cells,
-            columns=group.column_by_id.keys(),
-            expired_before=expiry_of(group, known.horizon),
-        )
-    else:
-        choice = choose_all(state, known.horizon)
-    if choice is None:
+    found = choose_merge(tablet.group(group.id), group, known, strategy, only_due=only_due)
+    if found is None:
         return None
-    merge = merge_of(state, choice, group, known.horizon, known.unflushed)
-    return PlannedMerge(TabletAt(tablet.id, tablet.epoch), tablet.range, group.id, choice.reason, merge)
+    reason, merge = found
+    return PlannedMerge(TabletAt(tablet.id, tablet.epoch), tablet.range, group.id, reason, merge)
 
 
 Marks: TypeAlias = Sequence[tuple[bytes, int]]

@@ -15,26 +15,19 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
+from ebla.direct.compacting import Merger
+from ebla.direct.files import Files, LocalFiles
+from ebla.direct.fragments import unpack_schema
 from ebla.errors import Corruption, MissingFile, StoreError, TooManyFiles
 from ebla.metadata.values.table_metadata import FragmentRef
-from ebla.model.keys import KeyCodec
-from ebla.model.schema import TableSchema, decode_hook
 from ebla.pipeline.care.compact_plan import PlannedMerge, Section
 from ebla.pipeline.spark.failures import plain_errors
 from ebla.pipeline.spark.worker import numbers_of
 from ebla.service.job_files import new_file
-from ebla.storage.cache.block_cache import BlockCache
-from ebla.storage.files.files import Files
-from ebla.storage.files.local_files import LocalFiles
-from ebla.storage.fragment.fragment_reader import OpenFragments
-from ebla.tablet.read.reader import Reader
-from ebla.tablet.read.scopes import ScopedOutput
-from ebla.tablet.upkeep.merging import merge, merged_references, new_output
 
 __all__ = ["RESULT_SCHEMA", "CompactTask", "SectionResult", "decode_result"]
 
 RESULT_SCHEMA = "result binary"
-OPEN_FILES_MAX = 256
 
 
 class SectionResult(msgspec.Struct, frozen=True):
@@ -78,33 +71,21 @@ class CompactTask:
 
     def run(self, portion: int, files: Files) -> list[SectionResult]:
         """Merge all sections of a portion."""
-        schema = msgspec.msgpack.decode(self.schema, type=TableSchema, dec_hook=decode_hook)
-        codec = KeyCodec(schema.key)
-        reader = Reader(OpenFragments(files, BlockCache(0), OPEN_FILES_MAX), codec, schema)
-        outputs: list[ScopedOutput] = []
+        merger = Merger(files, self.table_id, unpack_schema(self.schema), self._new_path, self.file_bytes_max)
         results = []
         try:
             for place, section in enumerate(self.portions[portion]):
                 one = self.merges[section.merge]
-                group = schema.group_by_id[one.group]
-                output = new_output(
-                    one.merge, files, self._new_path, self.table_id, schema, group, codec, self.file_bytes_max
-                )
-                outputs.append(output)
                 try:
-                    records_read = merge(one.merge, group, section.share, reader, output)
+                    added, records_read = merger.merge(one.merge, one.group, section.share)
                 except MissingFile:
-                    output.abandon()
                     results.append(SectionResult(portion, place, missing=True))
                 except Corruption as error:
-                    output.abandon()
                     results.append(SectionResult(portion, place, damaged=(error.file, error.reason)))
                 else:
-                    added = merged_references(one.merge, group, schema, output.finish())
                     results.append(SectionResult(portion, place, added, records_read))
         except BaseException as error:
-            for output in outputs:
-                output.abandon()
+            merger.abandon()
             if isinstance(error, OSError) and not isinstance(error, TooManyFiles):
                 raise StoreError(f"cannot write a fragment: {error}; free space, then run the job again") from error
             raise

@@ -27,12 +27,23 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
 from ebla.arguments import checked_callback, checked_flag
 from ebla.client.database import Database
-from ebla.clock import SystemClock
+from ebla.direct.files import FileInfo, LocalFiles
+from ebla.direct.place import Place
+from ebla.direct.unused_files import (
+    FRAGMENTS,
+    METADATA,
+    Seen,
+    Strangers,
+    candidates,
+    dropped_ids,
+    look_at_strangers,
+    lost,
+    sum_up,
+    table_configs,
+    used_by_jobs,
+)
 from ebla.errors import StoreError, Unavailable, UnknownTable
-from ebla.metadata.server.directory import TableDirectory
-from ebla.metadata.server.dropped import DroppedTables
 from ebla.metadata.values.table_config import TableConfig
-from ebla.pipeline.place.place import Place
 from ebla.pipeline.spark.failures import plain_errors, unwrapping
 from ebla.pipeline.spark.progress import JobProgress, Report, watched
 from ebla.pipeline.spark.session import active_session, session
@@ -40,14 +51,6 @@ from ebla.pipeline.spark.worker import numbers_of
 from ebla.retry import RACES
 from ebla.service.job_orders import SWEEP_MAX, PrepareSweep, Sweep
 from ebla.service.reports import GarbageReport
-from ebla.storage.files.files import FileInfo
-from ebla.storage.files.local_files import LocalFiles
-from ebla.tablet.flush.pending_files import FRAGMENTS
-from ebla.tablet.garbage.candidates import Candidates
-from ebla.tablet.garbage.garbage_report import Seen, sum_up
-from ebla.tablet.garbage.job_intents import list_intents
-from ebla.tablet.garbage.lost_tables import METADATA, Strangers, look_at_strangers, lost
-from ebla.tablet.garbage.pins import Pins
 
 __all__ = ["GarbageReport", "gc"]
 
@@ -90,12 +93,9 @@ class _Round:
     def run(self, *, dry_run: bool) -> GarbageReport:
         terms = self.place.carry_out(PrepareSweep(self.job))
         now = terms.now_microseconds
-        with self.place.coordination() as coordination:
-            prefixes = tuple(one.prefix for one in list_intents(coordination) if one.expires_microseconds > now)
-            held = Pins(coordination, SystemClock()).files()
+        prefixes, held = used_by_jobs(self.place, now)
         seen = self._seen()
-        with self.place.coordination() as coordination:
-            before, version = Candidates(coordination, LocalFiles(self.place.root)).read()
+        before, version = candidates(self.place)
         report, verdict = sum_up(seen, frozenset(terms.young), held, prefixes, before, now, terms.age_microseconds)
         if dry_run:
             return report
@@ -120,7 +120,7 @@ class _Round:
             directories = files.list_directories(FRAGMENTS)
             saved = {path.rpartition("/")[2]: path for path in files.list_directories(METADATA)}
             # Those of tables that are dropped by now; one that is dropped later has its turn another time.
-            known = self._tables()
+            known = table_configs(self.place)
             dropped = [path for table_id, path in saved.items() if _is_there(known.get(table_id)) is False]
             unknown = {table_id: files.list(path) for table_id, path in saved.items() if table_id not in known}
         except OSError as error:
@@ -140,7 +140,7 @@ class _Round:
     def _named(self) -> tuple[DataFrame, dict[str, TableConfig]]:
         """Return the files that tables name, with the tables; all of them, and each read whole."""
         for _ in RACES:
-            tables = self._tables()
+            tables = table_configs(self.place)
             running = [table_id for table_id, config in tables.items() if _is_there(config)]
             named = self._frame(running, _reader(self.place.root), NAMED_SCHEMA).persist()
             # Each table says how many files it names, behind the last of them; a task that is cut off does not.
@@ -153,7 +153,7 @@ class _Round:
                 named.unpersist()
                 raise StoreError("METADATA of a table did not arrive whole: nothing was removed, run it again")
             # A table that came meanwhile may be a clone, and name what its origin has replaced since.
-            after = {table_id for table_id, config in self._tables().items() if _is_there(config)}
+            after = {table_id for table_id, config in table_configs(self.place).items() if _is_there(config)}
             if after <= {table_id for table_id, row in told.items() if row["count"] >= 0}:
                 return named, tables
             named.unpersist()
@@ -161,9 +161,7 @@ class _Round:
 
     def _with_strangers(self, seen: Seen, files: LocalFiles, unknown: Mapping[str, Sequence[FileInfo]]) -> Seen:
         """Add what has METADATA and is not in the catalog; such are few, if there are any."""
-        with self.place.coordination() as coordination:
-            gone = DroppedTables(coordination).ids()
-        strangers = look_at_strangers(files, unknown, (), gone, seen.unnamed)
+        strangers = look_at_strangers(files, unknown, (), dropped_ids(self.place), seen.unnamed)
         left = {
             info.path: info.size
             for table_id in (*strangers.dropped, *strangers.abandoned)
@@ -197,10 +195,6 @@ class _Round:
             dropped={path: size for path, size in sizes.items() if path.startswith(f"{METADATA}/")},
             strangers=Strangers(),
         )
-
-    def _tables(self) -> dict[str, TableConfig]:
-        with self.place.coordination() as coordination:
-            return TableDirectory(coordination, SystemClock()).configs()
 
     def _frame(self, things: Sequence[str], work: Callable[[str], Iterator[dict[str, Any]]], shape: str) -> DataFrame:
         """Return what tasks make of things, some to each task."""

@@ -20,18 +20,13 @@ import msgspec
 
 from ebla.arguments import checked_callback
 from ebla.client.database import Database
+from ebla.direct.fragments import fragment_at, inspect, pack_schema, unpack_schema
+from ebla.direct.place import Place, named_tables
 from ebla.errors import Corruption, EblaError, MissingFile, SchemaError, TooManyFiles, UnknownTable
 from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata
 from ebla.model.keys import KeyCodec
-from ebla.model.schema import TableSchema, decode_hook, encode_hook
-from ebla.pipeline.place.place import Place, named_tables
 from ebla.pipeline.spark.engine import SparkChoice, choose_engine
 from ebla.pipeline.spark.progress import Report
-from ebla.storage.cache.block_cache import BlockCache
-from ebla.storage.files.local_files import LocalFiles
-from ebla.storage.fragment.fragment_format import Tail
-from ebla.storage.fragment.fragment_reader import Fragment
-from ebla.tablet.check.inspection import inspect
 
 __all__ = ["Finding", "VerifyReport", "verify"]
 
@@ -140,7 +135,7 @@ def _suspects(name: str, metadata: TableMetadata) -> list[_Suspect]:
             for ref in state.fragments:
                 refs.setdefault(ref.file, ref)
                 tablets.setdefault(ref.file, []).append(tablet.id)
-    schema = msgspec.msgpack.encode(metadata.schema, enc_hook=encode_hook)
+    schema = pack_schema(metadata.schema)
     return [_Suspect(name, schema, ref, tuple(dict.fromkeys(tablets[file]))) for file, ref in refs.items()]
 
 
@@ -180,13 +175,11 @@ def look_at(root: str, suspect: _Suspect) -> Iterator[Finding]:
         return Finding(suspect.table, ref.file, kind, problem, suspect.tablets, REPAIRS[kind].format(file=ref.file))
 
     try:
-        tail = Tail(ref.tail_bytes, ref.tail_crc) if ref.tail_bytes else None
-        fragment = Fragment(LocalFiles(root), ref.file, BlockCache(0), ref.txn, tail)
+        fragment = fragment_at(root, ref)
         size = Path(root, ref.file).stat().st_size
         if size != ref.bytes:
             yield finding("wrong", f"it has {size} bytes, and METADATA says {ref.bytes}")
-        schema = msgspec.msgpack.decode(suspect.schema, type=TableSchema, dec_hook=decode_hook)
-        for problem in inspect(fragment, ref, KeyCodec(schema.key)):
+        for problem in inspect(fragment, ref, KeyCodec(unpack_schema(suspect.schema).key)):
             yield finding("wrong", problem)
     except MissingFile:
         yield finding("missing", "the file is not there")

@@ -21,14 +21,12 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from ebla.direct.fragments import ROW, TXN, Block, Run
+from ebla.direct.views import Erasure, Reader, TableView, check_history
 from ebla.metadata.values.table_metadata import FragmentRef
 from ebla.model.projection import Projection
 from ebla.model.ranges import KeyRange
 from ebla.pipeline.scanning.layers import distinct
-from ebla.storage.merge.erasure_cover import Erasure
-from ebla.storage.record.records import ROW, TXN, Block, Run
-from ebla.tablet.read.reader import Reader
-from ebla.tablet.read.view import TableView, check_history
 
 __all__ = ["Step", "check_since", "has_touched", "steps", "touched_rows"]
 

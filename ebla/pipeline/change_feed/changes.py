@@ -30,21 +30,19 @@ from ebla.arguments import checked_flag
 from ebla.client.database import Database
 from ebla.client.moments import AsOf, txn_of
 from ebla.clock import SystemClock, txn_at
+from ebla.direct.holding import Holding, Needs, held_plan
+from ebla.direct.opens import forget, store_of, txn_in
+from ebla.direct.views import TableState, TabletStore, read_range
 from ebla.errors import RequestError
 from ebla.model.projection import Projection
 from ebla.model.ranges import KeyRange, successor
 from ebla.pipeline.change_feed.change_plan import check_since, steps, touched_rows
 from ebla.pipeline.change_feed.compare import rows_at, rows_since, were_there
-from ebla.pipeline.place.holding import Holding, Needs, held_plan
-from ebla.pipeline.place.location import forget, store_of, txn_in
 from ebla.pipeline.scanning.sections import Target, range_asked, rest_of, resumed, target_of
 from ebla.pipeline.spark.engine import session_for
 from ebla.pipeline.spark.spark_text import json_lines as lines_of
 from ebla.pipeline.spark.types import arrow_for_spark, spark_schema
 from ebla.pipeline.spark.worker import numbers_of
-from ebla.tablet.engine import TabletStore
-from ebla.tablet.scan.scanner import Scanner, ScanRequest
-from ebla.tablet.tables.table_state import TableState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -275,8 +273,7 @@ def _appeared(
     """Yield all rows of a range as inserts, and what is left of it after each batch of them."""
     projection = table.projection(target.columns)
     schema = change_schema(projection, before)
-    request = ScanRequest(projection, left, as_of=target.as_of)
-    for found in Scanner(store.scan_parts, table, request).tables(whole=True):
+    for found in read_range(store, table, projection, left, target.as_of):
         columns = [*found.columns, pa.repeat("insert", found.num_rows)]
         if before:
             columns.append(pa.nulls(found.num_rows, schema.field(BEFORE).type))

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ebla.direct.views import TableState, TableView, is_mixed, read_rows
 from ebla.metadata.values.table_metadata import FragmentRef, TabletMetadata
 from ebla.model.order import Mask, lower_bound
 from ebla.model.projection import Projection
@@ -28,17 +29,13 @@ from ebla.model.schema import GroupSchema
 from ebla.pipeline.change_feed.change_plan import touched_rows
 from ebla.pipeline.scanning.layers import matches
 from ebla.pipeline.scanning.survey import sets_all
-from ebla.tablet.read.answers import ReadPoint
-from ebla.tablet.read.scopes import is_mixed
-from ebla.tablet.read.view import TableView
-from ebla.tablet.tables.table_state import TableState
 
 __all__ = ["rows_at", "rows_since", "were_there"]
 
 
 def rows_at(table: TableState, projection: Projection, rows: pa.Array, txn: int) -> tuple[pa.Table, pa.Array]:
     """Return what is there of rows, which are sorted and each once, at a txn, and where in it each of them is."""
-    return _placed(table, projection, rows, _read(table, table.view, projection, rows, txn))
+    return _placed(table, projection, rows, read_rows(table, table.view, projection, rows, txn))
 
 
 def rows_since(
@@ -50,17 +47,12 @@ def rows_since(
         return rows_at(table, projection, rows, until)
     said = _said_by_all(view, table, projection, rows, since, until)
     if said is None:
-        return _placed(table, projection, rows, _read(table, view, projection, rows, until))
+        return _placed(table, projection, rows, read_rows(table, view, projection, rows, until))
     parts = [
-        _read(table, view, projection, rows.filter(pa.array(said)), until),
-        _read(table, table.view, projection, rows.filter(pa.array(~said)), until),
+        read_rows(table, view, projection, rows.filter(pa.array(said)), until),
+        read_rows(table, table.view, projection, rows.filter(pa.array(~said)), until),
     ]
     return _placed(table, projection, rows, pa.concat_tables(parts))
-
-
-def _read(table: TableState, view: TableView, projection: Projection, rows: pa.Array, txn: int) -> pa.Table:
-    batches = table.reader.rows.read_many(view, rows, ReadPoint(txn, projection)) if len(rows) else []
-    return pa.Table.from_batches(batches, projection.arrow_schema)
 
 
 def _placed(table: TableState, projection: Projection, rows: pa.Array, found: pa.Table) -> tuple[pa.Table, pa.Array]:

@@ -25,10 +25,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ebla.client.embedded.opening import open_alone
-from ebla.client.jobs.keeping import share
+from ebla.direct.holding import SharedHolding
+from ebla.direct.keeping import share
 from ebla.errors import EblaError, InvalidBatch, RequestError, UnknownTable
 from ebla.pipeline.datasource.datasource_options import ReadOptions, key_from_text
-from ebla.pipeline.place.holding import SharedHolding
 from ebla.pipeline.scanning.plan import Section
 from ebla.pipeline.scanning.sections import SectionPlan, Target, plan_scan, read_section
 from ebla.pipeline.spark.failures import plain_errors, told_plainly

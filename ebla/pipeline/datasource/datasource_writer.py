@@ -29,15 +29,15 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ebla.client.jobs.bulk_at import begin_job_at, end_job_at, order_at
+from ebla.direct.files import LocalFiles
+from ebla.direct.jobs_at import begin_job_at, end_job_at, order_at
+from ebla.direct.place import Place
 from ebla.errors import EblaError, OutcomeUnknown, RequestError, UnknownTable
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.pipeline.datasource.datasource_options import WriteOptions
 from ebla.pipeline.datasource.row_writing import FragmentsWritten, TaskWriting, check_columns, operation_for
-from ebla.pipeline.place.place import Place
 from ebla.pipeline.spark.failures import told_plainly
 from ebla.service.job_orders import BulkCommit, BulkFragment
-from ebla.storage.files.local_files import LocalFiles
 
 __all__ = [
     "EblaWriter",

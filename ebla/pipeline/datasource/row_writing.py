@@ -19,7 +19,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
-from ebla.client.jobs.bulk_writer import UNSORTED_CHUNK_BYTES, BulkWriter
+from ebla.direct.bulk_writer import UNSORTED_CHUNK_BYTES, BulkWriter
+from ebla.direct.files import LocalFiles
 from ebla.errors import InvalidBatch, RequestError, UnknownColumn
 from ebla.model.keys import KeyCodec
 from ebla.model.order import sort_rows
@@ -30,7 +31,6 @@ from ebla.pipeline.spark.types import array_from_spark
 from ebla.rows.row_columns import plans_of
 from ebla.service.job_orders import BulkFragment
 from ebla.settings import Settings
-from ebla.storage.files.local_files import LocalFiles
 
 __all__ = ["FragmentsWritten", "TaskWriting", "check_columns", "operation_for", "rows_from_spark"]
 

@@ -25,6 +25,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ebla.client.database import Database
+from ebla.direct.fragments import pack_schema
+from ebla.direct.place import Place
 from ebla.errors import EblaError, InvalidBatch, OutcomeUnknown, RequestError, StoreError, UnknownTable
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.declaration import Schema, check_table_name
@@ -32,9 +34,8 @@ from ebla.model.schema import TableSchema
 from ebla.pipeline.loading.cuts import choose_cuts
 from ebla.pipeline.loading.input_files import InputFiles
 from ebla.pipeline.loading.load_plan import Shares, tablet_keys
-from ebla.pipeline.loading.load_task import LoadTask, TaskResult, pack_schema
+from ebla.pipeline.loading.load_task import LoadTask, TaskResult
 from ebla.pipeline.loading.rejects import EXAMPLES_MAX, prepare_directory, publish, refusal, withdraw
-from ebla.pipeline.place.place import Place
 from ebla.pipeline.spark.engine import InProcess, SparkChoice, choose_engine, session_for
 from ebla.pipeline.spark.progress import JobProgress, Report
 from ebla.service.job_files import check_job

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ebla.direct.fragments import ROW
 from ebla.errors import RequestError
 from ebla.model.casts import is_text
 from ebla.model.keys import KeyCodec
@@ -25,7 +26,6 @@ from ebla.pipeline.loading.rejects import row_as_json
 from ebla.pipeline.loading.text_parsing import parse_texts
 from ebla.pipeline.spark.spark_text import json_lines
 from ebla.pipeline.spark.types import array_from_spark, to_spark
-from ebla.storage.record.records import ROW
 
 __all__ = ["Fitting"]
 

@@ -19,6 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ebla.direct.files import LocalFiles
+from ebla.direct.fragments import ROW
 from ebla.errors import RequestError, StoreError
 from ebla.model.declaration import Schema
 from ebla.model.order import sort_rows
@@ -33,8 +35,6 @@ from ebla.pipeline.spark.engine import Engine
 from ebla.pipeline.spark.progress import JobProgress, Report
 from ebla.pipeline.spark.types import schema_of, stored_from_arrow
 from ebla.settings import MIB, Settings
-from ebla.storage.files.local_files import LocalFiles
-from ebla.storage.record.records import ROW
 
 __all__ = ["ArrowRows", "FileRows", "LocalRows"]
 

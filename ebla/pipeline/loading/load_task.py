@@ -19,21 +19,19 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebla.client.jobs.bulk_writer import BulkWriter
+from ebla.direct.bulk_writer import BulkWriter
+from ebla.direct.files import Files, LocalFiles
+from ebla.direct.fragments import ROW, unpack_schema
 from ebla.errors import InvalidBatch, RequestError, StoreError
 from ebla.model.keys import KeyCodec
-from ebla.model.schema import TableSchema, decode_hook, encode_hook
 from ebla.pipeline.loading.rejects import EXAMPLES_MAX, RejectsWriter, row_as_json
 from ebla.pipeline.spark.failures import plain_errors
 from ebla.pipeline.spark.types import array_from_spark
 from ebla.rows.rows import to_put_batch
 from ebla.service.job_orders import BulkFragment
 from ebla.settings import Settings
-from ebla.storage.files.files import Files
-from ebla.storage.files.local_files import LocalFiles
-from ebla.storage.record.records import ROW
 
-__all__ = ["REASON", "REJECTED", "RESULT_SCHEMA", "LoadTask", "TaskResult", "decode_result", "pack_schema"]
+__all__ = ["REASON", "REJECTED", "RESULT_SCHEMA", "LoadTask", "TaskResult", "decode_result"]
 
 RESULT_SCHEMA = "result binary"
 # Why a row is rejected (null: it fits so far), and the row as it came, as JSON.
@@ -52,11 +50,6 @@ class TaskResult(msgspec.Struct, frozen=True):
     rejected: int = 0
     reject_examples: tuple[str, ...] = ()
     rejects_file: str | None = None
-
-
-def pack_schema(schema: TableSchema) -> bytes:
-    """Return a schema as bytes: a task takes nothing along that was worked out from it."""
-    return msgspec.msgpack.encode(schema, enc_hook=encode_hook)
 
 
 def decode_result(packed: bytes) -> TaskResult:
@@ -128,7 +121,7 @@ class _Attempt:
         self._task = task
         self._partition = partition
         self._rejects = rejects
-        self._schema = msgspec.msgpack.decode(task.schema, type=TableSchema, dec_hook=decode_hook)
+        self._schema = unpack_schema(task.schema)
         self._codec = KeyCodec(self._schema.key, task.settings.key_bytes_max)
         self._stored = {column.name: column.type for column in self._schema.key}
         self._stored |= {column.name: column.type for group in self._schema.groups for column in group.columns}

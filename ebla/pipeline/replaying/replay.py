@@ -1,6 +1,6 @@
 """Replay: the log of a store that died with gigabytes of it unflushed, sorted into fragments on Spark.
 
-    root --> owning (owning.py) --> LogReplay (replay_job.py) --> OnSpark: one task per portion of the log
+    root --> owning (owning.py) --> LogReplay (log_replay.py) --> OnSpark: one task per portion of the log
                                                `--> METADATA, then the log is let go of
 
 The small case, a log of megabytes, is what `ebla.open` does by itself, with the same code: replay.py of tablet/recovery
@@ -12,23 +12,25 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+import msgspec
 from pyspark.sql import SparkSession
 
 from ebla.arguments import checked_callback, checked_path
 from ebla.client.database import Database
 from ebla.client.embedded.coordination_place import is_store, no_store
 from ebla.client.embedded.owning import owning
+from ebla.direct.log_replay import LogReplay, ReplaySummary, Sorters
+from ebla.direct.log_sorting import ReplayTask, SortedPortion
 from ebla.errors import RequestError
-from ebla.pipeline.replaying.replay_job import LogReplay, ReplaySummary, Sorters
-from ebla.pipeline.replaying.replay_task import ReplayTask, decode_result
-from ebla.pipeline.spark.failures import unwrapping
-from ebla.pipeline.spark.progress import Report, watched
+from ebla.pipeline.spark.failures import plain_errors, unwrapping
+from ebla.pipeline.spark.progress import JobProgress, Report, watched
 from ebla.pipeline.spark.session import active_session, session
-from ebla.tablet.recovery.log_sort import SortedPortion
+from ebla.pipeline.spark.worker import acknowledge, settle_worker
 
 __all__ = ["OnSpark", "ReplaySummary", "replay", "replay_with"]
 
@@ -72,8 +74,9 @@ def replay_with(
     path = Path(root).absolute()
     if not is_store(path):
         raise no_store(path)
+    on_commit = (lambda: None) if progress is None else partial(progress, JobProgress("committing"))
     with owning(path) as owned:
-        summary = LogReplay(owned, str(path), progress).run(start, portions)
+        summary = LogReplay(owned, str(path), on_commit).run(start, portions)
     return replace(summary, seconds=time.monotonic() - began)
 
 
@@ -96,5 +99,15 @@ class OnSpark:
             # Only what reached the driver counts: one result per portion, whatever else attempts left behind.
             # A frame would be planned first, a tenth of a second in which no task runs, and there is nothing to plan.
             numbers = self.spark.sparkContext.parallelize(range(count), count)
-            found = numbers.mapPartitions(task.attempt).collect()
-        return [decode_result(packed) for packed in found]
+            found = numbers.mapPartitions(partial(_attempt, task)).collect()
+        return [msgspec.msgpack.decode(packed, type=SortedPortion) for packed in found]
+
+
+def _attempt(task: ReplayTask, numbers: Iterable[int]) -> Iterator[bytes]:
+    """Sort, in a task, the portions whose numbers Spark brings."""
+    acknowledge()
+    for number in numbers:
+        with plain_errors():
+            packed = msgspec.msgpack.encode(task.run(number))
+        yield packed
+    settle_worker()

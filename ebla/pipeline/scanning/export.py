@@ -40,11 +40,11 @@ from pathlib import Path
 from ebla.arguments import checked_callback, checked_choice, checked_flag, checked_path
 from ebla.client.database import Database
 from ebla.client.moments import AsOf, time_of
+from ebla.direct.holding import Holding
+from ebla.direct.opens import forget
+from ebla.direct.place import Place
 from ebla.errors import RequestError, StoreError
 from ebla.model.where import Where
-from ebla.pipeline.place.holding import Holding
-from ebla.pipeline.place.location import forget
-from ebla.pipeline.place.place import Place
 from ebla.pipeline.scanning.export_manifest import (
     MANIFEST_NAME,
     ExportedColumn,

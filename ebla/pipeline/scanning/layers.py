@@ -28,6 +28,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ebla.direct.fragments import ROW, TXN, BlockCache, Fragment, Run, places_of
+from ebla.direct.views import Reader
 from ebla.metadata.values.table_metadata import FragmentRef
 from ebla.model.order import (
     Indices,
@@ -41,11 +43,6 @@ from ebla.model.order import (
 from ebla.model.ranges import KeyRange, successor
 from ebla.pipeline.scanning.plan import Cover, Merged, ScanPlan, Section
 from ebla.pipeline.scanning.survey import Survey
-from ebla.storage.cache.block_cache import BlockCache
-from ebla.storage.fragment.fragment_reader import Fragment
-from ebla.storage.fragment.stretch import places_of
-from ebla.storage.record.records import ROW, TXN, Run
-from ebla.tablet.read.reader import Reader
 
 __all__ = ["Layers", "Mask", "as_stream", "distinct", "lay", "matches", "rows_from_stream"]
 

@@ -31,9 +31,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+from ebla.direct.views import Erasure
 from ebla.model.ranges import KeyRange
 from ebla.pipeline.scanning.stretches import Source, Stretch, sweep
-from ebla.storage.merge.erasure_cover import Erasure
 
 __all__ = ["CleanRead", "Cover", "Limits", "Merged", "ScanPlan", "Section", "make_plan"]
 

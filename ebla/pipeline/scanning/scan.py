@@ -25,16 +25,16 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from ebla.client.database import Database
 from ebla.client.moments import AsOf
+from ebla.direct.fragments import ROW
+from ebla.direct.holding import Holding
 from ebla.model.ranges import KeyRange
 from ebla.model.where import Where
-from ebla.pipeline.place.holding import Holding
 from ebla.pipeline.scanning.masks import unmasked
 from ebla.pipeline.scanning.plan import CleanRead, Limits, Section
 from ebla.pipeline.scanning.sections import SectionPlan, Target, plan_scan, read_section
 from ebla.pipeline.spark.session import active_session, session
 from ebla.pipeline.spark.types import spark_schema
 from ebla.pipeline.spark.worker import numbers_of
-from ebla.storage.record.records import ROW
 
 __all__ = ["frame_of", "scan", "string_bound"]
 

@@ -23,8 +23,12 @@ import pyarrow.compute as pc
 
 from ebla.arguments import checked_names
 from ebla.client.database import Database
-from ebla.client.jobs.keeping import Held, kept
 from ebla.client.moments import AsOf
+from ebla.direct.holding import Holding, Needs, held_plan
+from ebla.direct.keeping import Held, kept
+from ebla.direct.opens import forget, reading, store_of, table_by_id, txn_in
+from ebla.direct.table_value import VALUE_NAME, reading_value
+from ebla.direct.views import TableState, TabletStore, check_existed, read_range, read_rows, with_columns_of
 from ebla.errors import EblaError, HistoryGone, MissingFile, RequestError, SchemaChanged, UnknownTable
 from ebla.metadata.values.restoring import pack_metadata
 from ebla.metadata.values.table_metadata import TableMetadata
@@ -33,18 +37,10 @@ from ebla.model.projection import Projection
 from ebla.model.ranges import ALL, KeyRange, successor
 from ebla.model.schema import GroupSchema
 from ebla.model.where import Where, to_expression
-from ebla.pipeline.place.holding import Holding, Needs, held_plan
-from ebla.pipeline.place.location import forget, reading, store_of, table_by_id, txn_in
-from ebla.pipeline.place.table_value import VALUE_NAME, reading_value
 from ebla.pipeline.scanning.layers import Layers, lay, rows_from_stream
 from ebla.pipeline.scanning.plan import Limits, ScanPlan, Section, make_plan
 from ebla.pipeline.scanning.survey import survey
 from ebla.pipeline.spark.types import arrow_for_spark, is_native, to_spark
-from ebla.tablet.engine import TabletStore
-from ebla.tablet.read.answers import ReadPoint
-from ebla.tablet.read.view import check_existed
-from ebla.tablet.scan.scanner import Scanner, ScanRequest, with_columns_of
-from ebla.tablet.tables.table_state import TableState
 
 __all__ = [
     "FLUSH_BYTES",
@@ -319,20 +315,18 @@ def _reached(target: Target) -> Iterator[tuple[TabletStore, TableState]]:
 def _read_range(
     store: TabletStore, table: TableState, target: Target, left: KeyRange
 ) -> Iterator[tuple[pa.Table, KeyRange]]:
-    request = ScanRequest(table.projection(target.columns), left, target.where, as_of=target.as_of)
-    for found in Scanner(store.scan_parts, table, request).tables(whole=True):
+    for found in read_range(store, table, table.projection(target.columns), left, target.as_of, target.where):
         yield found, rest_of(table, found, left)
 
 
 def _read_rows(
     store: TabletStore, table: TableState, target: Target, left: pa.Array
 ) -> Iterator[tuple[pa.Table, pa.Array]]:
-    point = ReadPoint(target.as_of, table.projection(target.columns))
-    schema = point.projection.arrow_schema
+    projection = table.projection(target.columns)
     with store.pins.held(target.as_of):
         for begin in range(0, len(left), BATCH_ROWS):
-            batches = table.reader.rows.read_many(table.view, left.slice(begin, BATCH_ROWS), point)
-            yield pa.Table.from_batches(batches, schema), left.slice(begin + BATCH_ROWS)
+            found = read_rows(table, table.view, projection, left.slice(begin, BATCH_ROWS), target.as_of)
+            yield found, left.slice(begin + BATCH_ROWS)
 
 
 def rest_of(table: TableState, found: pa.Table, rest: KeyRange) -> KeyRange:

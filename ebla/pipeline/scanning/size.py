@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ebla.direct.place import Place
 from ebla.errors import UnknownTable, shown
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.keys import KeyCodec
 from ebla.model.projection import Projection
 from ebla.model.ranges import ALL, KeyRange
-from ebla.pipeline.place.place import Place
 from ebla.pipeline.scanning.sections import range_of
 
 __all__ = ["bytes_asked", "bytes_of"]

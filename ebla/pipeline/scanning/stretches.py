@@ -27,8 +27,8 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TypeAlias
 
+from ebla.direct.views import Erasure
 from ebla.model.ranges import KeyRange, successor
-from ebla.storage.merge.erasure_cover import Erasure
 
 __all__ = ["Source", "Span", "Stretch", "cut_rows", "mixed_sources", "sweep"]
 

@@ -15,16 +15,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from ebla.direct.fragments import ROW, Block, Fragment
+from ebla.direct.views import Erasure, Reader, TableView, check_history
 from ebla.metadata.values.table_metadata import FragmentRef
 from ebla.model.projection import Projection
 from ebla.model.ranges import KeyRange, successor
 from ebla.model.schema import GroupSchema
 from ebla.pipeline.scanning.stretches import Source, Span, cut_rows, mixed_sources
-from ebla.storage.fragment.fragment_reader import Fragment
-from ebla.storage.merge.erasure_cover import Erasure
-from ebla.storage.record.records import ROW, Block
-from ebla.tablet.read.reader import Reader
-from ebla.tablet.read.view import TableView, check_history
 
 __all__ = ["Survey", "survey"]
 

@@ -20,21 +20,21 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ebla.client.database import TABLETS_MAX, Database
 from ebla.clock import txn_at
+from ebla.direct.holding import Holding, Needs, held_plan
+from ebla.direct.opens import TASK_SETTINGS, store_of
+from ebla.direct.views import TableState
 from ebla.errors import RequestError, shown
 from ebla.metadata.values.table_metadata import FragmentRef, TabletMetadata
 from ebla.model.keys import KeyCodec
 from ebla.model.schema import TableSchema
 from ebla.pipeline.loading.load_columns import columns_of, prepare, without_corrupt
 from ebla.pipeline.loading.load_plan import ROW_BYTES, input_bytes, key_columns, sample_fraction, sample_rows
-from ebla.pipeline.place.holding import Holding, Needs, held_plan
-from ebla.pipeline.place.location import TASK_SETTINGS, store_of
 from ebla.pipeline.spark.failures import unwrapping
 from ebla.pipeline.spark.progress import Report, watched
 from ebla.pipeline.spark.session import active_session, session
 from ebla.pipeline.statistics.histogram import Mark, Marks, pieces_by_bytes, pieces_by_count
 from ebla.pipeline.statistics.stats_task import RESULT_SCHEMA, Shared, StatsTask, decode_marks, marks_of_block
 from ebla.settings import MIB, Settings
-from ebla.tablet.tables.table_state import TableState
 
 __all__ = ["RECENT_SECONDS", "KeySurvey", "check_number", "check_target", "key_of", "sampled", "survey_of"]
 

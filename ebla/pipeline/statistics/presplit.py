@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from ebla.arguments import checked_callback, checked_flag
 from ebla.client.database import Database
 from ebla.client.embedded.opening import open_alone
+from ebla.direct.holding import Holding
+from ebla.direct.opens import TASK_SETTINGS, opened, store_of
+from ebla.direct.place import Place
 from ebla.errors import ReadOnly, RequestError
-from ebla.pipeline.place.holding import Holding
-from ebla.pipeline.place.location import TASK_SETTINGS, opened, store_of
-from ebla.pipeline.place.place import Place
 from ebla.pipeline.spark.progress import Report
 from ebla.pipeline.statistics.key_survey import RECENT_SECONDS, check_target, key_of, sampled, survey_of
 

@@ -18,12 +18,12 @@ from pyspark.sql import SparkSession
 
 from ebla.arguments import checked_callback
 from ebla.client.database import Database
+from ebla.direct.holding import Holding
+from ebla.direct.place import Place
 from ebla.errors import RequestError, shown
 from ebla.metadata.values.table_metadata import TabletMetadata
 from ebla.model.keys import KeyCodec
 from ebla.model.ranges import KeyRange
-from ebla.pipeline.place.holding import Holding
-from ebla.pipeline.place.place import Place
 from ebla.pipeline.spark.progress import Report
 from ebla.pipeline.statistics.histogram import Bucket, divide, hot_ranges
 from ebla.pipeline.statistics.key_survey import RECENT_SECONDS, KeySurvey, check_number, check_target, key_of, survey_of

@@ -18,15 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ebla.direct.fragments import ROW, TXN, Block, Fragment, fragment_at
 from ebla.metadata.values.table_metadata import FragmentRef
 from ebla.model.ranges import KeyRange
 from ebla.pipeline.spark.failures import plain_errors
 from ebla.pipeline.spark.worker import numbers_of
 from ebla.pipeline.statistics.histogram import Mark
-from ebla.storage.cache.block_cache import BlockCache
-from ebla.storage.files.local_files import LocalFiles
-from ebla.storage.fragment.fragment_reader import Fragment
-from ebla.storage.record.records import ROW, TXN, Block
 
 __all__ = ["RESULT_SCHEMA", "Shared", "StatsTask", "decode_marks", "marks_of_block", "marks_of_fragment"]
 
@@ -67,7 +64,7 @@ class StatsTask:
 
     def marks(self, shared: Shared) -> list[Mark]:
         """Return the marks of one file."""
-        fragment = Fragment(LocalFiles(self.root), shared.ref.file, BlockCache(0), shared.ref.txn)
+        fragment = fragment_at(self.root, shared.ref)
         return [
             mark
             for mark in marks_of_fragment(fragment, shared.ref, self.marks_max, self.recent_txn)

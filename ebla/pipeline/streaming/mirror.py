@@ -24,10 +24,10 @@ from ebla.arguments import checked_callback, checked_flag
 from ebla.client.database import Database
 from ebla.client.embedded.coordination_place import is_store
 from ebla.client.embedded.opening import open_alone
+from ebla.direct.place import Place
 from ebla.errors import RequestError, UnknownColumn, UnknownTable
 from ebla.model.declaration import Group, Schema, check_table_name
 from ebla.model.schema import WILDCARD, TableSchema
-from ebla.pipeline.place.place import Place
 from ebla.pipeline.spark.failures import unwrapping
 from ebla.pipeline.spark.progress import JobProgress
 from ebla.pipeline.spark.session import active_session, register_data_source, session

@@ -8,12 +8,8 @@ move    a batch is done: what came before it may go
 from __future__ import annotations
 
 import time
-import uuid
-from pathlib import Path
 
-from ebla.client.embedded.coordination_place import connect_at
-from ebla.clock import SystemClock
-from ebla.tablet.garbage.pins import Pins
+from ebla.direct import keeping
 
 __all__ = ["StreamHolding"]
 
@@ -21,8 +17,6 @@ __all__ = ["StreamHolding"]
 FIRST_HOLD_SECONDS = 600.0
 # A pin that nobody moves is renewed when this part of its time is over.
 RENEW_SHARE = 4
-# So much of the name of a table is in that of a pin.
-NAME_LENGTH = 64
 
 
 class StreamHolding:
@@ -35,8 +29,8 @@ class StreamHolding:
 
     def begin(self, table: str, txn: int) -> str:
         """Hold a txn for a stream that is about to begin; return the name of the pin."""
-        pin = f"stream-{table[:NAME_LENGTH]}-{uuid.uuid4().hex[:12]}"
-        self._hold(pin, txn, FIRST_HOLD_SECONDS)
+        pin = keeping.new_name("stream", table)
+        keeping.renew(self._root, pin, txn, FIRST_HOLD_SECONDS)
         return pin
 
     def renew(self, pin: str, txn: int) -> None:
@@ -47,10 +41,5 @@ class StreamHolding:
 
     def move(self, pin: str, txn: int) -> None:
         """Hold a txn, and let go of what is older."""
-        self._hold(pin, txn, self._hold_seconds)
+        keeping.renew(self._root, pin, txn, self._hold_seconds)
         self._renewed[pin] = time.monotonic()
-
-    def _hold(self, pin: str, txn: int, seconds: float) -> None:
-        clock = SystemClock()
-        with connect_at(Path(self._root), clock) as coordination:
-            Pins(coordination, clock).renew(pin, txn, seconds)

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 
 from ebla.client.database import Database
+from ebla.direct.place import Place
 from ebla.errors import RequestError, UnknownTable
 from ebla.model.declaration import check_table_name
 from ebla.pipeline.datasource.datasource_options import OPERATIONS, Operation, check_app, one_of
 from ebla.pipeline.datasource.datasource_writer import is_batch_done
-from ebla.pipeline.place.place import Place
 from ebla.pipeline.spark.failures import unwrapping
 from ebla.pipeline.spark.session import register_data_source
 from ebla.pipeline.streaming.stream_writer import QUERY_PROPERTY

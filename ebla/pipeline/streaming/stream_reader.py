@@ -39,21 +39,21 @@ from pyspark.sql.types import StructType
 from ebla.client.database import Database
 from ebla.client.embedded.opening import open_alone
 from ebla.clock import microseconds_of
+from ebla.direct.following import Follower
+from ebla.direct.opens import store_of
+from ebla.direct.views import TableState
 from ebla.errors import RequestError, SchemaChanged, UnknownTable
 from ebla.model.ranges import KeyRange
 from ebla.pipeline.change_feed.change_plan import check_since, has_touched, steps, touched_rows
 from ebla.pipeline.change_feed.changes import Portion, change_schema, plan_changes, read_changes, txn_since
 from ebla.pipeline.datasource.datasource_options import key_from_text
 from ebla.pipeline.datasource.datasource_reader import conformed
-from ebla.pipeline.place.following import Follower
-from ebla.pipeline.place.location import store_of
 from ebla.pipeline.scanning.sections import range_asked, target_of
 from ebla.pipeline.spark.failures import plain_errors, told_plainly
 from ebla.pipeline.spark.types import spark_schema
 from ebla.pipeline.streaming.stream_holding import StreamHolding
 from ebla.pipeline.streaming.stream_offsets import Offset, Position
 from ebla.pipeline.streaming.stream_options import StreamReadOptions
-from ebla.tablet.tables.table_state import TableState
 
 __all__ = ["EblaStreamReader", "RefusingReader", "stream_schema"]
 

@@ -25,7 +25,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ebla.client.jobs.bulk_at import begin_job_at
+from ebla.direct.jobs_at import begin_job_at
+from ebla.direct.place import Place
 from ebla.errors import RequestError, SchemaChanged, StoreError, UnknownTable
 from ebla.pipeline.datasource.datasource_writer import (
     batch_job,
@@ -36,7 +37,6 @@ from ebla.pipeline.datasource.datasource_writer import (
     skipped,
 )
 from ebla.pipeline.datasource.row_writing import FragmentsWritten, TaskWriting, check_columns, operation_for
-from ebla.pipeline.place.place import Place
 from ebla.pipeline.spark.failures import told_plainly
 from ebla.pipeline.streaming.stream_options import StreamWriteOptions
 from ebla.service.job_orders import BulkCommit

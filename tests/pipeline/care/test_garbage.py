@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import ebla
+from ebla.direct.place import Place
 from ebla.errors import Corruption, EblaError
 from ebla.pipeline import gc
 from ebla.service.job_orders import Sweep, SweepResult
@@ -107,17 +108,17 @@ def test_a_clone_that_is_made_while_tables_are_read_keeps_its_files(
 ) -> None:
     with ebla.open(root, settings=AT_ONCE) as db:
         table = flushed_thrice(db, "a")
-        tables, looks = garbage._Round._tables, []
+        tables, looks = garbage.table_configs, []
 
-        def late(self: Any) -> Any:
-            found = tables(self)
+        def late(place: Place) -> Any:
+            found = tables(place)
             looks.append(len(found))
             if len(looks) == 2:  # after the list of tables that are to be read
                 db.clone_table("a", "clone")
                 table.compact()
             return found
 
-        monkeypatch.setattr(garbage._Round, "_tables", late)
+        monkeypatch.setattr(garbage, "table_configs", late)
         report = gc(db, dry_run=False, spark=spark)
         assert report.candidates == 0, "the clone names them"
         assert len(looks) > 3, "tables were read again"

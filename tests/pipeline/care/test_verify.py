@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 import ebla
+from ebla.direct.fragments import pack_schema
 from ebla.errors import UnknownTable
 from ebla.metadata.values.table_metadata import FragmentRef
 from ebla.model.keys import KeyCodec
 from ebla.pipeline import verify
-from ebla.pipeline.loading.load_task import pack_schema
 from ebla.settings import Settings
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.local_files import LocalFiles

@@ -143,7 +143,7 @@ KILLED = """
 import os, signal, sys
 import ebla
 from ebla.pipeline import load, session
-from ebla.pipeline.place.place import Place
+from ebla.direct.place import Place
 
 root, when = sys.argv[1:]
 commit = Place.commit

@@ -11,8 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import ebla
+from ebla.direct.fragments import pack_schema
 from ebla.pipeline import load
-from ebla.pipeline.loading.load_task import LoadTask, pack_schema
+from ebla.pipeline.loading.load_task import LoadTask
 from ebla.settings import Settings
 from tests.pipeline.loading.test_load import fragments, rows_of
 from tests.support.inside import coordination_of, engine_of
@@ -210,7 +211,7 @@ def leftovers(db: ebla.Database) -> list[str]:
 def test_a_table_dropped_in_the_middle_of_a_load_fails_it(
     spark: SparkSession, db: ebla.Database, table: ebla.Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from ebla.pipeline.place.place import Place
+    from ebla.direct.place import Place
 
     commit = Place.commit
 
@@ -228,7 +229,7 @@ def test_a_table_dropped_in_the_middle_of_a_load_fails_it(
 def test_a_table_made_anew_in_the_middle_of_a_load_is_not_touched(
     spark: SparkSession, db: ebla.Database, table: ebla.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ebla.pipeline.place.place import Place
+    from ebla.direct.place import Place
 
     begin = Place.begin
 
@@ -249,7 +250,7 @@ def test_a_schema_changed_between_plan_and_commit_fails_the_load(
 ) -> None:
     import msgspec
 
-    from ebla.pipeline.place.place import Place
+    from ebla.direct.place import Place
 
     metadata = Place.metadata
 
@@ -269,7 +270,7 @@ def test_a_schema_changed_between_plan_and_commit_fails_the_load(
 def test_an_unknown_outcome_leaves_the_files_for_the_next_try(
     spark: SparkSession, db: ebla.Database, table: ebla.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ebla.pipeline.place.place import Place
+    from ebla.direct.place import Place
 
     commit = Place.commit
 
@@ -288,7 +289,7 @@ def test_an_unknown_outcome_leaves_the_files_for_the_next_try(
 
 
 def test_a_job_runs_once_at_a_time(spark: SparkSession, db: ebla.Database, table: ebla.Table) -> None:
-    from ebla.pipeline.place.place import Place
+    from ebla.direct.place import Place
 
     with Place.of(db).alone("j"), pytest.raises(ebla.Unavailable, match="job j is running in another process"):
         load(db, "t", frame_of(spark), job="j")

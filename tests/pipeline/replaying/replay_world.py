@@ -12,8 +12,8 @@ import msgspec
 
 import ebla
 from ebla.client.embedded.owning import owning
-from ebla.pipeline.replaying.replay_job import LogReplay, ReplaySummary
-from ebla.pipeline.replaying.replay_task import ReplayTask, decode_result
+from ebla.direct.log_replay import LogReplay, ReplaySummary
+from ebla.direct.log_sorting import ReplayTask
 from ebla.settings import KIB, Settings
 from ebla.tablet.recovery.log_sort import SortedPortion
 from tests.pipeline.scanning.test_scan_random import SHAPES, Story
@@ -36,13 +36,15 @@ class Here:
     def sort(self, task: ReplayTask) -> Sequence[SortedPortion]:
         numbers = list(range(len(task.portions)))
         self._dice.shuffle(numbers)
-        return [decode_result(msgspec.msgpack.encode(task.run(number))) for number in numbers]
+        return [
+            msgspec.msgpack.decode(msgspec.msgpack.encode(task.run(number)), type=SortedPortion) for number in numbers
+        ]
 
 
 def replay_here(root: Path, portions: int | None = None, sorters: Any = None) -> ReplaySummary:
     """Replay without Spark: all but who sorts is the same."""
     with owning(root) as owned:
-        return LogReplay(owned, str(root), None).run(lambda: sorters or Here(), portions)
+        return LogReplay(owned, str(root)).run(lambda: sorters or Here(), portions)
 
 
 def died(root: Path, seed: int, tables: int = 3) -> list[int]:

@@ -12,19 +12,19 @@ import pytest
 
 import ebla
 from ebla.client.embedded.coordination_place import connect_at
-from ebla.client.jobs.bulk_at import begin_job_at
 from ebla.clock import SystemClock
+from ebla.direct import log_replay
+from ebla.direct.jobs_at import begin_job_at
+from ebla.direct.log_replay import LogReplay
+from ebla.direct.log_sorting import ReplayTask
 from ebla.errors import Conflict, Corruption, MissingFile, RequestError, StoreError, StoreLocked, StoreNotFound
 from ebla.pipeline import replay
-from ebla.pipeline.replaying import replay_job
-from ebla.pipeline.replaying.replay_job import LogReplay
-from ebla.pipeline.replaying.replay_task import ReplayTask
 from ebla.pipeline.spark.progress import JobProgress
 from ebla.settings import KIB
 from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.garbage.job_intents import list_intents
 from ebla.tablet.recovery.log_sort import SortedPortion, divide_segments
-from tests.client.jobs.bulk_world import written
+from tests.direct.bulk_world import written
 from tests.pipeline.replaying.replay_world import (
     UNFLUSHED,
     Here,
@@ -73,7 +73,7 @@ def test_a_store_has_what_opening_would_have_given_it(
     root = tmp_path / "store"
     txns = died(root, seed)
     expected = opened(copied(root), txns)
-    monkeypatch.setattr(replay_job, "FLUSH_BYTES", dice.choice((2 * KIB, 16 * KIB, 1 << 30)))
+    monkeypatch.setattr(log_replay, "FLUSH_BYTES", dice.choice((2 * KIB, 16 * KIB, 1 << 30)))
     done = replay_here(root, dice.choice((1, 2, 3, 7)), Here(dice))
     assert done.entries > 0
     with ebla.open(root, read_only=True) as db:
@@ -89,7 +89,7 @@ def test_a_store_has_what_opening_would_have_given_it(
 
 
 def test_a_replay_on_spark_is_the_same(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_job, "FLUSH_BYTES", 16 * KIB)
+    monkeypatch.setattr(log_replay, "FLUSH_BYTES", 16 * KIB)
     root = tmp_path / "store"
     txns = died(root, 100)
     expected = opened(copied(root), txns)

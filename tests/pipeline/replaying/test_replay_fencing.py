@@ -15,8 +15,8 @@ from ebla.client.embedded.ownership import OWNER_NODE
 from ebla.client.embedded.owning import owning
 from ebla.clock import SystemClock
 from ebla.coordination.address import connect, parse_address
-from ebla.pipeline.replaying.replay_job import LogReplay
-from ebla.pipeline.replaying.replay_task import ReplayTask
+from ebla.direct.log_replay import LogReplay
+from ebla.direct.log_sorting import ReplayTask
 from ebla.tablet.recovery.log_sort import SortedPortion
 from tests.pipeline.replaying.replay_world import UNFLUSHED, Here, log_of, replay_here
 from tests.support.inside import abandon
@@ -65,7 +65,7 @@ def test_only_the_owner_of_the_lease_replays(tmp_path: Path, address: str, monke
                     return found
 
             with pytest.raises(ebla.LogFailed, match="no longer owns the store"):
-                LogReplay(owned, str(tmp_path), None).run(Robbed, 2)
+                LogReplay(owned, str(tmp_path)).run(Robbed, 2)
         assert log_of(tmp_path) == log, "nothing was changed"
         other.lease(OWNER_NODE, own, 60).release()
     monkeypatch.undo()

@@ -26,7 +26,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 
 KILLED = """
-from ebla.pipeline.replaying.replay_task import ReplayTask
+from ebla.direct.log_sorting import ReplayTask
 
 url, root = sys.argv[1:]
 mark = str(Path(root).parent / "mark")
@@ -39,7 +39,7 @@ class KillsItsExecutor(ReplayTask):
         return result
 
 spark = standalone_session(url)
-with replaced("ebla.pipeline.replaying.replay_job", "ReplayTask", KillsItsExecutor):
+with replaced("ebla.direct.log_replay", "ReplayTask", KillsItsExecutor):
     done = ebla.pipeline.replay(root, portions=4, spark=spark)
 assert Path(mark).exists()
 assert done.portions == 4 and done.records, done
@@ -63,7 +63,7 @@ def test_a_replay_survives_the_death_of_an_executor(cluster: Standalone, tmp_pat
 
 DRIVER = """
 import signal
-from ebla.pipeline.replaying.replay_task import ReplayTask
+from ebla.direct.log_sorting import ReplayTask
 
 root = sys.argv[1]
 driver = os.getpid()
@@ -77,7 +77,7 @@ class KillsItsDriver(ReplayTask):
         return result
 
 spark = ebla.pipeline.session("local[2]", log_level="OFF")
-with replaced("ebla.pipeline.replaying.replay_job", "ReplayTask", KillsItsDriver):
+with replaced("ebla.direct.log_replay", "ReplayTask", KillsItsDriver):
     ebla.pipeline.replay(root, portions=4, spark=spark)
 """
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import ebla
 import ebla.pipeline
-from ebla.pipeline.place.place import Place
+from ebla.direct.place import Place
 from ebla.pipeline.streaming.mirror import _make
 
 SCHEMA = ebla.Schema(

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
 import ebla
-from ebla.client.jobs.bulk_at import order_at
+from ebla.direct.jobs_at import order_at
 from ebla.errors import Conflict, InvalidBatch, RequestError, SchemaChanged, UnknownTable
 from ebla.pipeline.datasource import datasource_writer
 from ebla.pipeline.datasource.datasource_options import WriteOptions

@@ -18,8 +18,8 @@ from ebla.settings import Settings
 from ebla.tablet.flush.pending_files import PendingFiles
 from ebla.tablet.garbage.garbage_report import judge
 from ebla.tablet.garbage.job_intents import list_intents
-from tests.client.jobs.bulk_world import NUMBERS, a_by_k, numbers, written
 from tests.crash.machine import bounded
+from tests.direct.bulk_world import NUMBERS, a_by_k, numbers, written
 from tests.support.inside import begin_job, carry_out, coordination_of, end_job, engine_of, state_of
 
 AT_ONCE = Settings(background_compaction=False, history_seconds=0.0, garbage_age_seconds=0.0)

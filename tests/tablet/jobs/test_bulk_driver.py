@@ -10,14 +10,14 @@ import pytest
 
 from ebla.client.database import Database
 from ebla.client.embedded.opening import wire
-from ebla.client.jobs.bulk_writer import BulkWriter
 from ebla.client.table import Table
 from ebla.clock import ManualClock
 from ebla.coordination.memory import Fault, MemoryCoordination, MemoryStore
+from ebla.direct.bulk_writer import BulkWriter
 from ebla.errors import Closed, EblaError, OutcomeUnknown, UnknownTable
 from ebla.service.job_orders import BulkCommit, BulkResult
 from ebla.settings import Settings
-from tests.client.jobs.bulk_world import NUMBERS, a_by_k, numbers
+from tests.direct.bulk_world import NUMBERS, a_by_k, numbers
 from tests.support.inside import abandon, carry_out, engine_of, state_of
 from tests.support.simulated_files import Fault as DiskFault
 from tests.support.simulated_files import FaultPlan, Operation, SimulatedCrash, SimulatedFiles

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import ebla
-from ebla.client.jobs.bulk_at import order_at
+from ebla.direct.jobs_at import order_at
 from ebla.service.job_orders import BulkCommit, BulkResult, RestoreCommit
 from tests.support.bringing import bring, prepared
 from tests.support.inside import carry_out, engine_of

@@ -15,9 +15,9 @@ from ebla.metadata.values.changes import TabletAt
 from ebla.metadata.values.recutting import BeginJoin, BeginSplit, FinishSplit
 from ebla.settings import KIB, Settings
 from ebla.tablet.upkeep.merging import merge
-from tests.client.jobs.bulk_world import NUMBERS, a_by_k, numbers, written
 from tests.crash.machine import Machine, bounded
 from tests.crash.story import CALM, MIXED, create, put
+from tests.direct.bulk_world import NUMBERS, a_by_k, numbers, written
 from tests.support.inside import abandon, carry_out, engine_of, state_of
 from tests.support.simulated_files import FaultPlan
 

@@ -17,7 +17,7 @@ from ebla.settings import KIB, Settings
 from ebla.storage.fragment.fragment_reader import Fragment
 from ebla.storage.record.records import Block
 from ebla.tablet.read.reader import Reader
-from tests.client.jobs.bulk_world import loaded, numbers
+from tests.direct.bulk_world import loaded, numbers
 from tests.support.inside import engine_of, state_of
 
 KEPT = Settings(background_compaction=False)

@@ -14,7 +14,7 @@ import time
 
 from ebla.client.database import Database
 from ebla.client.embedded.opening import open_alone
-from ebla.pipeline.place.location import TASK_SETTINGS, store_of
+from ebla.direct.opens import TASK_SETTINGS, store_of
 
 __all__ = ["Follower"]
 

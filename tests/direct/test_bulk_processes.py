@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 import ebla
-from ebla.client.jobs.bulk_at import begin_job_at, end_job_at, order_at
+from ebla.direct.jobs_at import begin_job_at, end_job_at, order_at
 from ebla.errors import Conflict
 from ebla.service.job_orders import BulkCommit, BulkResult
-from tests.client.jobs.bulk_world import NUMBERS, a_by_k, numbers, written
+from tests.direct.bulk_world import NUMBERS, a_by_k, numbers, written
 from tests.support.inside import coordination_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,8 +38,8 @@ with ebla.open(sys.argv[1]) as db:
 DRIVER = """
 import os, signal, sys
 import ebla
-from ebla.client.jobs.bulk_at import begin_job_at, order_at
-from tests.client.jobs.bulk_world import numbers, written
+from ebla.direct.jobs_at import begin_job_at, order_at
+from tests.direct.bulk_world import numbers, written
 
 root, when = sys.argv[1:]
 begin_job_at(root, "job", "t")
@@ -122,7 +122,7 @@ def test_a_request_outlives_the_death_of_the_owner(root: Path) -> None:
 
 
 def _wait_for_request(root: Path) -> None:
-    from ebla.client.jobs.bulk_at import _parts
+    from ebla.direct.jobs_at import _parts
 
     arrived = threading.Event()
     with _parts(root) as (coordination, _, _):

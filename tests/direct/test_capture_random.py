@@ -18,9 +18,9 @@ import pytest
 
 import ebla
 from ebla.client.table import Table
+from ebla.direct.capture import captured, with_memory
+from ebla.direct.table_value import VALUE_NAME, reading_value
 from ebla.metadata.values.restoring import pack_metadata
-from ebla.pipeline.place.capture import captured, with_memory
-from ebla.pipeline.place.table_value import VALUE_NAME, reading_value
 from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.serve.local_table import LocalTable
 from tests.reference.comparing import as_rows, compare

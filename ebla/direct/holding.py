@@ -24,11 +24,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from ebla.client.database import Database
-from ebla.client.jobs import keeping
-from ebla.client.jobs.keeping import Held
+from ebla.direct import keeping
+from ebla.direct.keeping import Held
+from ebla.direct.opens import coordination_of, opened, store_of
 from ebla.errors import EblaError, HistoryGone, Unavailable
 from ebla.model.ranges import ALL, KeyRange
-from ebla.pipeline.place.location import coordination_of, opened, store_of
 from ebla.retry import RACES
 from ebla.settings import Settings
 from ebla.tablet.engine import TabletStore

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from ebla.client.embedded.opening import new_id
 from ebla.clock import SystemClock, TxnClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
+from ebla.direct.opens import TASK_SETTINGS
 from ebla.metadata.server.metadata_store import MetadataStore
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.clone import cloned
 from ebla.metadata.values.restoring import unpack_metadata
-from ebla.pipeline.place.location import TASK_SETTINGS
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.engine import TabletStore

@@ -3,6 +3,7 @@
     begin   a pin of its own, with the files that are read by their names      until `end`
     share   one pin for all loads of a minute, which nobody ends               until no task has used it for a while
     kept    a task that reads renews the pin of its load
+    renew   a pin that a stream finds again by its name                        until nobody has renewed it for long
 
 A pin expires `HOLD_SECONDS` after it was last renewed. So one whose process was killed is gone soon, and nobody has to
 look for it. One thread of each process renews what the process holds; it is not there before something is held.
@@ -30,7 +31,7 @@ from ebla.clock import COUNTER_BITS, SystemClock, microseconds_of
 from ebla.errors import EblaError
 from ebla.tablet.garbage.pins import Pins
 
-__all__ = ["Held", "begin", "end", "end_later", "kept", "share"]
+__all__ = ["Held", "begin", "end", "end_later", "kept", "new_name", "renew", "share"]
 
 HOLD_SECONDS = 600.0
 # A pin is renewed when this part of its time is over, and if that fails, after so many seconds again.
@@ -60,15 +61,26 @@ class Held:
 
 
 @contextlib.contextmanager
-def _pins(root: str) -> Iterator[Pins]:
-    # Should the machine fail, the job is over, too.
-    with connect_at(Path(root), _clock, is_lasting=False) as coordination:
+def _pins(root: str, *, is_lasting: bool = False) -> Iterator[Pins]:
+    # Should the machine fail, most jobs are over, too.
+    with connect_at(Path(root), _clock, is_lasting=is_lasting) as coordination:
         yield Pins(coordination, _clock)
+
+
+def new_name(what: str, table: str) -> str:
+    """Return a name for a pin of a job on a table, one that was never given out before."""
+    return f"{what}-{table[:NAME_LENGTH]}-{uuid.uuid4().hex[:12]}"
+
+
+def renew(root: str, name: str, txn: int, seconds: float) -> None:
+    """Hold a txn for so long by a pin that others may find again by its name, after a power failure as well."""
+    with _pins(root, is_lasting=True) as pins:
+        pins.renew(name, txn, seconds)
 
 
 def begin(root: str, what: str, table: str, txn: int, files: Collection[str] = ()) -> Held:
     """Hold a txn, and files, for a job on a table; this process renews it until `end`, or its own end."""
-    name = f"{what}-{table[:NAME_LENGTH]}-{uuid.uuid4().hex[:12]}"
+    name = new_name(what, table)
     reader = f"{what} of {table} by process {os.getpid()} on {socket.gethostname()}"
     with _pins(root) as pins:
         pin = pins.begin(name, txn, HOLD_SECONDS, reader, files)

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 
 from ebla.client.database import Database
 from ebla.client.embedded.opening import wire
-from ebla.client.jobs import bulk_writer
-from ebla.client.jobs.bulk_writer import BulkWriter
 from ebla.client.table import Table
 from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
+from ebla.direct import bulk_writer
+from ebla.direct.bulk_writer import BulkWriter
 from ebla.errors import InvalidBatch, InvalidKey, RequestError, StoreError, UnknownColumn
 from ebla.model.keys import KeyCodec
 from ebla.service.job_files import job_of
 from ebla.settings import Settings
 from ebla.tablet.jobs.bulk import layers_of
-from tests.client.jobs.bulk_world import (
+from tests.direct.bulk_world import (
     NUMBERS,
     USERS,
     a_by_k,

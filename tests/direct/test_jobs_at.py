@@ -12,14 +12,14 @@ import pytest
 
 import ebla
 from ebla.client.database import Database
-from ebla.client.jobs.bulk_at import begin_job_at, end_job_at, order_at
 from ebla.client.table import Table
+from ebla.direct.jobs_at import begin_job_at, end_job_at, order_at
 from ebla.errors import Conflict, InvalidBatch, MissingFile, ReadOnly, RequestError, StoreError, UnknownTable
 from ebla.service.job_orders import BulkCommit
 from ebla.settings import Settings
 from ebla.tablet.flush.flusher import Flusher
 from ebla.tablet.garbage.job_intents import list_intents, remove_leftovers
-from tests.client.jobs.bulk_world import (
+from tests.direct.bulk_world import (
     NUMBERS,
     a_by_k,
     commit_of,

@@ -24,12 +24,12 @@ from typing import Protocol
 
 from ebla.client.embedded.opening import new_id
 from ebla.client.embedded.owning import Owned
-from ebla.client.jobs.bulk_at import JOB_EXPIRES_SECONDS
+from ebla.direct.jobs_at import JOB_EXPIRES_SECONDS
+from ebla.direct.log_sorting import ReplayTable, ReplayTask
 from ebla.errors import Conflict, EblaError, LogFailed, OutcomeUnknown, StoreError, UnknownTable
 from ebla.metadata.values.changes import Change, RequirementFailed, update
+from ebla.metadata.values.restoring import pack_metadata
 from ebla.metadata.values.table_metadata import TableMetadata
-from ebla.pipeline.replaying.replay_task import ReplayTable, ReplayTask, pack_metadata
-from ebla.pipeline.spark.progress import JobProgress, Report
 from ebla.settings import MIB, Settings
 from ebla.storage.log.log_entry import LogEntry, Reply
 from ebla.storage.log.log_format import SegmentInfo
@@ -101,11 +101,12 @@ class _Table:
 class LogReplay:
     """One run of a replay, by the owner of the store; `sort` is what many do at once."""
 
-    def __init__(self, owned: Owned, root: str, report: Report | None) -> None:
+    def __init__(self, owned: Owned, root: str, on_commit: Callable[[], None] = lambda: None) -> None:
+        """`on_commit` is called when all is sorted, and METADATA is about to be changed."""
         # Set once.
         self._owned = owned
         self._root = root
-        self._report = report
+        self._on_commit = on_commit
         self._server = read_identity(owned.coordination).server
         self._directory = f"log/{self._server}"
         self._record = ServerRecord(owned.coordination, self._server)
@@ -175,8 +176,7 @@ class LogReplay:
         segments = check_portions(results, self._record.extent)
         txn_max = max(result.txn_max for result in results)
         self._record.check(max([txn_max, *(one.base.newest_job_txn for one in tables)]))
-        if self._report is not None:
-            self._report(JobProgress("committing"))
+        self._on_commit()
         why = dict(pair for result in results for pair in result.refused)
         self._refused |= {one.name: why[one.base.table_id] for one in tables if one.base.table_id in why}
         got = self._commit(results, [one for one in tables if one.name not in self._refused])

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import ebla
-from ebla.client.jobs import keeping
 from ebla.clock import ManualClock, SystemClock
+from ebla.direct import keeping
 from ebla.settings import Settings
 from ebla.tablet.garbage.pins import Pin, Pins
 from tests.support.inside import coordination_of, engine_of
@@ -23,7 +23,7 @@ POINTS = ebla.Schema(key={"k": "int64"}, columns={"n": "int64"})
 
 JOB = """
 import sys
-from ebla.client.jobs import keeping
+from ebla.direct import keeping
 
 keeping.HOLD_SECONDS = 4.0
 root, txn, file = sys.argv[1:]

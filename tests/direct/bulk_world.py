@@ -10,8 +10,8 @@ import pyarrow as pa
 
 import ebla
 from ebla.client.database import Database
-from ebla.client.jobs.bulk_writer import BulkWriter
 from ebla.client.table import Table
+from ebla.direct.bulk_writer import BulkWriter
 from ebla.service.job_orders import BulkCommit, BulkFragment
 from ebla.storage.files.files import Files
 from ebla.storage.files.local_files import LocalFiles

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import ebla
+from ebla.direct.opens import forget, open_at, reading, store_of, table_by_id
 from ebla.errors import Closed, StoreNotFound, UnknownTable
-from ebla.pipeline.place.location import forget, open_at, reading, store_of, table_by_id
 from ebla.pipeline.scanning.sections import plan_scan, read_section
 
 POINTS = ebla.Schema(key={"k": "string"}, columns={"n": "int64"})

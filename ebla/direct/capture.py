@@ -17,14 +17,14 @@ from dataclasses import dataclass
 
 from ebla.client.database import Database
 from ebla.client.embedded.opening import open_alone
-from ebla.client.jobs.keeping import begin, end
 from ebla.clock import SystemClock
+from ebla.direct.keeping import begin, end
+from ebla.direct.opens import coordination_of, store_of
+from ebla.direct.place import Place
 from ebla.errors import Unavailable
 from ebla.metadata.values.changes import Change, RangeErase, TabletAt, update
 from ebla.metadata.values.table_metadata import FragmentRef, RangeErasure, TableMetadata
 from ebla.model.ranges import KeyRange
-from ebla.pipeline.place.location import coordination_of, store_of
-from ebla.pipeline.place.place import Place
 from ebla.retry import Retries
 from ebla.settings import Settings
 from ebla.storage.files.files import Files

@@ -1,7 +1,7 @@
 """What one task of a replay does: some segments of a log in, fragments out, and one line about them.
 
-    segments, mapped --> tablet.log_sort: opening's own replay --> files
-    SortedPortion <------------------------------------------------'
+    segments, mapped --> tablet.recovery.log_sort: opening's own replay --> files
+    SortedPortion <----------------------------------------------------------'
 
 A task may run several times, after a failure or at once when Spark speculates. Every attempt writes files of its own
 and names them in its result; what others wrote is never named. The log itself is only read.
@@ -9,20 +9,14 @@ and names them in its result; what others wrote is never named. The log itself i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import msgspec
-
-from ebla.metadata.values.table_metadata import TableMetadata
-from ebla.model.schema import decode_hook, encode_hook
-from ebla.pipeline.spark.failures import plain_errors
-from ebla.pipeline.spark.worker import acknowledge, settle_worker
+from ebla.metadata.values.restoring import unpack_metadata
 from ebla.service.job_files import new_file
 from ebla.storage.files.direct_files import DirectFiles
 from ebla.tablet.recovery.log_sort import LogSorter, SortedPortion, map_segment, open_table
 
-__all__ = ["ReplayTable", "ReplayTask", "decode_result", "pack_metadata"]
+__all__ = ["ReplayTable", "ReplayTask", "SortedPortion"]
 
 
 @dataclass(frozen=True)
@@ -44,22 +38,13 @@ class ReplayTask:
     portions: tuple[tuple[str, ...], ...]
     flush_bytes: int
 
-    def attempt(self, numbers: Iterable[int]) -> Iterator[bytes]:
-        """Sort the portions whose numbers Spark brings."""
-        acknowledge()
-        for number in numbers:
-            with plain_errors():
-                packed = msgspec.msgpack.encode(self.run(number))
-            yield packed
-        settle_worker()
-
     def run(self, number: int) -> SortedPortion:
         """Sort one portion."""
         files = DirectFiles(self.root)
         jobs = {}
         tables = {}
         for one in self.tables:
-            metadata = msgspec.msgpack.decode(one.metadata, type=TableMetadata, dec_hook=decode_hook)
+            metadata = unpack_metadata(one.metadata, one.name)
             tables[metadata.table_id] = open_table(one.name, metadata, files)
             jobs[metadata.table_id] = one.job
         last = self.portions[-1][-1]
@@ -68,13 +53,3 @@ class ReplayTask:
             files, self.server, tables, lambda table_id: new_file(table_id, jobs[table_id]), self.flush_bytes
         )
         return sorter.sort(number, segments)
-
-
-def pack_metadata(metadata: TableMetadata) -> bytes:
-    """Return METADATA as bytes: a task takes nothing along that was worked out from it."""
-    return msgspec.msgpack.encode(metadata, enc_hook=encode_hook)
-
-
-def decode_result(packed: bytes) -> SortedPortion:
-    """Return what a task sent."""
-    return msgspec.msgpack.decode(packed, type=SortedPortion)

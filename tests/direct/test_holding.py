@@ -13,15 +13,15 @@ import pytest
 
 import ebla
 from ebla.client.embedded.coordination_place import connect_at
-from ebla.client.jobs import keeping
-from ebla.client.jobs.keeping import Held
 from ebla.clock import SystemClock
 from ebla.coordination.service import CoordinationFailed
+from ebla.direct import keeping
+from ebla.direct.holding import Holding, held_plan
+from ebla.direct.keeping import Held
+from ebla.direct.opens import forget
 from ebla.errors import HistoryGone
 from ebla.pipeline.datasource.datasource_options import ReadOptions
 from ebla.pipeline.datasource.datasource_reader import EblaReader, Pinned, pin
-from ebla.pipeline.place.holding import Holding, held_plan
-from ebla.pipeline.place.location import forget
 from ebla.pipeline.scanning.sections import SectionPlan, plan_scan, read_section
 from ebla.settings import Settings
 from ebla.tablet.garbage.pins import Pins

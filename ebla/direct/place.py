@@ -18,14 +18,14 @@ from ebla.arguments import checked_names, checked_path
 from ebla.client.database import Database, service_of
 from ebla.client.embedded.coordination_place import connect_at, is_store, no_store
 from ebla.client.embedded.opening import new_id, open_alone
-from ebla.client.jobs.bulk_at import JOB_EXPIRES_SECONDS, begin_job_at, end_job_at, order_at
 from ebla.clock import SystemClock
 from ebla.coordination.service import CoordinationService
+from ebla.direct.jobs_at import JOB_EXPIRES_SECONDS, begin_job_at, end_job_at, order_at
+from ebla.direct.opens import coordination_of, store_of
 from ebla.errors import Closed, RequestError, StoreLocked, Unavailable, UnknownTable, shown
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.declaration import Schema
-from ebla.pipeline.place.location import coordination_of, store_of
 from ebla.service.job_files import check_job
 from ebla.service.job_orders import BulkCommit, BulkResult, JobOrder
 from ebla.service.requests import BeginJob, EndJob, Reply
