@@ -27,13 +27,16 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 # No test may fail because the machine is busy.
 settings.register_profile("ebla", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=25)
 settings.load_profile("ebla")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     from tests.support.places import keep_in_memory
 
     keep_in_memory()
+    if config.option.markexpr == "quick":
+        settings.load_profile("quick")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
