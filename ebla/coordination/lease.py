@@ -83,10 +83,7 @@ def take_lease(
         record = LeaseRecord(owner, former.epoch + 1, now + int(ttl_seconds * 1_000_000))
         value = msgspec.json.encode(record)
         try:
-            if node is None:
-                version = service.create(path, value)
-            else:
-                version = service.compare_and_set(path, value, node.version)
+            version = service.put(path, value, None if node is None else node.version)
         except (NodeExists, NodeMissing, VersionConflict):
             continue  # somebody was faster; if that was a renewal or another taker, the next look says so
         except OutcomeUnknown as error:

@@ -26,7 +26,6 @@ from ebla.coordination.service import (
     CoordinationService,
     Create,
     Delete,
-    InvalidNode,
     Node,
     NodeExists,
     NodeMissing,
@@ -34,8 +33,8 @@ from ebla.coordination.service import (
     Operation,
     VersionConflict,
     Watch,
+    check_operations,
     check_path,
-    check_value,
 )
 from ebla.coordination.watches import WatchList
 from ebla.errors import Closed, OutcomeUnknown, ReadOnly, Unavailable
@@ -150,12 +149,7 @@ class MemoryCoordination(CoordinationService):
 
     def multi(self, operations: Sequence[Operation]) -> builtins.list[int | None]:
         """Do all of the operations or none."""
-        if not operations:
-            raise InvalidNode("a multi needs at least one operation")
-        for operation in operations:
-            check_path(operation.path)
-            if isinstance(operation, (Create, CompareAndSet)):
-                check_value(operation.path, operation.value)
+        check_operations(operations)
         if self._read_only:
             raise ReadOnly("the coordination service was opened for reading")
         name = "multi" if len(operations) > 1 else type(operations[0]).__name__

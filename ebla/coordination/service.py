@@ -187,6 +187,18 @@ def check_value(path: str, value: bytes) -> bytes:
     return value
 
 
+def check_operations(operations: Sequence[Operation]) -> int:
+    """Return how many bytes of values operations have; raise `InvalidNode` if no service can carry them out."""
+    if not operations:
+        raise InvalidNode("a multi needs at least one operation")
+    value_bytes = 0
+    for operation in operations:
+        check_path(operation.path)
+        if isinstance(operation, (Create, CompareAndSet)):
+            value_bytes += len(check_value(operation.path, operation.value))
+    return value_bytes
+
+
 # --- the interface -------------------------------------------------------------------------------
 
 
@@ -265,6 +277,10 @@ class CoordinationService(ABC):
     def compare_and_set(self, path: str, value: bytes, expected_version: int) -> int:
         """Give the node at `path` a new value if it still has the expected version; return the new version."""
         return _version(self.multi([CompareAndSet(path, value, expected_version)]))
+
+    def put(self, path: str, value: bytes, known_version: int | None) -> int:
+        """Make a node that was not there, or set one that had that version; return the new version."""
+        return self.create(path, value) if known_version is None else self.compare_and_set(path, value, known_version)
 
     def delete(self, path: str, expected_version: int) -> None:
         """Remove the node at `path` if it still has the expected version."""

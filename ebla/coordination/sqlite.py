@@ -26,16 +26,13 @@ from ebla.clock import Clock
 from ebla.coordination.lease import NodeLease, take_lease
 from ebla.coordination.service import (
     Check,
-    CompareAndSet,
     CoordinationFailed,
     CoordinationService,
-    Create,
-    InvalidNode,
     Node,
     Operation,
     Watch,
+    check_operations,
     check_path,
-    check_value,
 )
 from ebla.coordination.sqlite_file import (
     FAILURES,
@@ -165,12 +162,7 @@ class SqliteCoordination(CoordinationService):
 
     def multi(self, operations: Sequence[Operation]) -> builtins.list[int | None]:
         """Do all of the operations in one transaction, synced before it returns if it is to be lasting."""
-        if not operations:
-            raise InvalidNode("a multi needs at least one operation")
-        for operation in operations:
-            check_path(operation.path)
-            if isinstance(operation, (Create, CompareAndSet)):
-                check_value(operation.path, operation.value)
+        check_operations(operations)
         if self._read_only:
             raise ReadOnly(f"{self._file} was opened for reading")
         with self._lock:

@@ -45,7 +45,6 @@ from kazoo.retry import KazooRetry
 from ebla.clock import Clock
 from ebla.coordination.lease import NodeLease, take_lease
 from ebla.coordination.service import (
-    CompareAndSet,
     CoordinationFailed,
     CoordinationService,
     Create,
@@ -54,8 +53,8 @@ from ebla.coordination.service import (
     Node,
     Operation,
     Watch,
+    check_operations,
     check_path,
-    check_value,
 )
 from ebla.coordination.tree_watch import TreeWatcher
 from ebla.coordination.zookeeper_plan import Plan, Step, ancestors, guess, plan
@@ -158,14 +157,8 @@ class ZooKeeperCoordination(CoordinationService):
 
     def multi(self, operations: Sequence[Operation]) -> builtins.list[int | None]:
         """Do all of the operations in one ZooKeeper transaction."""
-        if not operations:
-            raise InvalidNode("a multi needs at least one operation")
-        bytes_ = 0
-        for operation in operations:
-            check_path(operation.path)
-            bytes_ += _STEP_BYTES + 2 * len(operation.path)
-            if isinstance(operation, (Create, CompareAndSet)):
-                bytes_ += len(check_value(operation.path, operation.value))
+        bytes_ = check_operations(operations)
+        bytes_ += sum(_STEP_BYTES + 2 * len(operation.path) for operation in operations)
         if bytes_ > _MULTI_BYTES_MAX:
             raise InvalidNode(f"{bytes_} bytes are too many for one multi, {_MULTI_BYTES_MAX} are allowed: divide it")
         if self._read_only:

@@ -66,10 +66,7 @@ def record_places(coordination: CoordinationService, cluster: str, given: Sequen
         value = msgspec.json.encode(places)
         node = coordination.read(NODE)
         try:
-            if node is None:
-                coordination.create(NODE, value)
-            else:
-                coordination.compare_and_set(NODE, value, node.version)
+            coordination.put(NODE, value, None if node is None else node.version)
         except CoordinationConflict:
             continue
         return

@@ -203,9 +203,9 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     def with_tablets(self, changed: Iterable[TabletMetadata]) -> TableMetadata:
         """Return the table with some tablets replaced by others of the same ids and ranges, which are checked."""
-        tablets = [*self.tablets]
         touched: set[int] | None = self.__dict__.get("_touched")
         if touched is not None:
+            tablets = [*self.tablets]
             for tablet in changed:
                 position = self._positions[tablet.id]
                 tablets[position] = tablet
@@ -213,19 +213,27 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
             table = msgspec.structs.replace(self, tablets=tuple(tablets))
             table.__dict__.update(self.__dict__)
             return table
+        table = self._exchanged(((one.id, one) for one in changed), "its range must not change here")
+        table.__dict__.update({**self.__dict__, **table.__dict__})
+        return table
+
+    def _exchanged(self, exchanged: Iterable[tuple[str, TabletMetadata]], other_range: str) -> TableMetadata:
+        """Return the table with some tablets, by id, replaced by others, which are checked."""
+        tablets = [*self.tablets]
         tablets_hash = self._tablets_hash
-        for tablet in changed:
-            position = self._positions[tablet.id]
+        for former_id, tablet in exchanged:
+            position = self._positions[former_id]
             former = tablets[position]
             if (former.first, former.last) != (tablet.first, tablet.last):
-                raise InvalidMetadata(f"tablet {tablet.id}: its range must not change here")
+                raise InvalidMetadata(f"tablet {tablet.id}: {other_range}")
             check_tablet(tablet, self.schema)
             tablets[position] = tablet
             tablets_hash += _hash(tablet) - _hash(former)
+        return self._hashed(tablets, tablets_hash)
+
+    def _hashed(self, tablets: Iterable[TabletMetadata], tablets_hash: int) -> TableMetadata:
         table = msgspec.structs.replace(self, tablets=tuple(tablets))
-        table.__dict__.update(
-            {**self.__dict__, "_schema_hash": self._schema_hash, "_tablets_hash": tablets_hash & _CHECKSUM_MASK}
-        )
+        table.__dict__.update(_schema_hash=self._schema_hash, _tablets_hash=tablets_hash & _CHECKSUM_MASK)
         return table
 
     def unchecked(self) -> TableMetadata:
@@ -273,40 +281,28 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
             check_tablet(tablet, self.schema)
         tablets = (*self.tablets[:at], *new, *self.tablets[at + len(gone) :])
         assert len(tablets) == kept + len(new)
-        table = msgspec.structs.replace(self, tablets=tablets)
-        tablets_hash = self._tablets_hash + sum(map(_hash, new)) - sum(map(_hash, former))
-        table.__dict__.update(_schema_hash=self._schema_hash, _tablets_hash=tablets_hash & _CHECKSUM_MASK)
-        return table
+        return self._hashed(tablets, self._tablets_hash + sum(map(_hash, new)) - sum(map(_hash, former)))
 
     def with_swapped(self, swaps: Iterable[tuple[str, TabletMetadata]]) -> TableMetadata:
         """Return the table with some tablets, by id, replaced by others of new ids and the same ranges."""
-        tablets = [*self.tablets]
-        tablets_hash = self._tablets_hash
-        for former_id, tablet in swaps:
-            position = self._positions[former_id]
-            former = tablets[position]
-            if (former.first, former.last) != (tablet.first, tablet.last):
-                raise InvalidMetadata(f"tablet {tablet.id}: it takes the place of one with another range")
-            check_tablet(tablet, self.schema)
-            tablets[position] = tablet
-            tablets_hash += _hash(tablet) - _hash(former)
-        table = msgspec.structs.replace(self, tablets=tuple(tablets))
-        if len(table._positions) != len(tablets):
+        table = self._exchanged(swaps, "it takes the place of one with another range")
+        if len(table._positions) != len(table.tablets):
             raise InvalidMetadata(f"table {self.table_id}: two tablets have the same id")
-        table.__dict__.update(_schema_hash=self._schema_hash, _tablets_hash=tablets_hash & _CHECKSUM_MASK)
+        return table
+
+    def _same_tablets(self, **other: Any) -> TableMetadata:
+        """Return the table with something else than tablets and schema replaced, and what was found out of those."""
+        table = msgspec.structs.replace(self, **other)
+        table.__dict__.update(self.__dict__)
         return table
 
     def with_replaced(self, replaced: tuple[ReplacedTablet, ...]) -> TableMetadata:
         """Return the same table with another record of tablets that gave way to others."""
-        table = msgspec.structs.replace(self, replaced=replaced)
-        table.__dict__.update(self.__dict__)
-        return table
+        return self._same_tablets(replaced=replaced)
 
     def with_retired(self, retired: tuple[Retired, ...]) -> TableMetadata:
         """Return the same table with another record of tablets that are gone."""
-        table = msgspec.structs.replace(self, retired=retired)
-        table.__dict__.update(self.__dict__)
-        return table
+        return self._same_tablets(retired=retired)
 
     def with_schema(self, schema: TableSchema, tablets: Iterable[TabletMetadata]) -> TableMetadata:
         """Return the table under another schema, its tablets with the same ids and ranges in the new groups."""
@@ -317,15 +313,11 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     def with_txnid(self, txnid: str, sequence: int) -> TableMetadata:
         """Return the same table as the outcome of another transaction."""
-        table = msgspec.structs.replace(self, txnid=txnid, sequence=sequence)
-        table.__dict__.update(self.__dict__)
-        return table
+        return self._same_tablets(txnid=txnid, sequence=sequence)
 
     def with_jobs(self, jobs: tuple[tuple[str, int], ...]) -> TableMetadata:
         """Return the same table with another record of bulk jobs."""
-        table = msgspec.structs.replace(self, jobs=jobs)
-        table.__dict__.update(self.__dict__)
-        return table
+        return self._same_tablets(jobs=jobs)
 
     @property
     def is_searchable(self) -> bool:
@@ -335,9 +327,7 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     def with_streams(self, streams: tuple[StreamBatch, ...]) -> TableMetadata:
         """Return the same table with another record of streams."""
-        table = msgspec.structs.replace(self, streams=streams)
-        table.__dict__.update(self.__dict__)
-        return table
+        return self._same_tablets(streams=streams)
 
     def check(self) -> None:
         """Raise `InvalidMetadata` unless all of the invariants hold."""

@@ -72,10 +72,7 @@ class Candidates:
             value = msgspec.msgpack.encode((fresh, google_crc32c.value(content)))
         unused = fresh
         with contextlib.suppress(CoordinationConflict, OutcomeUnknown):  # then they become candidates a round later
-            if version is None:
-                self._coordination.create(NODE, value)
-            else:
-                self._coordination.compare_and_set(NODE, value, version)
+            self._coordination.put(NODE, value, version)
             unused = former
         if unused is not None and unused != self._file():
             with contextlib.suppress(OSError):

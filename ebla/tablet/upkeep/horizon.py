@@ -40,7 +40,7 @@ class Horizon:
             there, version = self._read()
             if there < txn:
                 with contextlib.suppress(CoordinationConflict, OutcomeUnknown):  # the next look tells
-                    self._write(txn, version)
+                    self._coordination.put(NODE, str(txn).encode(), version)
                     there = txn
             self._known = max(self._known, there)
         raise Unavailable("how far compaction goes cannot be put on record: the coordination service does not answer")
@@ -53,10 +53,3 @@ class Horizon:
             return int(node.value), node.version
         except ValueError as error:
             raise Corruption(NODE, f"not a txn: {error}") from error
-
-    def _write(self, txn: int, version: int | None) -> None:
-        value = str(txn).encode()
-        if version is None:
-            self._coordination.create(NODE, value)
-        else:
-            self._coordination.compare_and_set(NODE, value, version)
