@@ -16,7 +16,7 @@ from ebla.model.schema import GroupSchema, TableSchema
 from ebla.service.job_orders import GroupTerms, Merge, Strategy
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.files import Files
-from ebla.storage.fragment.fragment_reader import OpenFragments
+from ebla.storage.fragment.open_fragments import OpenFragments
 from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.scopes import ScopedOutput
 from ebla.tablet.read.windows import cut

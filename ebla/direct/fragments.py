@@ -10,7 +10,7 @@ from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.local_files import LocalFiles
 from ebla.storage.fragment.fragment_format import Tail
 from ebla.storage.fragment.fragment_reader import Fragment
-from ebla.storage.fragment.stretch import places_of
+from ebla.storage.fragment.row_index import places_of
 from ebla.storage.record.records import ROW, TXN, Block, Run
 from ebla.tablet.check.inspection import inspect
 

@@ -46,7 +46,7 @@ from ebla.settings import Settings
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.cache.spare_memory import MUCH_BYTES, SpareMemory
 from ebla.storage.files.files import Files
-from ebla.storage.fragment.fragment_reader import OpenFragments
+from ebla.storage.fragment.open_fragments import OpenFragments
 from ebla.storage.log.log_writer import LogWriter
 from ebla.storage.merge.erasure_cover import TXN_MAX
 from ebla.tablet.flush.flusher import Flusher

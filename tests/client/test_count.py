@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import ebla
-from ebla.storage.fragment.fragment_reader import Fragment
+from ebla.storage.fragment.fragment_file import FragmentFile
 
 ROWS = 3_000
 
@@ -29,13 +29,13 @@ def batch(first: int, last: int, step: int = 1) -> pa.Table:
 def blocks_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many blocks of files were decoded, call by call."""
     seen: list[int] = []
-    real = Fragment.read_blocks
+    real = FragmentFile.read_blocks
 
-    def noting(self: Fragment, begin: int, end: int, names: Any) -> pa.Table:
+    def noting(self: FragmentFile, begin: int, end: int, names: Any) -> pa.Table:
         seen.append(end - begin)
         return real(self, begin, end, names)
 
-    monkeypatch.setattr(Fragment, "read_blocks", noting)
+    monkeypatch.setattr(FragmentFile, "read_blocks", noting)
     return seen
 
 

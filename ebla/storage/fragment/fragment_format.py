@@ -7,7 +7,9 @@ string column, which then is its own encoding; in cells groups `family`, `qualif
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import google_crc32c
@@ -26,7 +28,7 @@ FOOTER_KEY = "ebla.fragment"
 FIELD_ID = b"PARQUET:field_id"
 
 
-class Footer(msgspec.Struct, frozen=True):
+class Footer(msgspec.Struct, frozen=True, dict=True):
     """What a fragment says about itself, as JSON under the key `ebla.fragment` (bytes in base64)."""
 
     format_version: int
@@ -45,6 +47,47 @@ class Footer(msgspec.Struct, frozen=True):
     families: list[str]
     block_first: list[bytes]
     block_rows: list[int]
+
+    def blocks_of(self, first: bytes, last: bytes | None) -> tuple[int, int]:
+        """Return begin and end of the blocks that may hold rows in [first, last)."""
+        starts = self.block_first
+        # A row with many records may begin in the block before the one that starts with it.
+        begin = max(0, bisect_left(starts, first) - 1)
+        end = len(starts) if last is None else bisect_left(starts, last)
+        return begin, max(begin, end)
+
+    def is_before(self, block: int, first: bytes) -> bool:
+        """Tell whether all rows of a block are certainly less than `first`."""
+        starts = self.block_first
+        return block + 1 < len(starts) and starts[block + 1] < first
+
+    def has_wholly(self, block: int, first: bytes, last: bytes | None) -> bool:
+        """Tell whether all rows of a block are certainly in [first, last)."""
+        starts = self.block_first
+        if starts[block] < first:
+            return False
+        if last is None:
+            return True
+        return starts[block + 1] < last if block + 1 < len(starts) else self.last < last
+
+    def outer_blocks(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """Return the spans of blocks begin to end without those that lie wholly within a row, the first of it aside.
+
+        They are all that a reader needs who wants the newest record of each row.
+        """
+        inner = self._inner_blocks
+        spans = []
+        for number in inner[bisect_left(inner, begin) : bisect_left(inner, end)]:
+            if begin < number:
+                spans.append((begin, number))
+            begin = number + 1
+        return [*spans, (begin, end)] if begin < end else spans
+
+    @cached_property
+    def _inner_blocks(self) -> list[int]:
+        starts = self.block_first
+        ends = [*starts[1:], self.last]
+        return [number for number in range(1, len(starts)) if starts[number - 1] == starts[number] == ends[number]]
 
 
 @dataclass(frozen=True, slots=True)

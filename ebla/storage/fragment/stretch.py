@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from ebla.model.order import Indices, Words, tell_apart
+from ebla.model.order import Indices
 from ebla.storage.cache.block_cache import BlockCache, Key
 from ebla.storage.record.records import Block
 
@@ -201,40 +201,6 @@ def is_worth_making(blocks: int, touched: int, at_hand: int) -> bool:
     Of its `blocks`, so many are `touched` by the look-up, and so many are touched or cached, and so `at_hand`.
     """
     return blocks > 1 and touched * TOUCHED_SHARE >= blocks and (blocks - at_hand) * WASTED_SHARE <= blocks
-
-
-def neighbours_at(words: Words, asked: Words) -> int | None:
-    """Return where in sorted `words` those that are `asked` for stand one after the other, or None if they do not.
-
-    If the last one goes on behind them, that is None too: it has more places than one.
-    """
-    begin = int(words.searchsorted(asked[0]))
-    end = begin + len(asked)
-    if end < len(words) and words[end] == asked[-1]:
-        return None
-    return begin if np.array_equal(words[begin:end], asked) else None
-
-
-def places_of(words: Words, asked: Words) -> tuple[Indices | None, Indices] | None:
-    """Return the places in sorted `words` of those that are `asked` for, and which of these each is (None: just so).
-
-    A word that is asked for may be there several times: then all its places come, one after the other. None if these
-    are so many that rows are better looked for by other means.
-    """
-    begin = words.searchsorted(asked)
-    last = len(words) - 1
-    hit = words[np.minimum(begin, last)] == asked
-    again = hit & (words[np.minimum(begin + 1, last)] == asked) & (begin < last)
-    if not again.any():
-        if hit.all():
-            return None, begin
-        which = np.flatnonzero(hit)
-        return which, begin[which]
-    count = words.searchsorted(asked, "right") - begin
-    if not tell_apart(count):
-        return None
-    which = np.repeat(np.arange(len(asked)), count)
-    return which, begin[which] + (np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count))
 
 
 def _spans(numbers: Indices) -> Iterator[tuple[int, int]]:

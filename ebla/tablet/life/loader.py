@@ -29,7 +29,7 @@ from ebla.retry import SAVES
 from ebla.service.listener import RangeChanged, TabletListener
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.files import Files
-from ebla.storage.fragment.fragment_reader import OpenFragments
+from ebla.storage.fragment.open_fragments import OpenFragments
 from ebla.storage.merge.erasure_cover import TXN_MAX
 from ebla.tablet.flush.flusher import Flusher
 from ebla.tablet.life.recutter import Recutter

@@ -13,8 +13,10 @@ from ebla.model.keys import KeyCodec
 from ebla.model.projection import Projection
 from ebla.model.ranges import KeyRange
 from ebla.model.schema import GroupSchema, TableSchema
+from ebla.storage.fragment.fragment_file import FieldTypes
 from ebla.storage.fragment.fragment_format import Tail
-from ebla.storage.fragment.fragment_reader import FieldTypes, Fragment, OpenFragments
+from ebla.storage.fragment.fragment_reader import Fragment
+from ebla.storage.fragment.open_fragments import OpenFragments
 from ebla.storage.merge.merge import MergedCells, MergedColumns, cells_as_they_are, merge_cells, merge_columns
 from ebla.storage.merge.rules import Rules
 from ebla.storage.merge.topping import firsts_of_rows

@@ -29,7 +29,7 @@ from ebla.metadata.values.table_metadata import RangeErasure, TableMetadata
 from ebla.settings import Settings
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.files import Files
-from ebla.storage.fragment.fragment_reader import OpenFragments
+from ebla.storage.fragment.open_fragments import OpenFragments
 from ebla.storage.log.log_entry import Reply
 from ebla.storage.log.log_extent import NOTHING, LogExtent
 from ebla.storage.log.log_format import SegmentBytes, SegmentInfo

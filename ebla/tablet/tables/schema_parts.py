@@ -17,7 +17,7 @@ from ebla.model.keys import KeyCodec
 from ebla.model.projection import Projection
 from ebla.model.schema import TableSchema
 from ebla.settings import Settings
-from ebla.storage.fragment.fragment_reader import OpenFragments
+from ebla.storage.fragment.open_fragments import OpenFragments
 from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.row_cache import CachedRows, RowCache
 from ebla.tablet.write.admission import Admission

@@ -21,7 +21,7 @@ from ebla.model.keys import KeyCodec
 from ebla.model.order import lower_bound
 from ebla.model.projection import Projection
 from ebla.settings import Settings
-from ebla.storage.fragment.fragment_reader import OpenFragments
+from ebla.storage.fragment.open_fragments import OpenFragments
 from ebla.storage.log.log_entry import ErasureHeader, Reply, Slice, TabletPosition
 from ebla.storage.merge.erasure_cover import TXN_MAX
 from ebla.storage.merge.memory import MemoryErasure

@@ -27,11 +27,12 @@ from ebla.model.declaration import Group, Schema
 from ebla.model.keys import KeyCodec
 from ebla.model.schema import GroupSchema, TableSchema
 from ebla.storage.cache.block_cache import BlockCache
-from ebla.storage.fragment import fragment_reader
+from ebla.storage.fragment import open_fragments, row_index
 from ebla.storage.fragment.bloom import key_hash
 from ebla.storage.fragment.fragment_format import FOOTER_KEY, Footer, FragmentInfo, FragmentLayout
-from ebla.storage.fragment.fragment_reader import Fragment, OpenFragments
+from ebla.storage.fragment.fragment_reader import Fragment
 from ebla.storage.fragment.fragment_writer import FragmentWriter
+from ebla.storage.fragment.open_fragments import OpenFragments
 from tests.support.records import Cell, cells_batch
 from tests.support.simulated_files import FaultPlan, SimulatedFiles
 
@@ -270,7 +271,7 @@ def test_a_range_is_read_exactly_at_every_boundary(rows: list[bytes], rows_per_b
             sliced = [fragment.block(number).slice_range(first, last) for number in range(begin, end)]
             assert [n for run in sliced for n in numbers(run)] == expected
             for number in range(begin, end):
-                if fragment.has_wholly(number, first, last):
+                if fragment.footer.has_wholly(number, first, last):
                     whole = fragment.block(number).rows.to_pylist()
                     assert all(first <= row and (last is None or row < last) for row in whole)
 
@@ -305,7 +306,7 @@ def test_many_rows_are_found_block_by_block(rows: list[bytes], rows_per_block: i
 def test_many_rows_are_found_by_the_index_as_block_by_block(
     prefix: bytes, step: int, index_keys_min: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fragment_reader, "INDEX_KEYS_MIN", index_keys_min)
+    monkeypatch.setattr(row_index, "INDEX_KEYS_MIN", index_keys_min)
     # Two rows for each number, equal in more bytes than a word has.
     rows = sorted(prefix + b"%012d%s" % (n, end) for n in range(0, 300, 2) for end in (b"", b"tail"))
     fragment = World(SIMPLE, simple_records(rows), rows_per_block=17, unique=True).open()
@@ -324,7 +325,7 @@ def test_many_rows_are_found_by_the_index_as_block_by_block(
 def test_rows_that_all_share_a_word_are_told_apart(
     begin: int, count: int, ties_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fragment_reader, "INDEX_KEYS_MIN", 1)
+    monkeypatch.setattr(row_index, "INDEX_KEYS_MIN", 1)
     monkeypatch.setattr(order, "TIES_SPARED", ties_max)
     monkeypatch.setattr(order, "TIES_MAX", ties_max)
     # As of a text and a number: the words of all rows with one text are the same.
@@ -352,14 +353,14 @@ def test_many_rows_are_found_by_the_index_whichever_share_words(
     fragment = World(SIMPLE, simple_records(rows), rows_per_block=rows_per_block, unique=True).open()
     with (
         patch.multiple(order, TIES_SPARED=ties_max, TIES_MAX=ties_max),
-        patch.object(fragment_reader, "INDEX_KEYS_MIN", 1),
+        patch.object(row_index, "INDEX_KEYS_MIN", 1),
     ):
         runs = fragment.find_many(pa.array(keys, pa.binary()))
     assert [n for run in runs for n in numbers(run)] == [at for at, row in enumerate(rows) if row in keys]
 
 
 def test_a_row_is_found_beside_one_that_shares_its_word_and_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fragment_reader, "INDEX_KEYS_MIN", 1)
+    monkeypatch.setattr(row_index, "INDEX_KEYS_MIN", 1)
     rows = [b"a", b"aaaaaaaa1", b"bbbbbbbb1", b"cccccccc1"]
     fragment = World(SIMPLE, simple_records(rows), rows_per_block=17, unique=True).open()
     runs = fragment.find_many(pa.array([b"aaaaaaaa0", b"aaaaaaaa1", b"cccccccc1"], pa.binary()))
@@ -367,7 +368,7 @@ def test_a_row_is_found_beside_one_that_shares_its_word_and_is_not_there(monkeyp
 
 
 def test_all_records_of_the_last_of_neighbouring_rows_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fragment_reader, "INDEX_KEYS_MIN", 1)
+    monkeypatch.setattr(row_index, "INDEX_KEYS_MIN", 1)
     rows = [b"a", b"b", b"c", b"c", b"c", b"d"]  # as of cells: unique by cell, not by row
     fragment = World(SIMPLE, simple_records(rows), rows_per_block=17, unique=True).open()
     for asked in ([b"a", b"b", b"c"], [b"b", b"c"], [b"c"], [b"c", b"d"]):
@@ -379,8 +380,8 @@ def test_all_records_of_the_last_of_neighbouring_rows_are_found(monkeypatch: pyt
 def test_rows_in_a_part_of_a_file_are_found_by_an_index_of_that_part(
     index_cache_share: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fragment_reader, "INDEX_KEYS_MIN", 1)
-    monkeypatch.setattr(fragment_reader, "INDEX_CACHE_SHARE", index_cache_share)
+    monkeypatch.setattr(row_index, "INDEX_KEYS_MIN", 1)
+    monkeypatch.setattr(row_index, "INDEX_CACHE_SHARE", index_cache_share)
     rows = [b"%06d" % n for n in range(0, 600, 2)]
     world = World(SIMPLE, simple_records(rows), rows_per_block=17, unique=True)
     fragment = world.open()
@@ -593,7 +594,7 @@ def test_a_fragment_that_nobody_needs_is_gone_at_once_whatever_of_it_is_cached()
     fragment.txn_span(1)
     assert world.cache.stats()["entries"] >= 2
     is_there = weakref.ref(fragment)
-    footer = weakref.ref(fragment._metadata)
+    footer = weakref.ref(fragment._file._metadata)
     gc.disable()  # what is left to the collector stays for minutes, with a footer of megabytes and an open file
     try:
         opened.forget([PATH])
@@ -633,7 +634,7 @@ def test_files_whose_footers_take_much_are_closed_and_their_room_goes_back_to_th
     each = opened.get(names[0]).footer_bytes
     assert each > 10 * 650
     assert cache.room == cache.bytes_max - each
-    monkeypatch.setattr("ebla.storage.fragment.fragment_reader.FOOTER_BYTES_MAX", 9 * each)
+    monkeypatch.setattr(open_fragments, "FOOTER_BYTES_MAX", 9 * each)
     monkeypatch.setattr(cache, "_bytes_max", 10 * each)
     for name in names:
         opened.get(name)

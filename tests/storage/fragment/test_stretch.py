@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebla.storage.cache.block_cache import BlockCache
-from ebla.storage.fragment.stretch import STRETCH_BYTES, Stretches, is_worth_making, neighbours_at, places_of
+from ebla.storage.fragment.row_index import neighbours_at, places_of
+from ebla.storage.fragment.stretch import STRETCH_BYTES, Stretches, is_worth_making
 from ebla.storage.record.records import Block
 
 FILE = "fragments/t/f.parquet"

@@ -15,7 +15,8 @@ from ebla.model.declaration import Group, Schema
 from ebla.model.ranges import KeyRange
 from ebla.settings import Settings
 from ebla.storage.cache.block_cache import BlockCache
-from ebla.storage.fragment.fragment_reader import Fragment, OpenFragments
+from ebla.storage.fragment.fragment_reader import Fragment
+from ebla.storage.fragment.open_fragments import OpenFragments
 from ebla.tablet.flush.serialize import Candidate, FlushWork, choose, flush_change, write_fragment
 from ebla.tablet.read.row_cache import CachedRows
 from ebla.tablet.tables.table_state import TableState

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import ebla
 from ebla.metadata.values.table_metadata import FragmentRef
 from ebla.settings import KIB, Settings
-from ebla.storage.fragment.fragment_reader import Fragment
+from ebla.storage.fragment.fragment_file import FragmentFile
 from ebla.storage.record.records import Block
 from ebla.tablet.read.reader import Reader
 from tests.direct.bulk_world import loaded, numbers
@@ -58,13 +58,13 @@ def answers(table: ebla.Table, as_of: int | None = None) -> Any:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many blocks were decoded in each go."""
     counts: list[int] = []
-    whole = Fragment.read_blocks
+    whole = FragmentFile.read_blocks
 
-    def counted(self: Fragment, begin: int, end: int, names: Any) -> Any:
+    def counted(self: FragmentFile, begin: int, end: int, names: Any) -> Any:
         counts.append(end - begin)
         return whole(self, begin, end, names)
 
-    monkeypatch.setattr(Fragment, "read_blocks", counted)
+    monkeypatch.setattr(FragmentFile, "read_blocks", counted)
     return counts
 
 
@@ -210,7 +210,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(kind, name, counted)
 
-    for kind, name in ((Reader, "read_folded"), (Reader, "read"), (Reader, "_runs"), (Fragment, "read_blocks")):
+    for kind, name in ((Reader, "read_folded"), (Reader, "read"), (Reader, "_runs"), (FragmentFile, "read_blocks")):
         count(kind, name)
     return counts
 

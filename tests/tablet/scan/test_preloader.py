@@ -7,7 +7,7 @@ from typing import Any
 
 import ebla
 from ebla.settings import KIB, Settings
-from ebla.storage.fragment.fragment_reader import Fragment
+from ebla.storage.fragment.fragment_file import FragmentFile
 from ebla.tablet.scan.preloader import classify
 from tests.crash.machine import bounded
 from tests.support.inside import engine_of, state_of
@@ -67,7 +67,7 @@ def test_scans_of_an_in_memory_group_read_no_file(tmp_path: Path, monkeypatch: A
     with ebla.open(tmp_path, settings=STILL) as db:
         table = filled(db)
         classes(db)
-        monkeypatch.setattr(Fragment, "read_blocks", lambda *_: 1 / 0)
+        monkeypatch.setattr(FragmentFile, "read_blocks", lambda *_: 1 / 0)
         assert table.scan(columns=["a"]).to_arrow()["a"].to_pylist() == list(range(ROWS))
 
 
