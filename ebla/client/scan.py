@@ -107,13 +107,13 @@ class Scan(StaysHere):
         is_plain = projection.versions == 1 and all(output.kind == "typed" for output in projection.outputs)
         for table in self._stream.tables(whole=False):
             for batch in table.to_batches(max_chunksize=DICT_ROWS):
-                for at, row in enumerate(_dicts(batch)):
+                for at, row in enumerate(_dicts(batch, projection.may_lose_times)):
                     self._last, self._last_at = batch, at
                     yield row if is_plain else spread(row, projection)
 
 
-def _dicts(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+def _dicts(batch: pa.RecordBatch, check_times: bool) -> list[dict[str, Any]]:
     try:
-        return python_rows(batch)
+        return python_rows(batch, check_times=check_times)
     except OverflowError as reason:
         raise beyond_python(reason) from None

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from ebla.errors import RequestError, shown
+from ebla.model.python_values import may_lose_times
 from ebla.model.schema import WILDCARD, GroupSchema, TableSchema, Target
 
 
@@ -189,6 +190,11 @@ class Projection:
         """The schema of the answer."""
         fields = [pa.field(column.name, column.type) for column in self.schema.key]
         return pa.schema(fields + [pa.field(output.name, self._type(output)) for output in self.outputs])
+
+    @cached_property
+    def may_lose_times(self) -> bool:
+        """Whether the answer may have times of day that Python has not."""
+        return may_lose_times(self.arrow_schema)
 
     def _type(self, output: Output) -> pa.DataType:
         value = output.type if output.kind == "typed" else pa.binary()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["has_python_times", "python_rows", "python_value"]
+__all__ = ["has_python_times", "may_lose_times", "python_rows", "python_value"]
 
 _NANOSECONDS = pa.time64("ns")
 _MICROSECONDS = pa.time64("us")
@@ -31,11 +31,20 @@ def python_value(scalar: pa.Scalar) -> Any:
         raise OverflowError(str(reason)) from None
 
 
-def python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return the rows of a batch as dicts; `OverflowError` if Python does not have one of the values."""
-    for column in batch.columns:
-        if _has_times(column.type):
-            _check_times(column)
+def may_lose_times(schema: pa.Schema) -> bool:
+    """Tell whether a column may hold a time of day in nanoseconds, of which Python would lose a part."""
+    return any(_has_times(field.type) for field in schema)
+
+
+def python_rows(batch: pa.RecordBatch, *, check_times: bool = True) -> list[dict[str, Any]]:
+    """Return the rows of a batch as dicts; `OverflowError` if Python does not have one of the values.
+
+    Who knows by `may_lose_times` that there is nothing to check says so: it is a large part of a short read.
+    """
+    if check_times:
+        for column in batch.columns:
+            if _has_times(column.type):
+                _check_times(column)
     try:
         rows: list[dict[str, Any]] = batch.to_pylist()
     except ValueError as reason:

@@ -13,9 +13,9 @@ to a request of the last three kinds is the type that it is a request for: ``Spl
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from ebla.model.ranges import ALL, KeyRange
@@ -33,8 +33,7 @@ Wait: TypeAlias = Literal["durable", "logged", "none"]
 # --- rows ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True):
     """When to read: at a txn, at a snapshot that is held by name, or at the newest commit.
 
     With `uncommitted`, also what is not in the log yet.
@@ -49,8 +48,7 @@ NEWEST = Moment()
 THIS_VERY_MOMENT = Moment(uncommitted=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(msgspec.Struct, frozen=True):
     """Write rows: whatever `ebla.rows` takes for rows.
 
     `unchanged_since` and `if_absent` refuse the whole put with `Conflict`. `schema_version` says under which version of
@@ -66,16 +64,14 @@ class Put:
     schema_version: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PutCells:
+class PutCells(msgspec.Struct, frozen=True):
     """Write cells in long form."""
 
     cells: object
     wait: Wait = "durable"
 
 
-@dataclass(frozen=True, slots=True)
-class Erase:
+class Erase(msgspec.Struct, frozen=True):
     """Erase rows, or some columns, cells or families of them."""
 
     rows: pa.Array
@@ -84,16 +80,14 @@ class Erase:
     wait: Wait = "durable"
 
 
-@dataclass(frozen=True, slots=True)
-class EraseRange:
+class EraseRange(msgspec.Struct, frozen=True):
     """Erase all rows of a range in one step."""
 
     key_range: KeyRange
     wait: Wait = "durable"
 
 
-@dataclass(frozen=True, slots=True)
-class Modify:
+class Modify(msgspec.Struct, frozen=True):
     """Add to a number, or append to text, bytes or a list; read and written in one commit, repeated until it fits."""
 
     row: bytes
@@ -106,8 +100,7 @@ class Modify:
 Write: TypeAlias = Put | PutCells | Erase | EraseRange
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRow:
+class ReadRow(msgspec.Struct, frozen=True):
     """Read one row, with all of its columns or some."""
 
     row: bytes
@@ -116,8 +109,7 @@ class ReadRow:
     versions: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRows:
+class ReadRows(msgspec.Struct, frozen=True):
     """Read rows in the order asked, with a column ``_found``."""
 
     rows: pa.Array
@@ -125,8 +117,7 @@ class ReadRows:
     at: Moment = NEWEST
 
 
-@dataclass(frozen=True, slots=True)
-class ScanRows:
+class ScanRows(msgspec.Struct, frozen=True):
     """Read the rows of a range in order.
 
     `latest` follows newer commits as it goes. `after` is the last row that was given already.
@@ -152,26 +143,22 @@ class TableRequest(Generic[Reply]):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Flush(TableRequest[None]):
+class Flush(msgspec.Struct, TableRequest[None], frozen=True):
     """Write everything that is committed to fragments."""
 
 
-@dataclass(frozen=True, slots=True)
-class Compact(TableRequest[None]):
+class Compact(msgspec.Struct, TableRequest[None], frozen=True):
     """Merge all fragments of the table."""
 
 
-@dataclass(frozen=True, slots=True)
-class Split(TableRequest[tuple[str, str]]):
+class Split(msgspec.Struct, TableRequest[tuple[str, str]], frozen=True):
     """Split a tablet, at a row or where it is divided evenly; answered with the ids of the two."""
 
     row: bytes | None = None
     tablet: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Join(TableRequest[str]):
+class Join(msgspec.Struct, TableRequest[str], frozen=True):
     """Make one tablet of two neighbours, named by id, or by rows that they have; answered with its id."""
 
     tablets: tuple[str, str] | None = None
@@ -179,18 +166,15 @@ class Join(TableRequest[str]):
     last: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeTablets(TableRequest[list[dict[str, Any]]]):
+class DescribeTablets(msgspec.Struct, TableRequest[list[dict[str, Any]]], frozen=True):
     """Tell id, range, state and sizes of every tablet."""
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeTable(TableRequest[dict[str, Any]]):
+class DescribeTable(msgspec.Struct, TableRequest[dict[str, Any]], frozen=True):
     """Tell sizes and counts of the table."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListFiles(TableRequest[list[str]]):
+class ListFiles(msgspec.Struct, TableRequest[list[str]], frozen=True):
     """Name the fragment files of the table, relative to the store."""
 
 
@@ -203,8 +187,7 @@ class StoreRequest(Generic[Reply]):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTable(StoreRequest[None]):
+class CreateTable(msgspec.Struct, StoreRequest[None], frozen=True):
     """Make a table, cut at these rows."""
 
     name: str
@@ -213,140 +196,119 @@ class CreateTable(StoreRequest[None]):
     is_fixed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DropTable(StoreRequest[None]):
+class DropTable(msgspec.Struct, StoreRequest[None], frozen=True):
     """Drop a table; unless it is to `purge` at once, it can be brought back as long as it is retained."""
 
     name: str
     purge: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ListDropped(StoreRequest[list[DroppedTable]]):
+class ListDropped(msgspec.Struct, StoreRequest[list[DroppedTable]], frozen=True):
     """Tell which tables were dropped and can be brought back."""
 
 
-@dataclass(frozen=True, slots=True)
-class UndeleteTable(StoreRequest[None]):
+class UndeleteTable(msgspec.Struct, StoreRequest[None], frozen=True):
     """Bring back a dropped table, under a name."""
 
     table_id: str
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class RenameTable(StoreRequest[None]):
+class RenameTable(msgspec.Struct, StoreRequest[None], frozen=True):
     """Give a table another name."""
 
     name: str
     new_name: str
 
 
-@dataclass(frozen=True, slots=True)
-class CloneTable(StoreRequest[None]):
+class CloneTable(msgspec.Struct, StoreRequest[None], frozen=True):
     """Make a table of all that is committed in another, by reference."""
 
     origin: str
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class AlterTable(StoreRequest[None]):
+class AlterTable(msgspec.Struct, StoreRequest[None], frozen=True):
     """Change the schema of a table."""
 
     name: str
     alteration: Alteration
 
 
-@dataclass(frozen=True, slots=True)
-class UnloadTable(StoreRequest[None]):
+class UnloadTable(msgspec.Struct, StoreRequest[None], frozen=True):
     """Take a table offline."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class LoadTable(StoreRequest[None]):
+class LoadTable(msgspec.Struct, StoreRequest[None], frozen=True):
     """Bring a table back online, or load all of it."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Sync(StoreRequest[int]):
+class Sync(msgspec.Struct, StoreRequest[int], frozen=True):
     """Wait until everything up to a txn is safe from any crash; answered with the txn up to which all is."""
 
     txn: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HoldNewest(StoreRequest[int]):
+class HoldNewest(msgspec.Struct, StoreRequest[int], frozen=True):
     """Hold the newest commit, so that it can be read until `LetGo`; answered with its txn."""
 
 
-@dataclass(frozen=True, slots=True)
-class LetGo(StoreRequest[None]):
+class LetGo(msgspec.Struct, StoreRequest[None], frozen=True):
     """Hold a txn no longer."""
 
     txn: int
 
 
-@dataclass(frozen=True, slots=True)
-class HoldByName(StoreRequest[int]):
+class HoldByName(msgspec.Struct, StoreRequest[int], frozen=True):
     """Hold the newest commit under a name until `ReleaseName`, or find what is held; answered with its txn."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseName(StoreRequest[None]):
+class ReleaseName(msgspec.Struct, StoreRequest[None], frozen=True):
     """Hold nothing under a name any longer."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListHeld(StoreRequest[dict[str, int]]):
+class ListHeld(msgspec.Struct, StoreRequest[dict[str, int]], frozen=True):
     """Tell what is held by name, with the txns."""
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeStore(StoreRequest[dict[str, Any]]):
+class DescribeStore(msgspec.Struct, StoreRequest[dict[str, Any]], frozen=True):
     """Tell sizes and counters of the store and of every table."""
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeTables(StoreRequest[dict[str, dict[str, Any]]]):
+class DescribeTables(msgspec.Struct, StoreRequest[dict[str, dict[str, Any]]], frozen=True):
     """Tell sizes and counts of every table, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadCounters(StoreRequest[Counters | None]):
+class ReadCounters(msgspec.Struct, StoreRequest[Counters | None], frozen=True):
     """Tell the numbers that monitoring wants; None where nobody counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class CollectGarbage(StoreRequest[GarbageReport]):
+class CollectGarbage(msgspec.Struct, StoreRequest[GarbageReport], frozen=True):
     """Look for files that no table names any more, and unless it is a `dry_run` remove what was so for long enough."""
 
     dry_run: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Verify(StoreRequest[VerifyReport]):
+class Verify(msgspec.Struct, StoreRequest[VerifyReport], frozen=True):
     """Compare METADATA with itself and with every file that it names."""
 
 
-@dataclass(frozen=True, slots=True)
-class Repair(StoreRequest[VerifyReport]):
+class Repair(msgspec.Struct, StoreRequest[VerifyReport], frozen=True):
     """Mend METADATA as far as nothing is lost by it."""
 
 
 # --- jobs ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class BeginJob(StoreRequest[str]):
+class BeginJob(msgspec.Struct, StoreRequest[str], frozen=True):
     """Say that a bulk job is about to write files for a table; answered with the id of the table."""
 
     job: str
@@ -354,8 +316,7 @@ class BeginJob(StoreRequest[str]):
     expires_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class EndJob(StoreRequest[list[str]]):
+class EndJob(msgspec.Struct, StoreRequest[list[str]], frozen=True):
     """Remove what nobody names of a job whose outcome is known, but for `keep`; answered with what was removed."""
 
     job: str

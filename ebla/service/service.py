@@ -13,9 +13,9 @@ until it fits: `if_absent`, increments, erasures of columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from ebla.errors import Closed
@@ -35,8 +35,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 SYSTEM_TABLES = frozenset({"META", "sys.tables", "sys.tablets", "sys.servers"})
 
 
-@dataclass(frozen=True, slots=True)
-class RowRead:
+class RowRead(msgspec.Struct, frozen=True):
     """One row that was read, None if there is none; the txn of the read, and the schema that was in force."""
 
     txn: int

@@ -74,7 +74,7 @@ class RowReader:
         values = self._get_cells(view, tablet, row, point) if point.projection.is_short else None
         if values is None:
             batch = self.read_one(view, tablet, row, point)
-            values = {} if batch is None else python_rows(batch)[0]
+            values = {} if batch is None else python_rows(batch, check_times=point.projection.may_lose_times)[0]
         return spread(values, point.projection) if values else None
 
     def _get_cells(
@@ -119,7 +119,9 @@ class RowReader:
             records = self._records_of_row(view, tablet, group, row, point.as_of, wanted)
             if records is None:
                 batch = self.read_one(view, tablet, row, point)
-                return None if batch is None else python_rows(batch.select(projection.names))[0]
+                if batch is None:
+                    return None
+                return python_rows(batch.select(projection.names), check_times=projection.may_lose_times)[0]
             exists |= resolve(records, wanted, values)
         return values if exists else None
 
