@@ -20,7 +20,6 @@ from ebla.metadata.server.metadata_store import MetadataStore
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.clone import cloned
 from ebla.metadata.values.restoring import unpack_metadata
-from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.engine import TabletStore
 
@@ -78,7 +77,6 @@ def _opened(root: str, packed: bytes, txn: int) -> TabletStore:
         server="",
         new_id=new_id,
         txn_clock=TxnClock(clock, txn),
-        cache=BlockCache(TASK_SETTINGS.block_cache_bytes),
         coordination=coordination,
     )
     metadata = unpack_metadata(packed, root)

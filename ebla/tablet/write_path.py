@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from ebla.clock import Clock, TxnClock
-from ebla.errors import Closed, Conflict, EblaError, OutcomeUnknown, ReadOnly, SchemaChanged, StoreError, UnknownTable
+from ebla.errors import Conflict, EblaError, OutcomeUnknown, SchemaChanged, StoreError, UnknownTable
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.changes import TabletAt, TakeLog
 from ebla.metadata.values.table_metadata import TabletMetadata
@@ -30,12 +30,16 @@ from ebla.storage.log.log_entry import Slice
 from ebla.storage.log.log_writer import LogWriter
 from ebla.storage.record.records import Block
 from ebla.tablet.flush.flusher import Flusher
+from ebla.tablet.life.loader import Loader
+from ebla.tablet.life.readiness import Readiness
+from ebla.tablet.life.table_lifecycle import TableLifecycle
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.pauses import Pauses
 from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.write.admission import Mutation
 from ebla.tablet.write.commit_log import Combined, Commit, CommitLog
 from ebla.tablet.write.gate import Gate
+from ebla.tablet.write.open_state import OpenState
 from ebla.tablet.write.recent_rows import RecentRows
 from ebla.tablet.write.replies import REPLY_BYTES, Replies
 from ebla.tablet.write.row_admission import RowMutation
@@ -54,11 +58,7 @@ def schema_changed(table: str) -> SchemaChanged:
 
 
 class WritePath:
-    """Commits mutations. Safe to use from several threads.
-
-    `settle` clears up what is in doubt about a table's name; `make_ready` finishes what was begun with a table and
-    brings it online; `admit_row` loads the tablet of a row.
-    """
+    """Commits mutations. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -73,10 +73,10 @@ class WritePath:
         clock: Clock,
         settings: Settings,
         server: str,
-        *,
-        settle: Callable[[str], None],
-        make_ready: Callable[[TableState], None],
-        admit_row: Callable[[TableState, bytes], None],
+        state: OpenState,
+        lifecycle: TableLifecycle,
+        readiness: Readiness,
+        loader: Loader,
     ) -> None:
         # Set once.
         self._tables = tables
@@ -90,19 +90,17 @@ class WritePath:
         self._clock = clock
         self._settings = settings
         self._server = server
-        self._settle = settle
-        self._make_ready = make_ready
-        self._admit_row = admit_row
+        self._state = state
+        self._lifecycle = lifecycle
+        self._readiness = readiness
+        self._loader = loader
         self._lock = tables.lock
         self._saves = ThreadPoolExecutor(1, thread_name_prefix="ebla-metadata")
-        # Set by `start`; None where nothing is written.
-        self.log: CommitLog | None = None
+        # Set by `start`.
         self._fence: Callable[[], None] | None = None
         # Guarded by the commit lock.
         self.replies = Replies()
         self.ingested_bytes = 0
-        self.is_closing = False
-        self.is_inherited = False
         self._throttled = 0
         self.commits = 0
         self.throttled = Timing(_log, "waiting for room")  # who waits is told of as it begins
@@ -113,7 +111,7 @@ class WritePath:
     def start(self, writer: LogWriter, fence: Callable[[], None] | None) -> None:
         """Begin to accept writes."""
         self._fence = fence
-        self.log = CommitLog(
+        self._state.log = CommitLog(
             writer, self._sequencer, self._slices_of, self._on_durable, fence, self._settings.slow_seconds
         )
 
@@ -133,15 +131,6 @@ class WritePath:
     def stop(self) -> None:
         """Let go of the thread; the log is closed before."""
         self._saves.shutdown()
-
-    def closed(self) -> Closed:
-        """Return the error for whoever comes when the store is closed here."""
-        if self.is_inherited:
-            return Closed(
-                "a store belongs to the process that opened it, and this one was forked from it: open the store here "
-                "with read_only=True, or let the other process write"
-            )
-        return Closed("the database was closed: open it again")
 
     # --- commits ---
 
@@ -164,8 +153,9 @@ class WritePath:
         """Return once a commit is where `wait` says."""
         if wait == "none":
             return
-        assert self.log is not None, "what was committed is in a log"
-        self.log.wait(txn)
+        log = self._state.log
+        assert log is not None, "what was committed is in a log"
+        log.wait(txn)
         if wait == "durable":
             self._sequencer.wait_stable(txn)
 
@@ -178,14 +168,15 @@ class WritePath:
         attended: bool = True,
         request: tuple[str, int] | None = None,
     ) -> int:
-        """Make a mutation part of memory, queue it for the log, and return its txn. Who says `attended` will `wait`.
+        """Make a mutation part of memory, queue it for the log, and return its txn.
 
+        `attended` says that the caller will `wait` for it, so that the log's worker is not woken.
         With `unchanged_since`, raises `Conflict` if a row it touches has changed after that txn. `request` is a
         client's id and a sequence number: a repeated request is answered with the txn of the first.
         """
-        log = self.writable_log()
+        log = self._state.writable_log()
         if table.is_in_doubt:
-            self._settle(table.name)
+            self._lifecycle.settle(table.name)
         if mutation.is_empty:
             return self._sequencer.committed
         if isinstance(mutation, RowMutation):
@@ -193,7 +184,7 @@ class WritePath:
         else:
             slots = self._recent.slots_of(mutation.rows, table.salt)
         for _ in CROWDS:
-            self._make_ready(table)
+            self._readiness.make_ready(table)
             self._throttle(log)
             checked_at = None
             if unchanged_since is not None:
@@ -206,8 +197,8 @@ class WritePath:
                     continue  # the lock was given up: a bulk commit may have closed the gate
                 if table.is_unsettled or table.is_schema_in_doubt or table.is_offline:
                     continue
-                if self.is_closing:
-                    raise self.closed()
+                if self._state.is_closing:
+                    raise self._state.closed()
                 if table.is_dropped:
                     raise UnknownTable(
                         f"the table {table.name!r} was dropped, or restored in place: get it anew with db.table"
@@ -220,16 +211,6 @@ class WritePath:
                     continue
                 return self._commit(log, table, mutation, slots, attended, request)
         raise Conflict(f"rows of {table.name!r} keep changing: try again with fewer rows or fewer writers")
-
-    def writable_log(self) -> CommitLog:
-        """Return the log if it takes commits; else raise what keeps it from that."""
-        if self.is_closing:
-            raise self.closed()
-        if self.log is None:
-            raise ReadOnly("the store was opened read-only: open it without read_only to write")
-        if self.log.failure is not None:
-            raise self.log.failure
-        return self.log
 
     def _commit(
         self,
@@ -307,7 +288,7 @@ class WritePath:
             self.throttled.add(now_seconds() - began)
 
     def _wait_for_room(self, log: CommitLog) -> None:
-        while not self.is_closing:
+        while not self._state.is_closing:
             if log.failure is not None:
                 raise log.failure
             if self._has_room(log):
@@ -337,7 +318,7 @@ class WritePath:
             suspects[:] = True
         for place in suspects.nonzero()[0]:
             row = rows[int(place)].as_py()
-            self._admit_row(table, row)
+            self._loader.admit_row(table, row)
             tablet = view.metadata.tablet_for(row)
             # What an erasure left behind may be gone from below the floor: then nobody can say that nothing happened.
             floor = max((state.floor_txn for state in tablet.groups), default=0)
@@ -375,7 +356,7 @@ class WritePath:
         change = TakeLog(tuple(TabletAt(t.id, t.epoch) for t in tablets), self._server, self._server)
         failure: Exception | None = None
         for attempt in range(SAVES.attempts_max):
-            if attempt and not self.is_closing:
+            if attempt and not self._state.is_closing:
                 self._clock.sleep(SAVES.pause_seconds)
             try:
                 metadata = self._metadata.commit(table.id, [change])
@@ -405,7 +386,7 @@ class WritePath:
         with self._lock:
             if not self.replies.only_below(needed):
                 return
-            log = self.writable_log()
+            log = self._state.writable_log()
             self._gate.wait(log)
             old = self.replies.only_below(needed)  # the lock was given up in between
             txn = self._txn_clock.next()

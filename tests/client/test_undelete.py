@@ -292,7 +292,7 @@ def test_a_lost_reply_at_any_step_loses_no_row(
             elif operation == "undelete":
                 db.undelete_table("t")
             else:
-                engine_of(db).purge_tables()
+                engine_of(db).lifecycle.purge_due()
         except ebla.EblaError as error:
             failed = error
         is_over = service.steps < step

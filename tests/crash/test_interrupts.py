@@ -206,7 +206,7 @@ def test_writers_go_on_after_a_bulk_commit_that_was_interrupted_when_it_had_its_
             table = db.table("mixed")
             carry_out(db, BulkCommit("job", state_of(table).id, table.schema.version, ()))
         else:
-            engine_of(db).bulk.pass_txn()
+            engine_of(db).passing.pass_txn()
     bounded(lambda: db.table("mixed").put({"user": "kurt", "age": 3}))
     check(machine, "age", [1, 3])
 

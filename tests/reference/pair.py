@@ -170,17 +170,18 @@ class Pair:
         self._let_go()
         self.moments[name] = []
         store = engine_of(self.database)
-        horizon = store.compactor._horizon
+        history: Any = store.history
+        horizon = history.bound
 
         def now(table: Any, group: int) -> Any:
             is_flushed = table.view.memory_of(group).txn_min is None
             return store.sequencer.committed if table.name == name and is_flushed else horizon(table, group)
 
-        store.compactor._horizon = now
+        history.bound = now
         try:
             self._compact(name, by_job)
         finally:
-            store.compactor._horizon = horizon
+            history.bound = horizon
 
     def _compact(self, name: str, by_job: bool) -> None:
         if by_job:

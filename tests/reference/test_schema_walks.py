@@ -136,7 +136,7 @@ class Walk:
             return
         files = self.dice.sample(held.fragments, self.dice.randint(1, len(held.fragments)))
         with self.history_ending():
-            horizon = compactor.horizon_of(state, group.id)
+            horizon = engine_of(self.db).history.horizon_of(state, group.id)
             is_rooted = all(ref in files or ref.txn_min > horizon for ref in held.fragments)
             choice = Choice(tuple(files), "depth", is_rooted)
             # In vain if the compactor in the background has merged one of them meanwhile.
@@ -147,7 +147,8 @@ class Walk:
     def history_ending(self) -> Iterator[None]:
         """Let history end now, as far as all is in files; or let it be."""
         store = engine_of(self.db)
-        horizon = store.compactor._horizon
+        history: Any = store.history
+        horizon = history.bound
 
         def now(table: Any, group: int) -> int:
             unflushed = table.view.memory_of(group).txn_min
@@ -155,11 +156,11 @@ class Walk:
             return store.sequencer.committed if unflushed is None else min(store.sequencer.committed, unflushed - 1)
 
         if self.dice.random() < 0.6:
-            store.compactor._horizon = now
+            history.bound = now
         try:
             yield
         finally:
-            store.compactor._horizon = horizon
+            history.bound = horizon
 
     def reopen(self) -> None:
         if self.dice.random() < 0.5:

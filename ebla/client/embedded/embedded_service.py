@@ -93,4 +93,4 @@ class EmbeddedService(LocalService):
             self._lock.release()
 
     def _counters(self) -> Counters | None:
-        return self.engine.counters() if self.is_writable else counters_of_owner(self.path)
+        return self.engine.report.counters() if self.is_writable else counters_of_owner(self.path)

@@ -161,7 +161,7 @@ def wire_service(
     if not read_only:
         if ownership is not None:
             ownership.on_lost(engine.stop_writing)
-        mailbox = Mailbox(coordination, files, clock, engine.carry_out)
+        mailbox = Mailbox(coordination, files, clock, engine.orders.carry_out)
         try:
             mailbox.open()
         except BaseException:

@@ -54,7 +54,7 @@ class Publisher:
         self._opened_microseconds = clock.microseconds()
         self._written_seconds = float("-inf")
         self._publish(is_closed=False)
-        store.publish = self.publish
+        store.rounds.add(self.publish)
 
     def publish(self) -> None:
         """Tell how the store is, unless that was done a moment ago."""
@@ -74,8 +74,8 @@ class Publisher:
             opened_microseconds=self._opened_microseconds,
             told_microseconds=self._clock.microseconds(),
             is_closed=is_closed,
-            failures=tuple(self._store.failures()),
-            counters=self._store.counters(),
+            failures=tuple(self._store.report.failures()),
+            counters=self._store.report.counters(),
         )
         fresh = self._root / f"{STATUS_FILE}.new"
         with contextlib.suppress(OSError):  # a full disk: the next one may have more luck

@@ -73,8 +73,10 @@ def presplit(
         found.look(spark, progress, sampled(frame, found.schema, tablets))
         rows = found.splits(tablets, tablet_bytes)
         if not dry_run:
+            store = store_of(database)
+            store.readiness.check_online(found.state)
             for row in rows:
-                store_of(database).split(found.state, row)
+                store.recutter.split(found.state, row)
         before = len(found.tablets)
         keys = tuple(key_of(row, found.codec) for row in rows)
         return PresplitSummary(table, keys, before, before + len(rows), dry_run, time.monotonic() - began)

@@ -39,12 +39,12 @@ def class_of(are_in_memory: Collection[bool]) -> int:
 class BlockCache:
     """A byte-bounded cache shared by all readers of a store. Safe to use from several threads."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, on_much_gone: Callable[[], None] = lambda: None) -> None:
+        """`on_much_gone` is called by whoever puts something, without the lock, when much has gone to make room."""
         # Set once.
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
-        # Called by whoever puts something, without the lock; set before the cache is used.
-        self.on_much_gone: Callable[[], None] = lambda: None
+        self._on_much_gone = on_much_gone
         # How often something was read to be put in. Written under _lock; read without it.
         self.filled = 0
         # Guarded by _lock.
@@ -99,7 +99,7 @@ class BlockCache:
             if is_much:
                 self._gone_bytes = 0
         if is_much:
-            self.on_much_gone()
+            self._on_much_gone()
 
     def reserve(self, size_bytes: int) -> None:
         """Hold so many bytes less (with a minus: more) for the sake of something that is kept elsewhere.

@@ -25,9 +25,16 @@ OPEN_MIN = 8
 class OpenFragments:
     """The fragments that are open, least recently used closed first. Safe to use from several threads."""
 
-    def __init__(self, files: Files, cache: BlockCache, open_max: int) -> None:
+    def __init__(
+        self,
+        files: Files,
+        cache: BlockCache,
+        open_max: int,
+        explain: Callable[[str, MissingFile], EblaError] = lambda file, error: error,
+    ) -> None:
+        """`explain` returns what to tell a reader of a file that is not there."""
         self.cache = cache
-        self.explain: Callable[[str, MissingFile], EblaError] = lambda file, error: error  # why a file is not there
+        self.explain = explain
         self._files = files
         self._open_max = open_max
         self._lock = threading.Lock()

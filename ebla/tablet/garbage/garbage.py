@@ -24,8 +24,7 @@ import contextlib
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from ebla.clock import Clock
@@ -44,7 +43,12 @@ from ebla.tablet.flush.pending_files import FRAGMENTS, PendingFiles
 from ebla.tablet.garbage.candidates import Candidates
 from ebla.tablet.garbage.garbage_report import Seen, sum_up
 from ebla.tablet.garbage.job_intents import list_intents
+from ebla.tablet.garbage.job_merges import JobMerges
 from ebla.tablet.garbage.lost_tables import METADATA, Strangers, look_at_strangers, lost, saved_metadata, went_back
+from ebla.tablet.garbage.pins import Pins
+from ebla.tablet.life.table_lifecycle import TableLifecycle
+from ebla.tablet.tables.open_tables import OpenTables
+from ebla.tablet.write.passing_txns import PassingTxns
 from ebla.timing import now_seconds
 
 __all__ = ["Garbage", "GarbageReport", "PendingFiles"]
@@ -62,26 +66,29 @@ class Garbage:
         files: Files,
         clock: Clock,
         pending: PendingFiles,
+        pins: Pins,
+        tables: OpenTables,
+        lifecycle: TableLifecycle,
+        passing: PassingTxns,
+        merges: JobMerges,
+        server: str,
         age_seconds: float,
-        held: Callable[[], Collection[str]],
     ) -> None:
-        """`held` returns the files that jobs of other processes read by their names."""
         self._coordination = coordination
         self._metadata = metadata
         self._files = files
         self._clock = clock
         self._pending = pending
-        self._held = held
+        self._pins = pins
+        self._tables = tables
+        self._lifecycle = lifecycle
+        self._passing = passing
+        self._merges = merges
+        self._server = server
         self._candidates = Candidates(coordination, files)
         self._dropped = DroppedTables(coordination)
         self._saved = MetadataStore(files)
         self._age_microseconds = round(age_seconds * 1_000_000)
-        # Held while files are judged for the last time: nobody may make METADATA name any, late as it may be.
-        self.guard: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
-        # Told of METADATA before what it does not name is removed: who reads an older one would miss the files.
-        self.take_over: Callable[[TableMetadata], None] = lambda metadata: None
-        # Lets go of dropped tables whose time is over, before a round that may remove their files.
-        self.purge: Callable[[], object] = lambda: None
         self._lock = threading.Lock()
         # Written by whoever holds _lock, read by others.
         self.last: GarbageReport | None = None
@@ -109,7 +116,7 @@ class Garbage:
             for _ in RACES:
                 try:
                     if not dry_run:
-                        self.purge()
+                        self._lifecycle.purge_due()  # before a round that may remove their files
                     report = self._round(dry_run)
                 except OSError as error:
                     self.failure = f"files cannot be listed: {error}"
@@ -129,7 +136,7 @@ class Garbage:
         young = self._pending.paths()
         now = self._clock.microseconds()
         prefixes = tuple(i.prefix for i in list_intents(self._coordination) if i.expires_microseconds > now)
-        held = self._held()
+        held = self._pins.files()
         listed = {info.path: info.size for d in self._files.list_directories(FRAGMENTS) for info in self._files.list(d)}
         saved = saved_metadata(self._files)
         tables = self._metadata.directory.configs()
@@ -253,9 +260,26 @@ class Garbage:
         """Remove files unless somebody names them after all, while nobody can."""
         if not doomed:
             return []
-        with self.guard():
+        with self._nothing_adopted():
             named = self._named_of(frozenset(doomed))
             return self._remove(path for path in doomed if path not in named)
+
+    @contextlib.contextmanager
+    def _nothing_adopted(self) -> Iterator[None]:
+        """Keep jobs from making METADATA name files that were there before, while those are judged."""
+        with self._passing.lock, self._merges.lock:
+            yield
+
+    def _take_over(self, metadata: TableMetadata) -> None:
+        """Read what METADATA names before what it does not name is removed: who reads an older one would miss files.
+
+        A compaction may be in it that was interrupted, or of unknown outcome.
+        """
+        table = self._tables.find(metadata.table_id)
+        if table is None or table.damage or metadata.schema.version != table.view.parts.version:
+            return  # a schema in doubt is settled by others, and takes no file away
+        with self._tables.lock:
+            table.use_metadata(metadata, self._server)
 
     def _named_of(self, paths: Collection[str]) -> set[str]:
         """Return those of the paths that may not go: fragments that a table names, METADATA of one that is there.
@@ -280,7 +304,7 @@ class Garbage:
                 with contextlib.suppress(UnknownTable):  # dropped since
                     metadata = self._metadata.refresh(table_id)
                     went_back(self._saved, table_id, listed.get(table_id, ()), (metadata.txnid, metadata.sequence))
-                    self.take_over(metadata)
+                    self._take_over(metadata)
                     named.update(path for path in metadata.files() if path in paths)
         return named
 

@@ -15,9 +15,6 @@ No snapshot that was served before can change: the txns are new, and what is rea
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 from ebla.clock import Clock, TxnClock
 from ebla.errors import Conflict, EblaError, MissingFile, OutcomeUnknown, RequestError, Unavailable, UnknownTable
@@ -34,6 +31,8 @@ from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.write.commit_log import CommitLog
 from ebla.tablet.write.gate import Gate
+from ebla.tablet.write.open_state import OpenState
+from ebla.tablet.write.passing_txns import PassingTxns
 from ebla.tablet.write.sequencer import Sequencer
 from ebla.timing import now_seconds
 
@@ -47,7 +46,7 @@ class _Unsettled(OutcomeUnknown):
 
 
 class BulkDriver:
-    """Carries out bulk commits, one at a time. Lock order: its own lock, then the commit lock."""
+    """Carries out bulk commits, one at a time. Lock order: that of txns that pass."""
 
     def __init__(
         self,
@@ -59,10 +58,10 @@ class BulkDriver:
         files: Files,
         clock: Clock,
         server: str,
-        writable_log: Callable[[], CommitLog],
+        state: OpenState,
+        passing: PassingTxns,
         pending: PendingFiles,
     ) -> None:
-        """`writable_log` returns the log, or raises if nothing may be written (any more)."""
         # Set once.
         self._tables = tables
         self._gate = gate
@@ -72,19 +71,18 @@ class BulkDriver:
         self._files = files
         self._clock = clock
         self._server = server
-        self._writable_log = writable_log
+        self._state = state
+        self._passing = passing
         self._pending = pending
         # Written by whoever holds the lock, read by others.
         self.commits = 0
-        self.lock = threading.Lock()
-        """Held over a commit: whoever removes files takes it, so that none is removed while it is being adopted."""
 
     def commit(self, commit: BulkCommit) -> BulkResult:
         """Make the files of a job part of their table, or find that they are."""
         check_job(commit.job)
         began = now_seconds()
-        with self._tables.events.held(), self.lock:
-            log = self._writable_log()
+        with self._tables.events.held(), self._passing.lock:
+            log = self._state.writable_log()
             table = self._table(commit.table_id)
             metadata = self._metadata.refresh(commit.table_id)
             done = commit.done_at(metadata)
@@ -113,47 +111,11 @@ class BulkDriver:
             )
             return result
 
-    def pass_txn(self) -> int:
-        """Let a txn pass that no record has, and return it: all before it is durable then, and stable.
-
-        The caller holds `lock`.
-        """
-        log = self._writable_log()
-        self._wait_stable(log, self._sequencer.allocated)
-        txn = 0
-        try:
-            with self._tables.lock:
-                log = self._writable_log()
-                before = self._sequencer.allocated
-                txn = self._txn_clock.next()
-                self._gate.close(txn)
-            self._wait_stable(log, before)
-            with self._tables.lock:
-                self._sequencer.allocate(txn)
-                self._sequencer.commit(txn)
-                self._gate.open()
-        except BaseException as error:
-            if txn and self._sequencer.committed < txn <= self._sequencer.allocated:
-                log.fail(error)  # interrupted: nobody may wait for a txn that will never be in the log
-            self._open_again(txn)
-            raise
-        return txn
-
-    @contextmanager
-    def passing(self) -> Iterator[Callable[[], int]]:
-        """Hold the lock, and lend what lets a txn pass."""
-        with self.lock:
-            yield self.pass_txn
-
-    def _open_again(self, reserved: int) -> None:
-        """Open the gate if it was closed for these txns."""
-        with self._tables.lock:
-            if reserved and self._gate.reserved == reserved:
-                self._gate.open()
-
     def _commit(self, commit: BulkCommit, table: TableState, log: CommitLog) -> BulkResult:
         layers = count_layers(commit)
-        self._wait_stable(log, self._sequencer.allocated)  # most of the waiting, before others have to wait for us
+        self._passing.wait_stable(
+            log, self._sequencer.allocated
+        )  # most of the waiting, before others have to wait for us
         return BulkResult(self._carry_out(commit, table, log, layers), repeated=False)
 
     def _table(self, table_id: str) -> TableState:
@@ -175,21 +137,17 @@ class BulkDriver:
                 raise RequestError(f"{ref.file} was written for another schema of {table.name!r}: run the job again")
             check_file(self._files, ref, commit.job)
 
-    def _wait_stable(self, log: CommitLog, txn: int) -> None:
-        log.wait(txn)
-        self._sequencer.wait_stable(txn)
-
     def _carry_out(self, commit: BulkCommit, table: TableState, log: CommitLog, layers: int) -> int:
         """Reserve the txns, save and show; return the last of them."""
         first = 0
         is_refused = True
         try:
             with self._tables.lock:
-                log = self._writable_log()
+                log = self._state.writable_log()
                 before = self._sequencer.allocated
                 first = self._txn_clock.next_block(layers)
                 self._gate.close(first)
-            self._wait_stable(log, before)
+            self._passing.wait_stable(log, before)
             is_refused = False
             try:
                 metadata = self._save(commit, table, first)
@@ -201,7 +159,7 @@ class BulkDriver:
             self._show(table, metadata, first + layers - 1)
         except BaseException as error:
             if is_refused:
-                self._open_again(first)
+                self._passing.open_again(first)
                 raise
             # METADATA may have it. A later txn in the log would then come before it for some readers.
             log.fail(error)

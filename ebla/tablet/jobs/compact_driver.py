@@ -14,9 +14,7 @@ cost the work on a thousand others, and a thousand transactions, one after anoth
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from ebla.clock import Clock
 from ebla.errors import EblaError, OutcomeUnknown, RequestError, Unavailable, UnknownTable
@@ -38,28 +36,21 @@ from ebla.service.job_orders import (
 )
 from ebla.storage.files.files import Files
 from ebla.tablet.flush.pending_files import PendingFiles
+from ebla.tablet.garbage.job_merges import BUSY_SECONDS, JobMerges
 from ebla.tablet.jobs.compact_changes import fitting, is_applied
+from ebla.tablet.life.readiness import Readiness
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.compactor import Compaction
+from ebla.tablet.upkeep.compaction_tally import Compaction, CompactionTally
+from ebla.tablet.upkeep.history import History
+from ebla.tablet.upkeep.table_upkeep import TableUpkeep
 from ebla.tablet.write.sequencer import Sequencer
 
 _SAVES = Retries(20, 0.05)  # others save as well, all the time
-# A job that takes longer, or has died, must not keep the engine from its work for ever.
-BUSY_SECONDS = 3_600.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Busy:
-    """Files of a table that a job is merging, until a moment of the monotonic clock."""
-
-    table_id: str
-    files: frozenset[str]
-    until: float
 
 
 class CompactDriver:
-    """Serves compactions of jobs. Lock order: its own lock, then the commit lock."""
+    """Serves compactions of jobs. Lock order: that of `JobMerges`, then the commit lock."""
 
     def __init__(
         self,
@@ -71,12 +62,12 @@ class CompactDriver:
         server: str,
         pending: PendingFiles,
         strategy: Strategy,
-        horizon: Callable[[TableState, int], int],
-        flush: Callable[[TableState], None],
-        check_writable: Callable[[TableState], None],
-        note: Callable[[Compaction], None],
+        history: History,
+        upkeep: TableUpkeep,
+        readiness: Readiness,
+        merges: JobMerges,
+        tally: CompactionTally,
     ) -> None:
-        """`check_writable` raises if the table, or the store, takes no changes now; `note` counts what was done."""
         # Set once.
         self._tables = tables
         self._sequencer = sequencer
@@ -86,23 +77,19 @@ class CompactDriver:
         self._server = server
         self._pending = pending
         self._strategy = strategy
-        self._horizon = horizon
-        self._flush = flush
-        self._check_writable = check_writable
-        self._note = note
-        self.lock = threading.Lock()
-        """Held over a commit: whoever removes files takes it, so that none is removed while it is being adopted."""
-        self._busy_lock = threading.Lock()
-        # Guarded by _busy_lock.
-        self._busy: dict[str, _Busy] = {}
+        self._history = history
+        self._upkeep = upkeep
+        self._readiness = readiness
+        self.merges = merges
+        self._tally = tally
 
     def prepare(self, order: PrepareCompaction) -> CompactionTerms:
         """Flush a table, and return the terms of a compaction that begins now."""
         table = self._table(order.table_id)
-        self._flush(table)
+        self._upkeep.flush_to_compact(table)
         groups = []
         for group in table.view.schema.groups:
-            horizon = self._horizon(table, group.id)
+            horizon = self._history.agreed(table, group.id)
             with self._tables.lock:
                 newest = self._sequencer.committed
                 oldest = table.view.memory_of(group.id).txn_min
@@ -112,24 +99,13 @@ class CompactDriver:
     def begin(self, order: BeginCompaction) -> CompactionBegun:
         """Have the engine leave some files to a job."""
         self._table(order.table_id)
-        with self._busy_lock:
-            self._busy.pop(order.job, None)
-            if order.files:
-                until = self._clock.monotonic_seconds() + BUSY_SECONDS
-                self._busy[order.job] = _Busy(order.table_id, frozenset(order.files), until)
+        self.merges.begin(order.job, order.table_id, order.files)
         return CompactionBegun(BUSY_SECONDS)
-
-    def busy(self, table_id: str) -> frozenset[str]:
-        """Return the files of a table that jobs are merging."""
-        with self._busy_lock:
-            now = self._clock.monotonic_seconds()
-            self._busy = {job: one for job, one in self._busy.items() if one.until > now}
-            return frozenset().union(*(one.files for one in self._busy.values() if one.table_id == table_id))
 
     def commit(self, commit: CompactCommit) -> CompactResult:
         """Replace what was merged, as far as it still fits, in one METADATA transaction."""
         check_job(commit.job)
-        with self._tables.events.held(), self.lock:
+        with self._tables.events.held(), self.merges.lock:
             table = self._table(commit.table_id)
             added = [ref for one in commit.replacements for ref in one.added]
             files = [ref.file for ref in added]
@@ -143,20 +119,19 @@ class CompactDriver:
                 self._pending.let_go(files)
                 raise
             self._pending.let_go(files)
-            with self._busy_lock:
-                self._busy.pop(commit.job, None)
+            self.merges.end(commit.job)
             refused = {number for number, _ in result.refused}
             names = {group.id: group.name for group in table.view.schema.groups}
             for number, one in enumerate(commit.replacements):
                 if number not in refused:
-                    self._note(_told(one, table.name, names.get(one.group, "")))
+                    self._tally.note(_told(one, table.name, names.get(one.group, "")))
             return result
 
     def _table(self, table_id: str) -> TableState:
         table = self._tables.find(table_id)
         if table is None:
             raise UnknownTable(f"there is no table of id {table_id} (any more): it was dropped, or is in another store")
-        self._check_writable(table)
+        self._readiness.check_writable(table)
         return table
 
     def _check_files(self, commit: CompactCommit, added: Sequence[FragmentRef], name: str) -> None:
@@ -184,7 +159,7 @@ class CompactDriver:
                     left = {number: one for number, one in left.items() if not is_applied(base, one)}
                     self._show(table, base, commit)
                 numbers = list(left)
-                horizons = {group.id: self._horizon(table, group.id) for group in base.schema.groups}
+                horizons = {group.id: self._history.agreed(table, group.id) for group in base.schema.groups}
                 part = CompactCommit(commit.job, commit.table_id, commit.schema_version, tuple(left.values()))
                 changes, refused = fitting(base, part, horizons)
                 result = CompactResult(tuple((numbers[at], reason) for at, reason in refused.items()))

@@ -23,16 +23,17 @@ from ebla.service.job_files import check_job, job_of
 from ebla.service.job_orders import BulkResult, RestoreCommit
 from ebla.storage.files.files import Files
 from ebla.tablet.flush.pending_files import PendingFiles
-from ebla.tablet.jobs.bulk_driver import BulkDriver, check_file
+from ebla.tablet.jobs.bulk_driver import check_file
 from ebla.tablet.life.table_lifecycle import TableLifecycle
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
+from ebla.tablet.write.passing_txns import PassingTxns
 
 __all__ = ["Restorer"]
 
 
 class Restorer:
-    """Brings in tables. Lock order: that of the bulk driver."""
+    """Brings in tables. Lock order: that of txns that pass."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class Restorer:
         metadata: MetadataServer,
         files: Files,
         txn_clock: TxnClock,
-        bulk: BulkDriver,
+        passing: PassingTxns,
         lifecycle: TableLifecycle,
         pending: PendingFiles,
     ) -> None:
@@ -49,7 +50,7 @@ class Restorer:
         self._metadata = metadata
         self._files = files
         self._txn_clock = txn_clock
-        self._bulk = bulk
+        self._passing = passing
         self._lifecycle = lifecycle
         self._pending = pending
 
@@ -57,7 +58,7 @@ class Restorer:
         """Make the table of a job part of the store, or find that it is."""
         check_job(commit.job)
         # As for a bulk commit: while files are judged by a sweep for the last time, nobody begins to name them.
-        with self._tables.events.held(), self._bulk.lock:
+        with self._tables.events.held(), self._passing.lock:
             done = self._txn_of(commit)
             if done is not None:
                 return BulkResult(done, repeated=True)
@@ -70,7 +71,7 @@ class Restorer:
         self._pending.adopt(files)  # from here on no sweep takes them away
         try:
             self._check(commit, metadata)
-            txn = self._bulk.pass_txn()
+            txn = self._passing.pass_txn()
             made = appeared(metadata, commit.job, txn, without_history=former is not None)
             self._lifecycle.bring(commit.name, made, txn, former)
         except OutcomeUnknown:

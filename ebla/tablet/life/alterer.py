@@ -24,6 +24,7 @@ from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.schema import TableSchema
 from ebla.model.schema_change import Alteration, altered
 from ebla.retry import SAVES
+from ebla.tablet.life.preloader import Preloader
 from ebla.tablet.life.recutter import Recutter
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
@@ -40,6 +41,7 @@ class Alterer:
         tables: OpenTables,
         metadata: MetadataServer,
         recutter: Recutter,
+        preloader: Preloader,
         sequencer: Sequencer,
         clock: Clock,
         server: str,
@@ -48,6 +50,7 @@ class Alterer:
         self._tables = tables
         self._metadata = metadata
         self._recutter = recutter
+        self._preloader = preloader
         self._sequencer = sequencer
         self._clock = clock
         self._server = server
@@ -59,6 +62,7 @@ class Alterer:
         Raises `SchemaError` or `UnknownColumn`, before anything has happened, if it cannot be; `OutcomeUnknown` if it
         cannot be told whether it was done.
         """
+        table.check_whole()
         with self._tables.events.held(), self._lock:
             self._settle(table)
             altered(table.view.schema, request)
@@ -68,7 +72,8 @@ class Alterer:
                 schema = altered(table.view.schema, request, self._sequencer.allocated)
                 self._save(table, schema)
             _log.info("altered table %s, schema version %d", table.name, schema.version)
-            return schema
+        self._preloader.start(table)
+        return schema
 
     def _save(self, table: TableState, schema: TableSchema) -> None:
         """Save the METADATA transaction, and use it. After an error the table is as it was, or in doubt.

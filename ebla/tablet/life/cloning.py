@@ -43,6 +43,7 @@ class Cloner:
 
     def clone(self, origin: TableState, name: str) -> TableState:
         """Make a table called `name` of all that is committed in another, and open it."""
+        origin.check_whole()
         self._lifecycle.settle(name)
         self._metadata.directory.check_free(name)
         with self._recutter.held_still(origin):

@@ -1,10 +1,10 @@
-"""Loading and unloading tablets: the driver of their life (tablet_states.py), which decides; here it is carried out.
+"""Loading tablets: the driver of their life (tablet_states.py), which decides; here it is carried out.
 
     open, create     config and log first, for all; fragments when somebody reads the tablet
     read             a tablet that is not loaded is checked and loaded by its first reader, the others wait
     idle             what nobody has read for `tablet_idle_seconds` lets go of footers and blocks, and of memory
-    unload_table     read-only, flushed, METADATA says that nobody has it, gone; requests are told to come back later
-    load_table       METADATA read and checked, nothing to replay, METADATA says that it is served, and so on as above
+
+Whole tables are taken offline, and brought back, by the unloader (unloader.py).
 
 **Safe load.** Before a tablet is read (`metadata.check.check_load`): its range fits those of its neighbours, every
 reference has rows of it, every file is there and has the size it was written with. What does not fit fails the reads of
@@ -14,25 +14,19 @@ table takes no change until it is repaired.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ebla.clock import Clock
-from ebla.errors import Corruption, EblaError, MissingFile, OutcomeUnknown, RequestError, TableUnloaded, Unavailable
-from ebla.metadata.server.transaction import MetadataServer
-from ebla.metadata.values.changes import RequirementFailed, TabletAt
+from ebla.errors import Corruption, EblaError, MissingFile, TableUnloaded, Unavailable
 from ebla.metadata.values.check import FileFacts, Finding, check_load
-from ebla.metadata.values.serving import UNLOADED, LoadTablets, Serving, UnloadTablets
+from ebla.metadata.values.serving import UNLOADED
 from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata, TabletMetadata
 from ebla.model.ranges import KeyRange
-from ebla.retry import SAVES
 from ebla.service.listener import RangeChanged, TabletListener
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.files import Files
 from ebla.storage.fragment.open_fragments import OpenFragments
-from ebla.storage.merge.erasure_cover import TXN_MAX
 from ebla.tablet.flush.flusher import Flusher
-from ebla.tablet.life.recutter import Recutter
 from ebla.tablet.tables.door import Door
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
@@ -40,37 +34,27 @@ from ebla.tablet.tables.tablet_states import LifeEvent, TabletState
 
 __all__ = ["Loader", "is_unloaded"]
 
-_BEING_LOADED = (TabletState.CONFIG_LOADING, TabletState.LOG_REPLAYING, TabletState.CONFIG_SAVING)
-
-_log = logging.getLogger(__name__)
-
 
 class Loader(TabletListener):
-    """Loads and unloads tablets of open tables. Lock order: that of the recutter."""
+    """Loads tablets of open tables, and lets go of what is idle. Safe to use from several threads."""
 
     def __init__(
         self,
         tables: OpenTables,
-        metadata: MetadataServer,
         files: Files,
         fragments: OpenFragments,
         cache: BlockCache,
-        recutter: Recutter,
         flusher: Flusher,
         clock: Clock,
-        server: str,
         idle_seconds: float,
     ) -> None:
         # Set once.
         self._tables = tables
-        self._metadata = metadata
         self._files = files
         self._fragments = fragments
         self._cache = cache
-        self._recutter = recutter
         self._flusher = flusher
         self._clock = clock
-        self._server = server
         self._idle_seconds = idle_seconds
         tables.events.add(self)
         # Used by whoever drops what is idle: the worker's thread, or a test.
@@ -108,13 +92,13 @@ class Loader(TabletListener):
     def admit(self, table: TableState, rows: KeyRange) -> None:
         """Return when the tablets of `rows` can be read, loading them if need be; raises if they cannot."""
         if not table.door.is_open:
-            table.door.admit(table.view.metadata.overlapping(rows), "read", lambda one: self._load(table, one))
+            table.door.admit(table.view.metadata.overlapping(rows), "read", lambda one: self.load(table, one))
 
     def admit_row(self, table: TableState, row: bytes) -> None:
         """Return when the tablet of a row can be read, as `admit`."""
         if not table.door.is_open:
             tablet = table.view.metadata.tablet_for(row)
-            table.door.admit((tablet,), "read", lambda one: self._load(table, one))
+            table.door.admit((tablet,), "read", lambda one: self.load(table, one))
 
     def admit_write(self, table: TableState) -> None:
         """Return when a table that was offline takes writes; raises if it does not."""
@@ -130,8 +114,8 @@ class Loader(TabletListener):
         """Load all tablets of a table, without waiting for somebody to read them."""
         self.admit(table, KeyRange())
 
-    def _load(self, table: TableState, tablet: TabletMetadata) -> None:
-        """Check a tablet and what it refers to."""
+    def load(self, table: TableState, tablet: TabletMetadata) -> None:
+        """Check a tablet and what it refers to; raise if it cannot be read."""
         while True:
             metadata = table.view.metadata
             current = metadata.by_id(tablet.id)
@@ -188,7 +172,7 @@ class Loader(TabletListener):
         if not moved:
             return 0
         # What belongs in memory stays there, read or not.
-        self._let_go({file for _, files in idle for file in files if not self._cache.is_kept(file)} - kept)
+        self.let_go({file for _, files in idle for file in files if not self._cache.is_kept(file)} - kept)
         if len(moved) == len(there.tablets) and table.memory_bytes:
             self._flusher.flush_table(table)
         return len(moved)
@@ -198,111 +182,10 @@ class Loader(TabletListener):
         served = (TabletState.FRAGMENTS_LOADING, TabletState.ACTIVE, TabletState.READ_ONLY)
         table.door.move(tablets, LifeEvent.RETIRED, served)
 
-    def _let_go(self, files: Collection[str]) -> None:
+    def let_go(self, files: Collection[str]) -> None:
+        """Forget footers and blocks of files."""
         self._fragments.forget(files)
         self._cache.drop_files(files)
-
-    # --- offline and back ---
-
-    def unload(self, table: TableState) -> None:
-        """Take a table offline: nothing of it is in memory or in the log any more, and requests are refused."""
-        table.check_whole()
-        with self._recutter.exclusively():
-            if table.is_offline:
-                if table.door.common is TabletState.UNKNOWN and is_unloaded(self._metadata.refresh(table.id)):
-                    return
-                self.load(table)  # METADATA may or may not have it as unloaded, after an outcome that was not known
-            try:
-                with self._tables.lock:
-                    table.is_offline = True
-                table.door.move_all(LifeEvent.UNLOAD, "it is being unloaded: load it with load_table")
-                with self._recutter.held_still(table):
-                    table.door.move_all(LifeEvent.FLUSHED)
-                    self._save(table, UnloadTablets, UNLOADED)
-            except BaseException as error:
-                is_certain = isinstance(error, EblaError) and not isinstance(error, OutcomeUnknown)
-                if not is_certain and table.door.common is TabletState.FINAL_SAVING:
-                    raise  # METADATA may say so, told or interrupted: it stays as it is, until it is loaded or unloaded
-                if table.door.common in (TabletState.READ_ONLY, TabletState.FINAL_SAVING):
-                    table.door.move_all(LifeEvent.FAILED)
-                    table.door.begin(tablet.id for tablet in table.view.metadata.tablets)
-                with self._tables.lock:
-                    table.is_offline = False
-                raise
-            table.door.move_all(LifeEvent.FINAL_SAVED, "load it with load_table")
-            self._forget(table)
-        _log.info("took table %s offline", table.name)
-        self._tables.events.deliver()
-
-    def _forget(self, table: TableState) -> None:
-        with self._tables.lock:
-            table.forget_logs()
-            self._tables.events.note_unloaded(table.view.metadata)
-        table.row_cache.clear(TXN_MAX)  # for good: a reader that is late must not put a row in that is then served
-        self._let_go(set(table.view.metadata.files()))
-
-    def load(self, table: TableState) -> None:
-        """Bring a table back. What was deferred meanwhile goes on; if it fails, it stays offline."""
-        table.check_whole()
-        with self._recutter.exclusively():
-            if not table.is_offline:
-                return
-            try:
-                table.door.move_all(LifeEvent.LOAD)
-                with self._tables.lock:
-                    table.forget_logs()  # METADATA may have forgotten them, though nobody was told
-                self._tables.use_metadata(table, self._metadata.refresh(table.id), self._server)
-                for tablet in table.view.metadata.tablets:
-                    self._load(table, tablet)
-                table.door.move_all(LifeEvent.CONFIG_LOADED)
-                if table.memory_bytes:
-                    raise Unavailable(f"{table.name!r} is not wholly unloaded: unload it again")
-                table.door.move_all(LifeEvent.LOG_REPLAYED)  # there was nothing: it was flushed before it was unloaded
-                self._save(table, LoadTablets, "running")
-            except BaseException as error:
-                if table.door.common in _BEING_LOADED:
-                    told = f"loading failed ({error}): mend that, load it with load_table"
-                    table.door.move_all(LifeEvent.FAILED, told)
-                raise
-            try:
-                self._serve(table)
-            except BaseException:
-                self._serve(table)  # METADATA has it: an interrupt must not leave those waiting who were deferred
-                raise
-            _log.info("brought table %s back online", table.name)
-
-    def _serve(self, table: TableState) -> None:
-        """Let requests pass to a table that METADATA has as loaded; what was interrupted is taken up."""
-        table.row_cache.reopen(self._recutter.newest_txn())
-        with self._tables.lock:
-            table.is_offline = False
-        if table.door.common is TabletState.CONFIG_SAVING:
-            table.door.move_all(LifeEvent.CONFIG_SAVED)
-        if table.door.common is TabletState.FRAGMENTS_LOADING:
-            table.door.begin(tablet.id for tablet in table.view.metadata.tablets)
-
-    def _save(self, table: TableState, change: Callable[[tuple[TabletAt, ...]], Serving], wanted: str) -> None:
-        """Save the state of all tablets; it may be repeated as often as one likes."""
-        unknown: EblaError | None = None
-        for attempt in SAVES.attempts(self._clock):
-            try:
-                metadata = self._metadata.refresh(table.id) if attempt else table.view.metadata
-                tablets = tuple(TabletAt(one.id, one.epoch) for one in metadata.tablets if one.state != wanted)
-                saved = self._metadata.commit(table.id, [change(tablets)]) if tablets else metadata
-            except OutcomeUnknown as error:
-                unknown = error
-            except RequirementFailed as error:
-                raise RequestError(f"{table.name!r}: {error}") from error
-            except EblaError:
-                if unknown is None:
-                    raise
-            else:
-                self._tables.use_metadata(table, saved, self._server)
-                return
-        raise OutcomeUnknown(
-            f"it is not known whether METADATA of {table.name!r} was saved ({unknown}): nothing is lost; load or "
-            "unload it again"
-        ) from unknown
 
     # --- events ---
 

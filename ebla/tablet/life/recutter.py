@@ -37,11 +37,13 @@ from ebla.model.ranges import KeyRange
 from ebla.retry import SAVES
 from ebla.storage.record.records import ROW
 from ebla.tablet.flush.flusher import Flusher
+from ebla.tablet.life.loader import Loader
 from ebla.tablet.life.split_row import BlockIndex, choose_row, marks_of, payload
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.pauses import Pauses
 from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.write.commit_log import CommitLog
+from ebla.tablet.write.open_state import OpenState
 from ebla.tablet.write.sequencer import Sequencer
 from ebla.timing import now_seconds
 
@@ -64,10 +66,10 @@ class Recutter:
         pauses: Pauses,
         clock: Clock,
         server: str,
-        writable_log: Callable[[], CommitLog],
+        state: OpenState,
+        loader: Loader,
         new_id: Callable[[], str],
     ) -> None:
-        """`writable_log` returns the log, or raises if nothing may be written (any more)."""
         # Set once.
         self._tables = tables
         self._metadata = metadata
@@ -76,11 +78,10 @@ class Recutter:
         self._pauses = pauses
         self._clock = clock
         self._server = server
-        self._writable_log = writable_log
+        self._state = state
+        self._loader = loader
         self._new_id = new_id
         self._lock = threading.RLock()
-        # Loads the tablets of a range; set before the first use.
-        self.activate: Callable[[TableState, KeyRange], None] = lambda table, rows: None
         # Written by whoever holds _lock, read by others.
         self.splits = 0
         self.joins = 0
@@ -90,10 +91,6 @@ class Recutter:
         """Let no tablet be cut, and no table be held still by others, within a block."""
         with self._tables.events.held(), self._lock:
             yield
-
-    def newest_txn(self) -> int:
-        """Return the newest txn that was given out."""
-        return self._sequencer.allocated
 
     # --- split ---
 
@@ -108,7 +105,7 @@ class Recutter:
             if metadata.is_fixed:
                 raise CannotSplit(f"the table {table.name!r} is fixed: its tablets are never split")
             tablet, row = self._divide(table, row, tablet_id)
-            self.activate(table, tablet.range)
+            self._loader.admit(table, tablet.range)
             children = (self._new_id(), self._new_id())
             self._save(table, BeginSplit(TabletAt(tablet.id, tablet.epoch), row, children), CannotSplit)
             self._finish_split(table, tablet, log)
@@ -199,7 +196,7 @@ class Recutter:
             log = self._prepare(table)
             if table.view.metadata.is_fixed:
                 raise CannotJoin(f"the table {table.name!r} is fixed: its tablets are never joined")
-            self.activate(table, KeyRange(left.first, right.last))
+            self._loader.admit(table, KeyRange(left.first, right.last))
             plan = JoinPlan(left.id, right.id, self._new_id())
             begin = BeginJoin(TabletAt(left.id, left.epoch), TabletAt(right.id, right.epoch), plan.child)
             self._save(table, begin, CannotJoin)
@@ -253,7 +250,7 @@ class Recutter:
 
     def _prepare(self, table: TableState) -> CommitLog:
         """Settle and finish what an earlier attempt has left, so that there is no plan but the one to come."""
-        log = self._writable_log()
+        log = self._state.writable_log()
         self.settle(table)
         self.finish_begun(table)
         return log
@@ -264,10 +261,10 @@ class Recutter:
         with self._tables.events.held(), self._lock:
             for tablet in table.view.metadata.tablets:
                 if tablet.split is not None:
-                    self._finish_split(table, tablet, self._writable_log())
+                    self._finish_split(table, tablet, self._state.writable_log())
                     found = True
                 elif tablet.join is not None and tablet.join.left == tablet.id:
-                    self._finish_join(table, tablet.join, self._writable_log())
+                    self._finish_join(table, tablet.join, self._state.writable_log())
                     found = True
         return found
 

@@ -7,7 +7,6 @@ not finished, as before a crash, it finishes first. What fails is left alone for
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from ebla.clock import Clock
 from ebla.errors import CannotJoin, CannotSplit, Closed, EblaError, TableUnloaded, UnknownTable
@@ -17,6 +16,7 @@ from ebla.tablet.life.recutter import Recutter
 from ebla.tablet.life.shape import Limits, joinable, maybe_too_large
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
+from ebla.threads.rounds import Rounds
 from ebla.threads.worker import Worker
 
 RETRY_SECONDS = 60.0
@@ -29,11 +29,11 @@ class Shaper:
     """Keeps the tablets of open tables between two sizes. Works on a thread of its own, or by `work`."""
 
     def __init__(
-        self, tables: OpenTables, recutter: Recutter, settings: Settings, clock: Clock, care: Callable[[], None]
+        self, tables: OpenTables, recutter: Recutter, settings: Settings, clock: Clock, rounds: Rounds
     ) -> None:
-        """`care` is called once a round, a second or so apart, for what is to be done now and then."""
+        """`rounds` is what else is to be done now and then, a second or so apart."""
         # Set once.
-        self._care = care
+        self._rounds = rounds
         self._tables = tables
         self._recutter = recutter
         self._limits = Limits.of(settings)
@@ -60,7 +60,7 @@ class Shaper:
         self.failure = error
 
     def _round(self, is_idle: bool) -> None:
-        self._care()
+        self._rounds.run()
         while not self._worker.is_stopping and self.work():
             pass
 

@@ -1,4 +1,4 @@
-"""Tables that may or may not be there: their creation, their drop or their renaming had an unknown outcome.
+"""The life of a table: created, renamed, dropped, brought back, purged; also where the outcome is not known at once.
 
     create, unknown   not served; the table may be there, or appear later
     drop, unknown     still served; but what is written to it may be gone with it, or go later
@@ -24,16 +24,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 import msgspec
 
-from ebla.errors import Conflict, EblaError, OutcomeUnknown
+from ebla.clock import Clock
+from ebla.errors import Conflict, EblaError, OutcomeUnknown, Unavailable
 from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.values.table_config import TableConfig
 from ebla.metadata.values.table_metadata import TableMetadata
+from ebla.tablet.flush.flusher import Flusher
+from ebla.tablet.life.table_opener import TableOpener
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
+from ebla.tablet.write.passing_txns import PassingTxns
 
 _log = logging.getLogger(__name__)
 
@@ -42,14 +46,23 @@ class TableLifecycle:
     """Creates, drops and renames tables, and settles what became of them where that was not known at once."""
 
     def __init__(
-        self, tables: OpenTables, metadata: MetadataServer, add_table: Callable[[str, TableMetadata], TableState]
+        self,
+        tables: OpenTables,
+        metadata: MetadataServer,
+        opener: TableOpener,
+        passing: PassingTxns,
+        flusher: Flusher,
+        clock: Clock,
+        retention_seconds: float,
     ) -> None:
         # Set once.
         self._tables = tables
         self._metadata = metadata
-        self._add_table = add_table
-        # How to let a txn pass, with what has to be held for that; set before there is anything to name.
-        self.passing: Callable[[], AbstractContextManager[Callable[[], int]]]
+        self._opener = opener
+        self._passing = passing
+        self._flusher = flusher
+        self._clock = clock
+        self._retention_microseconds = round(retention_seconds * 1_000_000)
         self._naming = threading.Lock()  # held over METADATA: one creation or drop at a time
         self._lock = threading.Lock()
         # Guarded by _lock.
@@ -57,7 +70,7 @@ class TableLifecycle:
 
     def create(self, name: str, initial: TableMetadata) -> TableState:
         """Create a table that was not there before, and begin to serve it."""
-        with self._tables.events.held(), self.passing() as pass_txn, self._naming:
+        with self._tables.events.held(), self._passing.passing() as pass_txn, self._naming:
             self.settle(name)
             self._metadata.directory.check_free(name)  # what is refused lets no txn pass
             txn = pass_txn()
@@ -70,7 +83,7 @@ class TableLifecycle:
 
         `passed_txn` is a txn that has passed for it already.
         """
-        passing = self.passing() if passed_txn is None else nullcontext(lambda: passed_txn)
+        passing = self._passing.passing() if passed_txn is None else nullcontext(lambda: passed_txn)
         with self._tables.events.held(), passing as pass_txn, self._naming:
             self.settle(name)
             return self._create(name, initial, pass_txn(), replacing)
@@ -80,7 +93,7 @@ class TableLifecycle:
         try:
             metadata = self._metadata.create_table(name, initial.table_id, initial, replacing=former, named_txn=txn)
             _log.info("created table %s, id %s, %d tablets", name, initial.table_id, len(initial.tablets))
-            return self._add_table(name, metadata)
+            return self._opener.open(name, metadata)
         except BaseException as error:
             if _is_certain(error):
                 raise
@@ -92,15 +105,15 @@ class TableLifecycle:
                 self._in_doubt[initial.table_id] = (name,)
             raise
 
-    def drop(self, name: str, kept: tuple[int, int] | None = None) -> None:
-        """Drop a table and stop serving it.
-
-        With a time, and one until which it is `kept`, only its name is taken away: it can be brought back until then.
-        """
+    def drop(self, name: str, *, purge: bool = False) -> None:
+        """Take the name from a table; with `purge`, or if none are retained, stop serving it, and let its memory go."""
+        now, retention = self._clock.microseconds(), self._retention_microseconds
         with self._tables.events.held(), self._naming:
-            self._drop(name, kept)
+            self._drop(name, (now, now + retention) if retention and not purge else None)
+        self._flusher.wake()
 
     def _drop(self, name: str, kept: tuple[int, int] | None) -> None:
+        """Drop a table; or, with a time and one until which it is `kept`, only take its name away."""
         self.settle(name)
         if isinstance(name, str) and name in self._tables.refused.errors:
             self._metadata.drop_table(name)
@@ -126,7 +139,7 @@ class TableLifecycle:
 
     def rename(self, name: str, new_name: str) -> TableState:
         """Give a table another name, and serve it under that."""
-        with self._tables.events.held(), self.passing() as pass_txn, self._naming:
+        with self._tables.events.held(), self._passing.passing() as pass_txn, self._naming:
             self.settle(name)
             self.settle(new_name)
             table = self._tables.named(name)
@@ -148,7 +161,7 @@ class TableLifecycle:
 
     def undelete(self, table_id: str, name: str) -> TableState:
         """Give a table that was unlinked a name again, and serve it under that."""
-        with self._tables.events.held(), self.passing() as pass_txn, self._naming:
+        with self._tables.events.held(), self._passing.passing() as pass_txn, self._naming:
             self.settle()  # its drop may be in doubt
             table = self._tables.find(table_id)
             txn = pass_txn()
@@ -156,7 +169,7 @@ class TableLifecycle:
                 self._metadata.undelete_table(table_id, name, txn)
                 _log.info("brought back table %s, id %s", name, table_id)
                 if table is None:  # what was wrong with it was mended since
-                    return self._add_table(name, self._metadata.refresh(table_id))
+                    return self._opener.open(name, self._metadata.refresh(table_id))
                 self._tables.rename(table, name)
             except BaseException as error:
                 if _is_certain(error):
@@ -168,6 +181,23 @@ class TableLifecycle:
                 raise
             return table
 
+    def retained(self) -> dict[str, TableConfig]:
+        """Return the tables that were dropped and can be brought back, by id."""
+        with contextlib.suppress(Unavailable):  # what is in doubt stays so
+            self.settle()
+        return self._metadata.directory.retained()
+
+    def purge_due(self) -> list[str]:
+        """Let go of the dropped tables that nobody wanted back in time; return their ids."""
+        now = self._clock.microseconds()
+        retained = self._metadata.directory.retained()
+        due = [table_id for table_id, config in retained.items() if 0 < config.kept_until_microseconds <= now]
+        for table_id in due:
+            self.purge(table_id)
+        if due:
+            self._flusher.wake()  # the log may be held by what is gone
+        return due
+
     def purge(self, table_id: str) -> None:
         """Let go of a table that was unlinked, unless it was brought back meanwhile."""
         with self._tables.events.held(), self._naming:
@@ -176,6 +206,17 @@ class TableLifecycle:
                 self._metadata.purge_table(table_id)
                 _log.info("purged the dropped table %s", table_id)
                 self._tables.purge(table_id)
+
+    def table(self, name: str) -> TableState:
+        """Return an open table by name."""
+        self.settle(name)
+        return self._tables.named(name)
+
+    def tables(self) -> list[TableState]:
+        """Return all open tables, by name."""
+        with contextlib.suppress(Unavailable):  # what is in doubt stays so
+            self.settle()
+        return self._tables.listed()
 
     def settle(self, name: str | None = None) -> None:
         """Find out about the table of that name, or about all, and act accordingly; `Unavailable` if that fails."""
@@ -191,7 +232,7 @@ class TableLifecycle:
         is_there = self._metadata.settle(name, table_id)
         served = self._tables.find(table_id)
         if is_there and served is None:
-            self._add_table(name, self._metadata.refresh(table_id))
+            self._opener.open(name, self._metadata.refresh(table_id))
         elif is_there and served is not None:
             self._tables.rename(served, self._metadata.name_of(table_id))
             served.is_in_doubt = False

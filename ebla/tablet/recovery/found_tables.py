@@ -101,9 +101,9 @@ def add_tables(store: TabletStore, found: Iterable[FoundTable]) -> None:
     for one in found:
         if one.metadata is None:
             assert one.error is not None
-            store.refuse_table(one.name, one.table_id, one.error)
+            store.opener.refuse(one.name, one.table_id, one.error)
             continue
         try:
             store.add_table(one.name, one.metadata, one.damage, is_unlinked=one.is_unlinked)
         except SchemaError as error:
-            store.refuse_table(one.name, one.table_id, error)
+            store.opener.refuse(one.name, one.table_id, error)

@@ -28,7 +28,6 @@ from ebla.metadata.server.places import record_places
 from ebla.metadata.server.transaction import MetadataServer
 from ebla.retry import CROWDS
 from ebla.settings import Settings
-from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.files import Files
 from ebla.storage.log.log_entry import LogEntry
 from ebla.storage.log.log_reader import LogRecovery, make_durable, recover, truncate_torn_tail
@@ -59,7 +58,7 @@ class _Parts:
     identity: Identity
     new_id: Callable[[], str]
 
-    def store(self, txn_clock: TxnClock) -> TabletStore:
+    def store(self, txn_clock: TxnClock, *, others_write: bool = False) -> TabletStore:
         """Put it together; it has no tables yet."""
         return TabletStore(
             files=self.files,
@@ -69,8 +68,8 @@ class _Parts:
             server=self.identity.server,
             new_id=self.new_id,
             txn_clock=txn_clock,
-            cache=BlockCache(self.settings.block_cache_bytes),
             coordination=self.coordination,
+            others_write=others_write,
         )
 
 
@@ -132,7 +131,7 @@ def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> Tablet
     flushed: list[TableState] = []
 
     def refuse(table: TableState, error: EblaError) -> None:
-        store.refuse_table(table.name, table.id, error)
+        store.opener.refuse(table.name, table.id, error)
         store.refused.hold(memory.txn_min for memory in table.view.memory.values())
         del tables[table.id]
 
@@ -147,7 +146,7 @@ def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> Tablet
             # A flush moves one group after the other: should the power go in between, the log must have the rest.
             make_durable(files, directory, extent)
         flushed.append(table)
-        store.flush_replayed(table)
+        store.flusher.flush_table(table)
 
     for found in recovery:
         replay(found.entry, tables, replayed, grown, refuse)
@@ -213,8 +212,7 @@ def _open_for_reading(parts: _Parts) -> TabletStore:
             if [(one.name, one.txnid) for one in before] != [(one.name, one.txnid) for one in tables]:
                 continue
             snapshot = max((one.newest_txn for one in tables), default=0)
-        store = parts.store(TxnClock(parts.clock, snapshot))
-        store.outdated_by_others()
+        store = parts.store(TxnClock(parts.clock, snapshot), others_write=True)
         add_tables(store, tables)
         try:
             replayed = _replay_all(store, entries)
@@ -234,7 +232,7 @@ def _replay_all(store: TabletStore, entries: Sequence[LogEntry]) -> Replayed:
     def unknown(table: TableState, error: UnknownTablet) -> None:
         if not table.damage:
             raise error
-        store.refuse_table(table.name, table.id, error)
+        store.opener.refuse(table.name, table.id, error)
         del tables[table.id]
 
     for entry in entries:

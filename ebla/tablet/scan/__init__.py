@@ -1,1 +1,1 @@
-"""Scans under way: windows, read-ahead, at which txn, and what is loaded before anybody asks."""
+"""Scans under way: windows, read-ahead, and at which txn."""

@@ -10,7 +10,7 @@ A reader of the past never waits. One who asks for a txn that is not committed y
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ebla.clock import COUNTER_BITS, Clock, TxnClock, txn_at
 from ebla.errors import RequestError, UnknownTable
@@ -18,18 +18,16 @@ from ebla.metadata.values.table_config import TableConfig
 from ebla.tablet.garbage.pins import Pins
 from ebla.tablet.read.view import TableView, time_text
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.write.commit_log import CommitLog
+from ebla.tablet.upkeep.history import History
 from ebla.tablet.write.gate import Gate
+from ebla.tablet.write.open_state import OpenState
 from ebla.tablet.write.sequencer import Sequencer
 
 __all__ = ["ReadTxns", "check_named"]
 
 
 class ReadTxns:
-    """Finds the txns of reads. Safe to use from several threads.
-
-    `log` returns the log, None in a store that is open for reading; `horizon_max` how far compaction has come.
-    """
+    """Finds the txns of reads. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -39,8 +37,8 @@ class ReadTxns:
         commit_lock: threading.Lock,
         gate: Gate,
         pins: Pins,
-        log: Callable[[], CommitLog | None],
-        horizon_max: Callable[[], int],
+        state: OpenState,
+        history: History,
     ) -> None:
         # Set once.
         self._sequencer = sequencer
@@ -49,8 +47,8 @@ class ReadTxns:
         self._commit_lock = commit_lock
         self._gate = gate
         self._pins = pins
-        self._log = log
-        self._horizon_max = horizon_max
+        self._state = state
+        self._history = history
         self._opened_at = max(txn_clock.last, txn_at(clock.microseconds()))
 
     def read_txn(self, as_of: int | None = None, *, uncommitted: bool = False, at_once: bool = False) -> int:
@@ -59,7 +57,7 @@ class ReadTxns:
         Without `as_of` it is that of the newest commit; with `at_once` that of this very moment, for tables in which
         time alone changes what is seen.
         """
-        log = self._log()
+        log = self._state.log
         if as_of is None and at_once:
             as_of = max(self._sequencer.committed, self._opened_at)
             if log is not None:
@@ -97,7 +95,7 @@ class ReadTxns:
 
         `RequestError` for a txn that nobody was given yet: there is no telling when it will be.
         """
-        log = self._log()
+        log = self._state.log
         if log is None:
             if txn is not None and txn > self._sequencer.stable:
                 raise RequestError(
@@ -123,7 +121,7 @@ class ReadTxns:
         while True:
             txn = self.read_txn()
             self._pins.hold(txn)
-            if txn >= self._horizon_max():
+            if txn >= self._history.reached:
                 return txn
             self._pins.let_go(txn)  # history has ended meanwhile, as it may if none is kept
 
@@ -134,7 +132,7 @@ class ReadTxns:
                 txn = self._sequencer.committed
                 views = [table.view for table in tables]
                 self._pins.hold(txn)
-            if txn >= self._horizon_max():
+            if txn >= self._history.reached:
                 return txn, views
             self._pins.let_go(txn)
 

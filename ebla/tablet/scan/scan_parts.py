@@ -12,7 +12,7 @@ from ebla.tablet.life.loader import Loader
 from ebla.tablet.scan.read_txns import ReadTxns
 from ebla.tablet.scan.scanners import Scanners
 from ebla.tablet.tables.events import Events
-from ebla.tablet.write_path import WritePath
+from ebla.tablet.write.open_state import OpenState
 
 __all__ = ["ScanParts"]
 
@@ -24,7 +24,7 @@ class ScanParts:
     settings: Settings
     events: Events
     loader: Loader  # lets tablets be read
-    writes: WritePath  # knows whether the store is closed
+    state: OpenState  # whether the store is closed
     flusher: Flusher  # folds memory that readers find too scattered
     pins: Pins
     moments: ReadTxns

@@ -197,8 +197,7 @@ class Scanner:
         )
 
     def _check_open(self) -> None:
-        if self._parts.writes.is_closing:
-            raise self._parts.writes.closed()
+        self._parts.state.check_open()
 
     def _submit(self, read: Callable[[KeyRange], _Found], window: KeyRange) -> Future[_Found]:
         try:

@@ -13,7 +13,7 @@ __all__ = ["dropped_tables"]
 def dropped_tables(store: TabletStore) -> list[DroppedTable]:
     """Return the dropped tables that are still there, the last one first."""
     found = []
-    for table_id, config in store.dropped_tables().items():
+    for table_id, config in store.lifecycle.retained().items():
         dropped, until = _time(config.deleted_microseconds), _time(config.kept_until_microseconds)
         found.append(DroppedTable(config.name, table_id, dropped, until))
     return sorted(found, key=lambda table: (table.dropped, table.id), reverse=True)

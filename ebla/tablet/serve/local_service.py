@@ -68,27 +68,27 @@ class LocalService:
         self._listening = Listening(engine.events)
         self._handlers: dict[type, Callable[[Any], object]] = {
             CreateTable: self._create,
-            DropTable: lambda request: engine.drop_table(request.name, purge=request.purge),
-            UndeleteTable: lambda request: engine.undelete_table(request.table_id, request.name),
-            RenameTable: lambda request: engine.rename_table(request.name, request.new_name),
-            CloneTable: lambda request: engine.clone_table(engine.table(request.origin), request.name),
-            AlterTable: lambda request: engine.alter_table(request.name, request.alteration),
-            UnloadTable: lambda request: engine.unload_table(request.name),
+            DropTable: lambda request: engine.lifecycle.drop(request.name, purge=request.purge),
+            UndeleteTable: lambda request: engine.lifecycle.undelete(request.table_id, request.name),
+            RenameTable: lambda request: engine.lifecycle.rename(request.name, request.new_name),
+            CloneTable: lambda request: engine.cloner.clone(engine.table(request.origin), request.name),
+            AlterTable: lambda request: engine.alterer.alter(engine.table(request.name), request.alteration),
+            UnloadTable: self._unload,
             CollectGarbage: lambda request: engine.garbage.collect(dry_run=request.dry_run),
             Repair: self._repair,
-            **dict.fromkeys(get_args(Order), engine.carry_out),
+            **dict.fromkeys(get_args(Order), engine.orders.carry_out),
             BeginJob: self._begin_job,
             EndJob: lambda request: end_job(coordination, engine.metadata, engine.files, request.job, request.keep),
         }
         self._readers: dict[type, Callable[[Any], object]] = {
-            LoadTable: lambda request: engine.load_table(request.name),
+            LoadTable: lambda request: engine.unloader.bring_back(engine.table(request.name)),
             Sync: lambda request: engine.sync(request.txn),
             HoldNewest: lambda request: engine.hold_newest(),
             LetGo: lambda request: engine.pins.let_go(request.txn),
             HoldByName: self._hold_by_name,
             ReleaseName: lambda request: engine.pins.release(request.name),
             ListHeld: lambda request: {pin.name: pin.txn for pin in engine.pins.all()},
-            DescribeStore: lambda request: {**engine.stats(), "tables": self._described()},
+            DescribeStore: lambda request: {**engine.report.stats(), "tables": self._described()},
             DescribeTables: lambda request: self._described(),
             ReadCounters: lambda request: self._counters(),
             ListDropped: lambda request: dropped_tables(engine),
@@ -164,7 +164,11 @@ class LocalService:
     def _create(self, request: CreateTable) -> None:
         ids = [self._new_id() for _ in range(len(request.splits) + 1)]
         initial = initial_metadata(self._new_id(), request.schema, ids, list(request.splits), is_fixed=request.is_fixed)
-        self.engine.create_table(request.name, initial)
+        self.engine.lifecycle.create(request.name, initial)
+
+    def _unload(self, request: UnloadTable) -> None:
+        self.engine.state.writable_log()
+        self.engine.unloader.unload(self.engine.table(request.name))
 
     def _hold_by_name(self, request: HoldByName) -> int:
         pins = self.engine.pins
@@ -182,7 +186,7 @@ class LocalService:
         return {state.name: describe_table(state) for state in self.engine.tables()}
 
     def _counters(self) -> Counters | None:
-        return self.engine.counters()
+        return self.engine.report.counters()
 
     def _begin_job(self, request: BeginJob) -> str:
         table_id = self.engine.table(request.table).id

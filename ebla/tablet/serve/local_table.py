@@ -220,12 +220,15 @@ class LocalTable:
                 self.engine.flush(self.state)
                 return None
             case Compact():
-                self.engine.compact(self.state, progress)
+                self.engine.upkeep.compact(self.state, progress)
                 return None
             case Split():
-                return self.engine.split(self.state, request.row, request.tablet)
+                self.engine.readiness.check_online(self.state)
+                return self.engine.recutter.split(self.state, request.row, request.tablet)
             case Join():
-                return self.engine.join(self.state, *self._neighbours(request))
+                neighbours = self._neighbours(request)
+                self.engine.readiness.check_online(self.state)
+                return self.engine.recutter.join(self.state, *neighbours)
             case DescribeTablets():
                 return describe_tablets(self.state)
             case DescribeTable():

@@ -138,7 +138,7 @@ class Writing:
     def erase(self, rows: pa.Array, columns: Sequence[str] | None, since: int | None, wait: Wait) -> int:
         """Erase encoded rows, or some columns of them."""
         if not len(rows):
-            self._store.check_writable()
+            self._store.state.writable_log()
             return self._store.sequencer.committed
         return self._anew(lambda: self._erase(rows, columns, since, wait))
 

@@ -39,7 +39,6 @@ class OpenTables:
 
         One that is unlinked has no name: it is served to those who have it, and brought back by its id.
         """
-        table.on_metadata = self.events.note
         with self.lock:
             if is_unlinked:
                 self._by_id[table.id] = table

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -31,6 +31,7 @@ from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.row_cache import CachedRows, RowCache
 from ebla.tablet.read.view import TableView
 from ebla.tablet.tables.door import Door
+from ebla.tablet.tables.events import Events
 from ebla.tablet.tables.schema_parts import SchemaParts
 from ebla.tablet.write.admission import Admission, Mutation
 from ebla.tablet.write.commit_log import SMALL_BLOCK_ROWS, Combined, Commit, StagedBlock
@@ -56,7 +57,9 @@ class TableState:
         cached: CachedRows,
         settings: Settings,
         damage: str = "",
+        events: Events | None = None,
     ) -> None:
+        """`events` are told of every change of METADATA, if somebody listens to the table."""
         # Set once.
         self.id = metadata.table_id
         self.damage = damage  # what is wrong with METADATA: nothing is changed then, and only whole tablets are read
@@ -64,8 +67,7 @@ class TableState:
         self.turns = Turns()
         self.salt = zlib.crc32(self.id.encode()) * 0x9E3779B1
         self._parts_of = partial(SchemaParts, fragments=fragments, cached=cached, settings=settings)
-        # Told of every change of METADATA, under the commit lock; set before the table is served.
-        self.on_metadata: Callable[[TableMetadata, TableMetadata], None] = lambda before, after: None
+        self._events = events
         # Replaced as a whole, under the commit lock; read without it.
         self.view = TableView(metadata, {}, self._parts_of(metadata.schema))
         self.is_dropped = False
@@ -223,7 +225,8 @@ class TableState:
                 self.invalid_schema = None  # what METADATA says now is what is in force
             elif not self._use_schema(metadata):
                 return
-            self.on_metadata(before, metadata)
+            if self._events is not None:
+                self._events.note(before, metadata)
             if log is not None:
                 self._log_taken.update(tablet.id for tablet in metadata.tablets if tablet.log == log)
             for tablet in metadata.tablets:

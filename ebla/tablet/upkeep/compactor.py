@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from ebla.clock import Clock
 from ebla.errors import EblaError, MissingFile, OutcomeUnknown, StoreError, TooManyFiles, UnknownTable
@@ -32,36 +31,21 @@ from ebla.settings import Settings
 from ebla.storage.cache.spare_memory import SpareMemory
 from ebla.storage.files.files import Files
 from ebla.tablet.flush.pending_files import PendingFiles
+from ebla.tablet.garbage.job_merges import JobMerges
+from ebla.tablet.garbage.sweeper import Sweeper
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.upkeep.compaction import Choice, Reason, choose, choose_all, expiry_of
+from ebla.tablet.upkeep.compaction import Choice, choose, choose_all, expiry_of
+from ebla.tablet.upkeep.compaction_tally import Compaction, CompactionTally
+from ebla.tablet.upkeep.history import History
 from ebla.tablet.upkeep.merging import merge, merge_of, merged_references, new_output, replacement
 from ebla.threads.worker import Worker
 
 # After a merge of so many bytes, what it needed is given back to the system.
 MUCH_BYTES = 32 << 20
 RETRY_SECONDS = 60.0
-RECENT_MAX = 100
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Compaction:
-    """One compaction that was carried out, as `stats()` tells it."""
-
-    table: str
-    tablet: str
-    group: str
-    reason: Reason
-    is_rooted: bool
-    fragments_read: int
-    fragments_written: int
-    bytes_read: int
-    bytes_written: int
-    records_read: int
-    records_written: int
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +72,11 @@ class Compactor:
         clock: Clock,
         pending: PendingFiles,
         spare: SpareMemory,
-        horizon: Callable[[TableState, int], int],
-        announce: Callable[[int], None],
-        sweep: Callable[[], object],
+        history: History,
+        merges: JobMerges,
+        tally: CompactionTally,
+        sweeper: Sweeper,
     ) -> None:
-        """`announce` puts on record, for other processes, how far a compaction goes."""
         # Set once.
         self._tables = tables
         self._metadata = metadata
@@ -102,28 +86,17 @@ class Compactor:
         self._clock = clock
         self._pending = pending
         self._spare = spare
-        self._horizon = horizon
-        self._announce = announce
-        self._sweep = sweep
-        self._swept_at = clock.monotonic_seconds()
+        self._history = history
+        self._merges = merges
+        self.tally = tally
+        self._sweeper = sweeper
         self.strategy = Strategy(
             settings.compact_runs_min, settings.compact_runs_max, file_bytes=settings.fragment_bytes_max
         )
         self._lock = threading.Lock()
         self._worker = Worker("ebla-compact", self._work, self._failed, doing="compaction")
-        # The files of a table, by its id, that a job is merging.
-        self.busy: Callable[[str], Collection[str]] = lambda table_id: ()
-        self._counting = threading.Lock()
-        # Written by whoever holds _counting, read by others.
-        self.recent: deque[Compaction] = deque(maxlen=RECENT_MAX)
-        self.count = 0
-        self.seconds = 0.0
-        self.bytes_read = 0
-        self.bytes_written = 0
         # Written by whoever holds _lock, read by others.
         self.failure: EblaError | None = None
-        # It only grows. It is raised first, then pins are looked at; a pin is made first, then looks at this.
-        self.horizon_max = 0
         # What failed in the background, by tablet and group, and when.
         self._given_up: dict[tuple[str, int], tuple[GroupState, float]] = {}
 
@@ -141,13 +114,11 @@ class Compactor:
 
     def stats(self) -> dict[str, object]:
         """Return what was done, the latest with its reasons."""
-        with self._counting:
-            recent = list(self.recent)
         return {
-            "count": self.count,
-            "bytes_written": self.bytes_written,
+            "count": self.tally.count,
+            "bytes_written": self.tally.bytes_written,
             "failure": None if self.failure is None else str(self.failure),
-            "recent": [asdict(one) for one in recent],
+            "recent": self.tally.told(),
         }
 
     def _work(self, is_idle: bool) -> None:
@@ -156,17 +127,8 @@ class Compactor:
         self._given_up = {key: failed for key, failed in self._given_up.items() if key[0] in alive}
         while self.compact_next():
             pass
-        self._sweep_if_due()
-
-    def _sweep_if_due(self) -> None:
-        now = self._clock.monotonic_seconds()
-        if not self._worker.is_stopping and now - self._swept_at >= self._settings.garbage_round_seconds:
-            self._swept_at = now
-            try:
-                self._sweep()
-            except EblaError as error:
-                # Nothing was removed, and the next round looks again; `stats` tells it beside the garbage.
-                _log.warning("a round of garbage collection was given up: %s", error)
+        if not self._worker.is_stopping:
+            self._sweeper.sweep_if_due()
 
     def _failed(self, error: EblaError) -> None:
         if not self._worker.is_stopping:
@@ -191,9 +153,9 @@ class Compactor:
         self, table: TableState, schema_version: int, tablet: TabletMetadata, group: GroupSchema
     ) -> bool:
         state = tablet.group(group.id)
-        horizon = self.horizon_of(table, group.id)
+        horizon = self._history.horizon_of(table, group.id)
         purges = group.max_versions is not None
-        busy = self.busy(table.id)
+        busy = self._merges.files_of(table.id)
         choice = choose(
             state,
             horizon,
@@ -220,23 +182,6 @@ class Compactor:
         self._given_up.pop((tablet.id, state.group), None)
         return False
 
-    def horizon_of(self, table: TableState, group: int) -> int:
-        """Return the horizon of a group; whoever begins to hold a snapshot from now on sees that it has come so far."""
-        self.horizon_max = max(self.horizon_max, self._horizon(table, group))
-        return self._told(self._horizon(table, group))
-
-    def _told(self, horizon: int) -> int:
-        """Return a horizon as far as those can know of it who begin to hold a snapshot: it may have moved on since."""
-        return min(horizon, self.horizon_max)
-
-    def agreed_horizon(self, table: TableState, group: int) -> int:
-        """Return the horizon of a group once it is on record: whoever holds a txn by name looks there afterwards."""
-        return self._agreed(table, group, self.horizon_of(table, group))
-
-    def _agreed(self, table: TableState, group: int, horizon: int) -> int:
-        self._announce(horizon)
-        return min(horizon, self._horizon(table, group))
-
     def compact_table(self, table: TableState, told: Callable[[int, int], None] | None = None) -> None:
         """Merge every tablet of a table into one run per group, as far as that can be.
 
@@ -262,7 +207,7 @@ class Compactor:
             tablet, group = metadata.by_id(tablet_id), metadata.schema.group_by_id.get(number)
             if tablet is None or group is None or table.is_dropped:
                 return False
-            horizon = self.horizon_of(table, number)
+            horizon = self._history.horizon_of(table, number)
             choice = choose_all(tablet.group(number), horizon)
             if choice is None:
                 return False
@@ -278,7 +223,7 @@ class Compactor:
             began = self._clock.monotonic_seconds()
             begun: list[str] = []
             try:
-                horizon = self._agreed(table, chosen.group.id, chosen.horizon)
+                horizon = self._history.agreed(table, chosen.group.id, chosen.horizon)
                 done = self._replace(table, replace(chosen, horizon=horizon), begun)
             except OutcomeUnknown:
                 raise  # METADATA may come to name them yet
@@ -291,7 +236,7 @@ class Compactor:
             self._pending.let_go(begun)
             if done is None:
                 return False
-            self.note(replace(done, seconds=self._clock.monotonic_seconds() - began))
+            self.tally.note(replace(done, seconds=self._clock.monotonic_seconds() - began))
             self._given_up.pop((chosen.tablet.id, chosen.group.id), None)
             if not self._given_up:
                 self.failure = None
@@ -359,28 +304,6 @@ class Compactor:
             sum(info.bytes for info, _ in written),
             records_read,
             sum(info.rows for info, _ in written),
-        )
-
-    def note(self, done: Compaction) -> None:
-        """Count a compaction that was carried out, here or by a job."""
-        with self._counting:
-            self.recent.append(done)
-            self.count += 1
-            self.seconds += done.seconds
-            self.bytes_read += done.bytes_read
-            self.bytes_written += done.bytes_written
-        _log.info(
-            "compacted %s (%s), %s: %d files, %d bytes, %d records to %d files, %d bytes, %d records in %.3f s",
-            done.table,
-            done.group,
-            done.reason,
-            done.fragments_read,
-            done.bytes_read,
-            done.records_read,
-            done.fragments_written,
-            done.bytes_written,
-            done.records_written,
-            done.seconds,
         )
 
     def _between(self) -> None:

@@ -276,24 +276,24 @@ def test_the_store_leaves_the_files_of_a_job_alone_and_merges_what_has_come_sinc
                 table.flush()
             assert len(table.files()) == 8, "more than enough to be merged"
             assert compactor.compact_next()
-            merged.append(compactor.recent[-1].fragments_read)
+            merged.append(compactor.tally.recent[-1].fragments_read)
             assert not compactor.compact_next()
-            assert len(driver.busy(state_of(table).id)) == 3
+            assert len(driver.merges.files_of(state_of(table).id)) == 3
 
         before_commit(monkeypatch, disturb)
         assert compact(db, "t", spark=here).rounds == 1
         assert merged == [5]
-        assert driver.busy(state_of(table).id) == frozenset()
+        assert driver.merges.files_of(state_of(table).id) == frozenset()
         assert len(table.files()) == 2
 
         def fail(*arguments: Any) -> Any:
-            assert driver.busy(state_of(table).id)
+            assert driver.merges.files_of(state_of(table).id)
             raise StoreError("the disk is full")
 
         monkeypatch.setattr(compacting._Compaction, "_commit", fail)
         with pytest.raises(StoreError):
             compact(db, "t", spark=here)
-        assert driver.busy(state_of(table).id) == frozenset(), "given back"
+        assert driver.merges.files_of(state_of(table).id) == frozenset(), "given back"
         assert ebla.verify(root).is_clean
 
 

@@ -40,9 +40,8 @@ def test_nothing_is_left_when_it_is_cleared() -> None:
 
 
 def test_somebody_is_told_each_time_that_much_has_gone() -> None:
-    cache = BlockCache(MUCH_BYTES)
-    told = []
-    cache.on_much_gone = lambda: told.append(cache.stats()["bytes"])
+    told: list[int] = []
+    cache = BlockCache(MUCH_BYTES, lambda: told.append(cache.stats()["bytes"]))
     for n in range(20):
         cache.put((str(n), 0), n, MUCH_BYTES // 4)
         assert len(told) == max(0, n - 3) // 4

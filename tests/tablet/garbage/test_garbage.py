@@ -189,7 +189,7 @@ def test_what_dead_jobs_have_announced_goes_when_its_time_is_over(tmp_path: Path
         flushed_thrice(db)
         begin_job(db, "dead", "counts", expires_seconds=0.0)
         alive = begin_job(db, "alive", "counts")
-        engine_of(db)._sweep()
+        engine_of(db).sweeper.sweep()
         assert list_intents(coordination_of(db)) == [alive]
 
 
@@ -257,8 +257,8 @@ def test_metadata_of_a_table_that_nobody_knows_stays_and_is_shown(tmp_path: Path
         "files.list_directories",
         "metadata.refresh",
         "metadata.directory.configs",
-        "_coordination.list",
-        "_coordination.read",
+        "garbage._coordination.list",
+        "garbage._coordination.read",
     ],
 )
 @pytest.mark.parametrize("error", [OSError("the disk"), Unavailable("not now")], ids=["disk", "service"])

@@ -187,7 +187,8 @@ def test_a_creation_that_garbage_collection_gave_up_cannot_become_a_table_later(
 ) -> None:
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         create = engine_of(db).metadata.directory.create
-        engine_of(db).garbage.guard = contextlib.nullcontext  # as if another process were creating: they share no lock
+        # As if another process were creating: they share no lock.
+        monkeypatch.setattr(engine_of(db).garbage, "_nothing_adopted", contextlib.nullcontext)
 
         def late(*arguments: Any) -> Any:
             rounds(db, 2)

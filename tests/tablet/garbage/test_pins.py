@@ -178,15 +178,15 @@ def test_a_compaction_stops_at_a_pin_that_came_after_it_was_chosen(
         table = counts(db)
         txn = table.scan().txn
         table.put({"word": "a", "n": 2})
-        announce = engine_of(db).compactor._announce
+        announce = engine_of(db).history.announce
         before = Horizon(elsewhere).read()
 
         def held_meanwhile(horizon: int) -> None:
             Pins(elsewhere, SystemClock()).begin("job", txn, 60, "a scan")
-            monkeypatch.setattr(engine_of(db).compactor, "_announce", announce)
+            monkeypatch.setattr(engine_of(db).history, "announce", announce)
             announce(horizon)
 
-        monkeypatch.setattr(engine_of(db).compactor, "_announce", held_meanwhile)
+        monkeypatch.setattr(engine_of(db).history, "announce", held_meanwhile)
         table.compact()
         assert before <= txn < Horizon(elsewhere).read()
         assert [row["n"] for row in table.scan(as_of=txn)] == [1, 1]
@@ -201,19 +201,19 @@ def test_a_compaction_goes_no_further_than_it_has_told_those_who_take_snapshots(
         change(table)
         table.put({"word": "a", "n": 4})
         store = engine_of(db)
-        horizon, hold = store.compactor._horizon, store.pins.hold
+        horizon, hold = store.history.bound, store.pins.hold
 
         def held_late(txn: int) -> None:
             """Commit and compact between the choice of a snapshot and its registration."""
             monkeypatch.setattr(store.pins, "hold", hold)
 
             def looked_before_the_commit(state: TableState, group: int) -> int:
-                monkeypatch.setattr(store.compactor, "_horizon", horizon)
+                monkeypatch.setattr(store.history, "bound", horizon)
                 first = horizon(state, group)
                 other.put({"word": "x", "n": 1})
                 return first
 
-            monkeypatch.setattr(store.compactor, "_horizon", looked_before_the_commit)
+            monkeypatch.setattr(store.history, "bound", looked_before_the_commit)
             table.compact()
             hold(txn)
 

@@ -317,5 +317,5 @@ def test_closing_waits_for_a_commit_under_way(world: World) -> None:
 def test_a_closed_store_commits_nothing(world: World) -> None:
     world.db.close()
     with pytest.raises(Closed):
-        engine_of(world.db).commit_bulk(world.commit)
+        engine_of(world.db).orders.commit_bulk(world.commit)
     assert a_by_k(world.reopened()) == BEFORE

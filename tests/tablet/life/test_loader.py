@@ -496,9 +496,9 @@ def test_requests_that_come_during_a_load_wait_and_are_served_or_refused_in_the_
 ) -> None:
     table = db.table("t")
     db.unload_table("t")
-    paused = Paused(engine_of(db).loader._save)
+    paused = Paused(engine_of(db).unloader._save)
     paused.error = None if is_good else ebla.StoreError("the disk is gone")
-    monkeypatch.setattr(engine_of(db).loader, "_save", paused)
+    monkeypatch.setattr(engine_of(db).unloader, "_save", paused)
     (loading,), outcome = begun(lambda: db.load_table("t"))
     assert paused.is_there.wait(60)
     requests = (lambda: table.get("0001"), lambda: table.scan().count(), lambda: table.put({"k": "new", "n": 1}))

@@ -205,7 +205,7 @@ def test_what_one_half_has_erased_does_not_come_back_with_a_join(tmp_path: Path)
         table.flush()
         compactor, right = engine_of(db).compactor, state_of(table).view.metadata.tablets[1]
         assert compactor.compact_tablet(state_of(table), right.id) == len(table.schema.groups)
-        assert all(done.is_rooted for done in compactor.recent)
+        assert all(done.is_rooted for done in compactor.tally.recent)
         expected = [n for n in range(100) if n not in range(60, 70) and n not in range(80, 90)]
         assert keys(table.scan()) == [f"{n:04}" for n in expected]
         table.join("0000", "0099")

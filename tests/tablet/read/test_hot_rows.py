@@ -125,7 +125,7 @@ def test_old_versions_go_by_themselves_when_history_ends(tmp_path: Path) -> None
         compactor = engine_of(db).compactor
         while compactor.compact_next():
             pass
-        assert compactor.recent[-1].reason == "surplus"
+        assert compactor.tally.recent[-1].reason == "surplus"
         assert sum(f.rows for f in fragments(table)) == 10
         assert not compactor.compact_next(), "what was done is not done again"
 

@@ -45,7 +45,7 @@ def test_an_erasure_in_the_middle_of_an_entry_survives_a_flush_of_the_entry(tmp_
         erasure = ErasureHeader(state.id, b"", None, base + 2, (position,))
 
         def flush(grown: TableState) -> None:
-            engine_of(db).flush_replayed(grown)
+            engine_of(db).flusher.flush_table(grown)
 
         replay(LogEntry(base + 3, (block,), (erasure,)), {state.id: state}, Replayed(), flush, refuse)
         assert state.view.memory_of(group.id).txn_min is None, "everything was flushed"

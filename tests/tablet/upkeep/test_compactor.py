@@ -116,13 +116,13 @@ def test_a_range_erasure_stays_if_somebody_begins_to_read_behind_it_as_it_is_com
         left = [row for row in before if not "u050" <= row["user"] < "u150"]
         table.flush()
         compactor, pins = engine_of(db).compactor, engine_of(db).pins
-        announce = compactor._announce
+        announce = engine_of(db).history.announce
 
         def held_meanwhile(horizon: int) -> None:
             announce(horizon)
             pins.hold(txn)  # by a scan, which begins after what to merge was chosen
 
-        monkeypatch.setattr(compactor, "_announce", held_meanwhile)
+        monkeypatch.setattr(engine_of(db).history, "announce", held_meanwhile)
         bounded(compactor.compact_next if by_itself else table.compact)
         assert everything(table) == left
         assert everything(table, as_of=txn) == before
@@ -324,13 +324,13 @@ def test_stats_can_be_asked_for_while_compactions_go_on(tmp_path: Path, monkeypa
         fill(table)
         table.compact()
         compactor = engine_of(db).compactor
-        (done, *_) = compactor.recent
+        (done, *_) = compactor.tally.recent
 
         def another_meanwhile(one: Any) -> dict[str, Any]:
-            compactor.note(done)
+            compactor.tally.note(done)
             return asdict(one)
 
-        monkeypatch.setattr("ebla.tablet.upkeep.compactor.asdict", another_meanwhile)
+        monkeypatch.setattr("ebla.tablet.upkeep.compaction_tally.asdict", another_meanwhile)
         assert len(db.stats()["compactions"]["recent"]) == 2
 
 
@@ -402,7 +402,7 @@ def test_a_compaction_whose_files_were_merged_and_swept_up_meanwhile_is_in_vain(
         fill(table)
         before = everything(table)
         compactor = engine_of(db).compactor
-        announce = compactor._announce
+        announce = engine_of(db).history.announce
 
         def slow(horizon: int) -> None:
             announce(horizon)
@@ -415,7 +415,7 @@ def test_a_compaction_whose_files_were_merged_and_swept_up_meanwhile_is_in_vain(
             compactor._lock.acquire()
 
         named = table.files()
-        monkeypatch.setattr(compactor, "_announce", slow)
+        monkeypatch.setattr(engine_of(db).history, "announce", slow)
         assert not compactor.compact_next()
         assert compactor.failure is None
         assert everything(table) == before
@@ -525,7 +525,7 @@ def merge_only(db: ebla.Database, table: ebla.Table, group: str, *, with_columns
     fragments = tablet.group(chosen.id).fragments
     files = tuple(ref for ref in fragments if ref.columns is not None and bool(ref.columns) == with_columns)
     compactor = engine_of(db).compactor
-    horizon = compactor.horizon_of(state_of(table), chosen.id)
+    horizon = engine_of(db).history.horizon_of(state_of(table), chosen.id)
     choice = Choice(files, "depth")
     assert compactor._carry_out(state_of(table), Chosen(metadata.schema.version, tablet, chosen, choice, horizon))
 

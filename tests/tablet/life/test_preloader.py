@@ -8,7 +8,7 @@ from typing import Any
 import ebla
 from ebla.settings import KIB, Settings
 from ebla.storage.fragment.fragment_file import FragmentFile
-from ebla.tablet.scan.preloader import classify
+from ebla.tablet.life.preloader import classify
 from tests.crash.machine import bounded
 from tests.support.inside import engine_of, state_of
 
