@@ -239,6 +239,26 @@ def test_the_tour_and_the_glossary_name_classes_that_there_are() -> None:
         assert not named - known, page
 
 
+def test_files_that_pages_name_are_there() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    wrong = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in pages
+        for name in re.findall(r"`((?:ebla|tests|benchmarks|docs)/[\w/.-]+)`", page.read_text())
+        if not (ROOT / name).exists()
+    ]
+    inner = (
+        r"`((?:cli|client|coordination|direct|master|metadata|model|pipeline|rows|service|storage|tablet)/[\w/]+\.py)`"
+    )
+    wrong += [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in pages
+        for name in re.findall(inner, page.read_text())
+        if not (ROOT / "ebla" / name).exists()
+    ]
+    assert wrong == []
+
+
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md") if "decisions" not in path.parts]
