@@ -2,7 +2,7 @@
 
     place       the store of a job, a database at hand or a root: METADATA, intents, orders to the owner
     opens       read-only opens that the tasks of a process share; following, table_value: other ways to see a table
-    holding     what a job keeps from compaction and garbage collection while it reads: keeping, capture
+    holding     what a job keeps from compaction and garbage collection while it reads: held_pins, capture
     reading     views, fragments and records, for planners and tasks that read them themselves
     bulk_writer, compacting, log_sorting, log_replay, unused_files
                 the engine's own rules for writing, merging, replaying and sweeping, for tasks that do the work

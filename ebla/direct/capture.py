@@ -5,7 +5,7 @@
 
 A captured view has all that was committed up to its txn, and nothing later. Nothing else is held: writes, flushes,
 compactions, splits and garbage go on beside it. What was held is let go when the block is left, in whatever way; if the
-process is killed, it expires (`keeping`).
+process is killed, it expires (`held_pins`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ebla.client.database import Database
 from ebla.client.embedded.opening import open_alone
 from ebla.clock import SystemClock
-from ebla.direct.keeping import begin, end
+from ebla.direct.held_pins import begin, end
 from ebla.direct.opens import coordination_of, store_of
 from ebla.direct.place import Place
 from ebla.errors import Unavailable

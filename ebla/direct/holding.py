@@ -10,7 +10,7 @@ Spark's in all but identity, and when the last of these DataFrames is gone, so i
     a database open for writing here    held in this process, before the plan is made
     any other                           plan -> hold by name -> is all of it still there? if not, plan anew
 
-Who has such a store open sees what is held by name (`keeping`), and so does whoever opens it while the job runs.
+Who has such a store open sees what is held by name (`held_pins`), and so does whoever opens it while the job runs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from ebla.client.database import Database
-from ebla.direct import keeping
-from ebla.direct.keeping import Held
+from ebla.direct import held_pins
+from ebla.direct.held_pins import Held
 from ebla.direct.opens import coordination_of, opened, store_of
 from ebla.errors import EblaError, HistoryGone, Unavailable
 from ebla.model.ranges import ALL, KeyRange
@@ -85,13 +85,13 @@ class Holding:
 
     def hold_by_name(self, root: str, needs: Needs) -> Held:
         """Put on record what a plan needs, for whoever has the store open, or opens it."""
-        held = keeping.begin(root, needs.what, needs.table.name, needs.txn, needs.files)
+        held = held_pins.begin(root, needs.what, needs.table.name, needs.txn, needs.files)
         self._held.append(held)
         return held
 
     def release(self) -> None:
         """Let go of everything. Doing it twice is fine."""
-        self._release(keeping.end)
+        self._release(held_pins.end)
 
     def _release(self, end: Callable[[Held], None]) -> None:
         while self._let_go:
@@ -108,7 +108,7 @@ class Holding:
 
     def kept_by(self, owner: object) -> None:
         """Let go of everything when an object is gone, if not before."""
-        weakref.finalize(owner, self._release, keeping.end_later).atexit = False
+        weakref.finalize(owner, self._release, held_pins.end_later).atexit = False
 
 
 class SharedHolding(Holding):
@@ -121,7 +121,7 @@ class SharedHolding(Holding):
     def hold_by_name(self, root: str, needs: Needs) -> Held:
         """Put on record what a plan needs, for whoever has the store open, or opens it."""
         assert not needs.files, "they are read through opens that are made anew"
-        self.held = keeping.share(root, needs.txn)
+        self.held = held_pins.share(root, needs.txn)
         return self.held
 
 

@@ -36,15 +36,15 @@ from ebla.extras import needing
 
 if TYPE_CHECKING:
     from ebla.pipeline.backups.backup import BackupSummary, backup
-    from ebla.pipeline.backups.backup_check import BackupCheck, check_backup
-    from ebla.pipeline.backups.backup_manifest import Backups, list_backups, remove_unfinished
-    from ebla.pipeline.backups.backup_pruning import PruneReport, prune_backups
+    from ebla.pipeline.backups.checking import BackupCheck, check_backup
+    from ebla.pipeline.backups.manifest import Backups, list_backups, remove_unfinished
+    from ebla.pipeline.backups.pruning import PruneReport, prune_backups
     from ebla.pipeline.backups.restore import RestoreSummary, restore
     from ebla.pipeline.care.compact import CompactSummary, compact
     from ebla.pipeline.care.garbage import GarbageReport, gc
     from ebla.pipeline.care.verify import Finding, VerifyReport, verify
     from ebla.pipeline.change_feed.changes import changes
-    from ebla.pipeline.loading.input_files import InputFiles
+    from ebla.pipeline.inputs.input_files import InputFiles
     from ebla.pipeline.loading.load import LoadSummary, load
     from ebla.pipeline.replaying.replay import ReplaySummary, replay
     from ebla.pipeline.scanning.export import ExportSummary, export
@@ -99,18 +99,18 @@ __all__ = [
 
 # Where each name lives.
 _HOMES = {
-    "BackupCheck": "backups.backup_check",
+    "BackupCheck": "backups.checking",
     "BackupSummary": "backups.backup",
-    "Backups": "backups.backup_manifest",
+    "Backups": "backups.manifest",
     "CompactSummary": "care.compact",
     "ExportSummary": "scanning.export",
     "Finding": "care.verify",
     "GarbageReport": "care.garbage",
-    "InputFiles": "loading.input_files",
+    "InputFiles": "inputs.input_files",
     "JobProgress": "spark.progress",
     "LoadSummary": "loading.load",
     "PresplitSummary": "statistics.presplit",
-    "PruneReport": "backups.backup_pruning",
+    "PruneReport": "backups.pruning",
     "ReplaySummary": "replaying.replay",
     "RestoreSummary": "backups.restore",
     "StreamSummary": "streaming.mirror",
@@ -118,17 +118,17 @@ _HOMES = {
     "VerifyReport": "care.verify",
     "backup": "backups.backup",
     "changes": "change_feed.changes",
-    "check_backup": "backups.backup_check",
+    "check_backup": "backups.checking",
     "compact": "care.compact",
     "export": "scanning.export",
     "gc": "care.garbage",
-    "list_backups": "backups.backup_manifest",
+    "list_backups": "backups.manifest",
     "load": "loading.load",
     "mirror": "streaming.mirror",
     "presplit": "statistics.presplit",
-    "prune_backups": "backups.backup_pruning",
+    "prune_backups": "backups.pruning",
     "register": "spark_format",
-    "remove_unfinished": "backups.backup_manifest",
+    "remove_unfinished": "backups.manifest",
     "replay": "replaying.replay",
     "restore": "backups.restore",
     "scan": "scanning.scan",

@@ -14,7 +14,7 @@ from ebla.client.embedded.ownership import OWNER_NODE
 from ebla.clock import SystemClock
 from ebla.coordination.address import connect, parse_address
 from ebla.coordination.service import CoordinationService
-from ebla.direct.keeping import begin, end
+from ebla.direct.held_pins import begin, end
 from ebla.direct.place import Place
 from tests.support.inside import abandon, coordination_of, engine_of
 from tests.support.zookeeper import ZooKeeperServer

@@ -15,9 +15,9 @@ import ebla
 from ebla.client.embedded.coordination_place import connect_at
 from ebla.clock import SystemClock
 from ebla.coordination.service import CoordinationFailed
-from ebla.direct import keeping
+from ebla.direct import held_pins
+from ebla.direct.held_pins import Held
 from ebla.direct.holding import Holding, held_plan
-from ebla.direct.keeping import Held
 from ebla.direct.opens import forget
 from ebla.errors import HistoryGone
 from ebla.pipeline.datasource.datasource_options import ReadOptions
@@ -158,7 +158,7 @@ def test_a_job_that_may_not_write_reads_without_holding(
     def refuse(*more: object) -> Held:
         raise CoordinationFailed("attempt to write a readonly database")
 
-    monkeypatch.setattr(keeping, "begin", refuse)
+    monkeypatch.setattr(held_pins, "begin", refuse)
     assert read(plan_scan(root, "t", holding=holding)) == [1] * 101
     assert "readonly database" in caplog.text
 
@@ -188,7 +188,7 @@ def wait_for(is_so: Callable[[], bool]) -> None:
 
 
 def test_tasks_renew_the_pin_of_their_load(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "HOLD_SECONDS", 0.4)
+    monkeypatch.setattr(held_pins, "HOLD_SECONDS", 0.4)
     with ebla.open(root, settings=AT_ONCE) as db:
         loaded = load(root)
         held = loaded.plan.target.held

@@ -22,7 +22,7 @@ from ebla.metadata.values import transaction_file
 from ebla.model import column_types, declaration
 from ebla.model.column_types import is_key_type, parse_type
 from ebla.model.text_values import to_json, type_text
-from ebla.pipeline.backups import backup_manifest
+from ebla.pipeline.backups import manifest
 from ebla.pipeline.spark.types import spark_type
 from ebla.rows import row_parts
 from ebla.storage.fragment import fragment_format
@@ -153,7 +153,7 @@ def test_the_versions_of_formats_are_those_of_the_code() -> None:
         "METADATA": transaction_file.FORMAT_VERSION,
         "log": log_format.FORMAT_VERSION,
         "fragments": fragment_format.FORMAT_VERSION,
-        "backups (manifest)": backup_manifest.FORMAT_VERSION,
+        "backups (manifest)": manifest.FORMAT_VERSION,
     }
 
 

@@ -15,8 +15,8 @@ import pytest
 
 import ebla
 from ebla.pipeline.change_feed.changes import changes, json_lines
-from ebla.pipeline.loading import load_local
-from ebla.pipeline.loading.input_files import InputFiles
+from ebla.pipeline.inputs.input_files import InputFiles
+from ebla.pipeline.loading import in_process
 from ebla.pipeline.loading.load import load
 from ebla.pipeline.scanning.export import ExportFormat, export
 from ebla.pipeline.scanning.export_manifest import ExportManifest, check_export
@@ -282,10 +282,10 @@ def test_rows_of_arrow_are_loaded_without_spark(db: ebla.Database) -> None:
 def test_more_rows_than_memory_may_hold_are_divided_and_sorted_on_disk(
     db: ebla.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load_local, "MEMORY_BYTES_MAX", 20_000)
-    monkeypatch.setattr(load_local, "PARTITION_BYTES", 100_000)
-    monkeypatch.setattr(load_local, "BATCH_ROWS", 1_000)
-    monkeypatch.setattr(load_local, "SAMPLE_ROWS_MAX", 500)
+    monkeypatch.setattr(in_process, "MEMORY_BYTES_MAX", 20_000)
+    monkeypatch.setattr(in_process, "PARTITION_BYTES", 100_000)
+    monkeypatch.setattr(in_process, "BATCH_ROWS", 1_000)
+    monkeypatch.setattr(in_process, "SAMPLE_ROWS_MAX", 500)
     keys = [n * 7919 % 20_011 for n in range(20_000)]
     rows = pa.table({"k": [*keys, *keys[:50]], "v": [*range(20_000), *range(-50, 0)]})
     done = load(db, "t", rows, key="k")

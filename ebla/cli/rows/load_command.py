@@ -121,7 +121,7 @@ def load(
     """
     root = root_of(ctx, store)
     from ebla.direct.place import Place
-    from ebla.pipeline.loading.input_files import FileFormat, InputFiles, check_files
+    from ebla.pipeline.inputs.input_files import FileFormat, InputFiles, check_files
     from ebla.pipeline.loading.load import check_key
     from ebla.pipeline.loading.load import load as load_rows
 

@@ -120,7 +120,7 @@ def presplit(
     root = root_of(ctx, store)
     with needing_spark():
         from ebla import pipeline
-        from ebla.pipeline.loading.source_files import check_files, format_of, read_files
+        from ebla.pipeline.inputs.source_files import check_files, format_of, read_files
     wanted = size_of(size)
     if tablets is None and wanted is None:
         raise ebla.RequestError("say into how many tablets to cut, --tablets, or of which size each, --bytes")

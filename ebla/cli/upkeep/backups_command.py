@@ -16,7 +16,7 @@ from ebla.cli.shared.spark_options import LOCAL, MasterOption, ProgressOption, S
 from ebla.cli.upkeep.backup_command import DirectoryArgument
 
 if TYPE_CHECKING:
-    from ebla.pipeline.backups.backup_manifest import Backups
+    from ebla.pipeline.backups.manifest import Backups
 
 BACKUPS_EXAMPLES = examples(
     "ebla backups backups",
@@ -79,13 +79,13 @@ def backups(
     if prune:
         _prune(path, keep, older_than, even_last=even_last, delete=delete, as_json=as_json)
         return
-    from ebla.pipeline.backups.backup_manifest import list_backups, remove_unfinished
+    from ebla.pipeline.backups.manifest import list_backups, remove_unfinished
 
     found = list_backups(path)
     if check is not None:
         found.find(check, Path(path))  # what is wrong with it is said before Spark starts
         with progress_bar("check", force=progress) as report:
-            from ebla.pipeline.backups.backup_check import check_backup
+            from ebla.pipeline.backups.checking import check_backup
 
             whole = check_backup(path, check, spark=spark_start(spark, master, "ebla backups"), progress=report)
         rows = "not counted" if whole.rows is None else f"{whole.rows:,}"
@@ -135,7 +135,7 @@ def backups(
 def _prune(
     path: str, keep: int | None, older_than: str | None, *, even_last: bool, delete: bool, as_json: bool
 ) -> None:
-    from ebla.pipeline.backups.backup_pruning import prune_backups
+    from ebla.pipeline.backups.pruning import prune_backups
 
     report = prune_backups(path, keep=keep, older_than=older_than, even_last=even_last, dry_run=not delete)
     if as_json:
@@ -165,7 +165,7 @@ def _in_line(listed: dict[str, Any]) -> dict[str, Any]:
 
 def _problems(path: Path, found: Backups) -> dict[str, str]:
     from ebla.errors import EblaError
-    from ebla.pipeline.backups.backup_manifest import check_chain
+    from ebla.pipeline.backups.manifest import check_chain
 
     problems = {}
     for manifest in found.complete:

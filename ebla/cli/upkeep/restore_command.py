@@ -61,7 +61,7 @@ def restore(
     """
     root = root_of(ctx, store)
     from ebla.direct.place import Place
-    from ebla.pipeline.backups.backup_manifest import list_backups
+    from ebla.pipeline.backups.manifest import list_backups
     from ebla.pipeline.backups.restore import former_table
     from ebla.pipeline.backups.restore import restore as bring_back
 

@@ -42,7 +42,8 @@ from ebla.errors import (
 )
 from ebla.metadata.values.restoring import every_reference, pack_metadata, renamed_files
 from ebla.metadata.values.table_metadata import TableMetadata
-from ebla.pipeline.backups.backup_manifest import (
+from ebla.pipeline.backups.copying import Copy, copy_files, leftover_of
+from ebla.pipeline.backups.manifest import (
     LOCK_NAME,
     BackedUpFile,
     BackedUpTable,
@@ -53,7 +54,6 @@ from ebla.pipeline.backups.backup_manifest import (
     read_manifest,
     write_manifest,
 )
-from ebla.pipeline.backups.copying import Copy, copy_files, leftover_of
 from ebla.pipeline.backups.row_counting import Counter
 from ebla.pipeline.spark.engine import Engine, SparkChoice, choose_engine
 from ebla.pipeline.spark.progress import Report

@@ -30,9 +30,9 @@ from ebla.errors import Corruption, EblaError, OutcomeUnknown, StoreError, Table
 from ebla.metadata.values.restoring import every_reference, pack_metadata, restored
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.declaration import check_table_name
-from ebla.pipeline.backups.backup_check import compare_rows
-from ebla.pipeline.backups.backup_manifest import BackupManifest, check_chain, list_backups
+from ebla.pipeline.backups.checking import compare_rows
 from ebla.pipeline.backups.copying import Copy, copy_files
+from ebla.pipeline.backups.manifest import BackupManifest, check_chain, list_backups
 from ebla.pipeline.backups.row_counting import Counter
 from ebla.pipeline.spark.engine import Engine, SparkChoice, choose_engine
 from ebla.pipeline.spark.progress import Report

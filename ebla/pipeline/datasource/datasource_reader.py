@@ -25,8 +25,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from ebla.client.embedded.opening import open_alone
+from ebla.direct.held_pins import share
 from ebla.direct.holding import SharedHolding
-from ebla.direct.keeping import share
 from ebla.errors import EblaError, InvalidBatch, RequestError, UnknownTable
 from ebla.pipeline.datasource.datasource_options import ReadOptions, key_from_text
 from ebla.pipeline.scanning.plan import Section

@@ -6,7 +6,7 @@
     4. commit    one METADATA transaction names the files of these results, or nothing happens at all
     5. end       files that no result named (attempts that failed, or lost) go, and the intent
 
-Where tasks run, `engine` decides: on Spark (`load_spark`) or in this process (`load_local`). They differ in how rows
+Where tasks run, `engine` decides: on Spark (`on_spark`) or in this process (`in_process`). They differ in how rows
 are read, divided and sorted; what is planned, what a task does with its rows, and the commit are the same.
 
 What can fail is done before the commit, and undone if it fails: staged files, rejects, a table made for the load. A
@@ -31,8 +31,8 @@ from ebla.errors import EblaError, InvalidBatch, OutcomeUnknown, RequestError, S
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.declaration import Schema, check_table_name
 from ebla.model.schema import TableSchema
+from ebla.pipeline.inputs.input_files import InputFiles
 from ebla.pipeline.loading.cuts import choose_cuts
-from ebla.pipeline.loading.input_files import InputFiles
 from ebla.pipeline.loading.load_plan import Shares, tablet_keys
 from ebla.pipeline.loading.load_task import LoadTask, TaskResult
 from ebla.pipeline.loading.rejects import EXAMPLES_MAX, prepare_directory, publish, refusal, withdraw
@@ -240,10 +240,10 @@ class _Load:
         if isinstance(rows, InputFiles):
             engine = choose_engine(spark, rows.bytes(), "a load on Spark")
             if isinstance(engine, InProcess):
-                from ebla.pipeline.loading.load_local import FileRows
+                from ebla.pipeline.loading.in_process import FileRows
 
                 return FileRows(rows, engine, self.report)
-            from ebla.pipeline.loading.source_files import read_files
+            from ebla.pipeline.inputs.source_files import read_files
 
             rows = read_files(
                 session_for(spark, "a load on Spark"),
@@ -255,10 +255,10 @@ class _Load:
                 multiline=rows.multiline,
             )
         if hasattr(rows, "_jdf"):
-            from ebla.pipeline.loading.load_spark import SparkRows
+            from ebla.pipeline.loading.on_spark import SparkRows
 
             return SparkRows(rows, self.job, self.report)
-        from ebla.pipeline.loading.load_local import ArrowRows
+        from ebla.pipeline.loading.in_process import ArrowRows
 
         return ArrowRows(rows, choose_engine(False, None, "a load"), self.report)
 

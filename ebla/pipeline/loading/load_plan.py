@@ -28,7 +28,7 @@ from ebla.settings import MIB
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from ebla.pipeline.loading.load_columns import InputColumn
+    from ebla.pipeline.loading.spark_columns import InputColumn
 
 __all__ = ["Shares", "count_partitions", "input_bytes", "key_columns", "sample_fraction", "sample_rows", "tablet_keys"]
 

@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 from ebla.arguments import checked_names
 from ebla.client.database import Database
 from ebla.client.moments import AsOf
+from ebla.direct.held_pins import Held, kept
 from ebla.direct.holding import Holding, Needs, held_plan
-from ebla.direct.keeping import Held, kept
 from ebla.direct.opens import forget, reading, store_of, table_by_id, txn_in
 from ebla.direct.table_value import VALUE_NAME, reading_value
 from ebla.direct.views import TableState, TabletStore, check_existed, read_range, read_rows, with_columns_of

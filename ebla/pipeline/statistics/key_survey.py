@@ -27,8 +27,8 @@ from ebla.errors import RequestError, shown
 from ebla.metadata.values.table_metadata import FragmentRef, TabletMetadata
 from ebla.model.keys import KeyCodec
 from ebla.model.schema import TableSchema
-from ebla.pipeline.loading.load_columns import columns_of, prepare, without_corrupt
 from ebla.pipeline.loading.load_plan import ROW_BYTES, input_bytes, key_columns, sample_fraction, sample_rows
+from ebla.pipeline.loading.spark_columns import columns_of, prepare, without_corrupt
 from ebla.pipeline.spark.failures import unwrapping
 from ebla.pipeline.spark.progress import Report, watched
 from ebla.pipeline.spark.session import active_session, session

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from ebla.direct import keeping
+from ebla.direct import held_pins
 
 __all__ = ["StreamHolding"]
 
@@ -29,8 +29,8 @@ class StreamHolding:
 
     def begin(self, table: str, txn: int) -> str:
         """Hold a txn for a stream that is about to begin; return the name of the pin."""
-        pin = keeping.new_name("stream", table)
-        keeping.renew(self._root, pin, txn, FIRST_HOLD_SECONDS)
+        pin = held_pins.new_name("stream", table)
+        held_pins.renew(self._root, pin, txn, FIRST_HOLD_SECONDS)
         return pin
 
     def renew(self, pin: str, txn: int) -> None:
@@ -41,5 +41,5 @@ class StreamHolding:
 
     def move(self, pin: str, txn: int) -> None:
         """Hold a txn, and let go of what is older."""
-        keeping.renew(self._root, pin, txn, self._hold_seconds)
+        held_pins.renew(self._root, pin, txn, self._hold_seconds)
         self._renewed[pin] = time.monotonic()

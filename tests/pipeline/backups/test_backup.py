@@ -18,8 +18,8 @@ import pytest
 import ebla
 from ebla.clock import ManualClock
 from ebla.pipeline.backups.backup import BackupSummary, backup
-from ebla.pipeline.backups.backup_check import check_backup
-from ebla.pipeline.backups.backup_manifest import (
+from ebla.pipeline.backups.checking import check_backup
+from ebla.pipeline.backups.manifest import (
     LOCK_NAME,
     MANIFEST_NAME,
     BackupManifest,

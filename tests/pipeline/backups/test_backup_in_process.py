@@ -14,8 +14,8 @@ import pytest
 
 import ebla
 from ebla.pipeline.backups.backup import backup
-from ebla.pipeline.backups.backup_check import check_backup
-from ebla.pipeline.backups.backup_manifest import MANIFEST_NAME, BackupManifest, read_manifest
+from ebla.pipeline.backups.checking import check_backup
+from ebla.pipeline.backups.manifest import MANIFEST_NAME, BackupManifest, read_manifest
 from ebla.pipeline.backups.restore import restore
 from ebla.pipeline.care.verify import verify
 from ebla.pipeline.spark.progress import JobProgress

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ebla.pipeline.loading.json_types import empty_as_text, merged, type_of
+from ebla.pipeline.inputs.json_types import empty_as_text, merged, type_of
 
 
 @pytest.mark.parametrize(

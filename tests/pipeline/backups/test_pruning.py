@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import ebla
-from ebla.pipeline.backups import backup_pruning
+from ebla.pipeline.backups import pruning
 from ebla.pipeline.backups.backup import backup
-from ebla.pipeline.backups.backup_manifest import (
+from ebla.pipeline.backups.manifest import (
     LOCK_NAME,
     MANIFEST_NAME,
     BackedUpFile,
@@ -25,7 +25,7 @@ from ebla.pipeline.backups.backup_manifest import (
     remove_unfinished,
     write_manifest,
 )
-from ebla.pipeline.backups.backup_pruning import prune_backups
+from ebla.pipeline.backups.pruning import prune_backups
 from ebla.storage.files.local_files import LocalFiles
 
 
@@ -207,7 +207,7 @@ def test_a_prune_that_is_cut_off_leaves_backups_that_can_be_restored(
 
         return call
 
-    monkeypatch.setattr(backup_pruning, "_rename", counted(backup_pruning._rename))
+    monkeypatch.setattr(pruning, "_rename", counted(pruning._rename))
     monkeypatch.setattr(shutil, "rmtree", counted(shutil.rmtree))
     shutil.copytree(chains.root, tmp_path / "copy")
     seen = set()

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 import ebla
 from ebla.pipeline import load
-from ebla.pipeline.loading.input_files import InputFiles, check_files, format_of
-from ebla.pipeline.loading.source_files import read_files
+from ebla.pipeline.inputs.input_files import InputFiles, check_files, format_of
+from ebla.pipeline.inputs.source_files import read_files
 from ebla.pipeline.spark.engine import SparkChoice
 from tests.pipeline.loading.test_load import rows_of
 

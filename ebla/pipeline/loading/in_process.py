@@ -1,6 +1,6 @@
 """Loading in this process: rows read a batch at a time, divided by key range, sorted, and given to the tasks of a load.
 
-    files or Arrow --> fitted (`load_fitting`) --> held in memory, or on disk if there are many     a sample of keys
+    files or Arrow --> fitted (`fitting`) --> held in memory, or on disk if there are many     a sample of keys
                                                    `--> divided at the cuts --> sorted --> LoadTask --> fragments
                               rejects ---------------------------------------------------> LoadTask --> rejects
 
@@ -25,12 +25,12 @@ from ebla.errors import RequestError, StoreError
 from ebla.model.declaration import Schema
 from ebla.model.order import sort_rows
 from ebla.model.schema import TableSchema
-from ebla.pipeline.loading.file_batches import FileBatches, types_in
-from ebla.pipeline.loading.input_files import InputFiles
-from ebla.pipeline.loading.load_fitting import Fitting
-from ebla.pipeline.loading.load_match import Given, match, plain_type
+from ebla.pipeline.inputs.file_batches import FileBatches, types_in
+from ebla.pipeline.inputs.input_files import InputFiles
+from ebla.pipeline.loading.fitting import Fitting
 from ebla.pipeline.loading.load_plan import Shares
 from ebla.pipeline.loading.load_task import REASON, REJECTED, LoadTask, TaskResult
+from ebla.pipeline.loading.matching import Given, match, plain_type
 from ebla.pipeline.spark.engine import Engine
 from ebla.pipeline.spark.progress import JobProgress, Report
 from ebla.pipeline.spark.types import schema_of, stored_from_arrow

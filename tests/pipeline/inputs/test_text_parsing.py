@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ebla.pipeline.loading.text_parsing import parse_texts, type_of_texts
+from ebla.pipeline.inputs.text_parsing import parse_texts, type_of_texts
 
 MOMENT = pa.timestamp("us", "UTC")
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from ebla.arguments import checked_callback, checked_path
 from ebla.errors import Corruption
 from ebla.pipeline.backups.backup import name_files
-from ebla.pipeline.backups.backup_manifest import BackedUpTable, BackupManifest, check_chain, list_backups
 from ebla.pipeline.backups.copying import Copy, copy_files
+from ebla.pipeline.backups.manifest import BackedUpTable, BackupManifest, check_chain, list_backups
 from ebla.pipeline.backups.row_counting import Counter
 from ebla.pipeline.spark.engine import SparkChoice, choose_engine
 from ebla.pipeline.spark.progress import Report

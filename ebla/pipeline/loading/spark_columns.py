@@ -37,9 +37,9 @@ from pyspark.sql.types import (
 from ebla.errors import RequestError
 from ebla.model.casts import is_text
 from ebla.model.schema import TableSchema
-from ebla.pipeline.loading.input_files import CORRUPT
-from ebla.pipeline.loading.load_match import Given, match
+from ebla.pipeline.inputs.input_files import CORRUPT
 from ebla.pipeline.loading.load_task import REASON, REJECTED
+from ebla.pipeline.loading.matching import Given, match
 from ebla.pipeline.spark.types import spark_type
 
 __all__ = ["CORRUPT", "InputColumn", "columns_of", "prepare", "without_corrupt"]

@@ -19,7 +19,7 @@ from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, MapTyp
 from ebla.errors import RequestError
 from ebla.model.casts import is_text
 from ebla.model.schema import TableSchema
-from ebla.pipeline.loading.input_files import (
+from ebla.pipeline.inputs.input_files import (
     CORRUPT,
     FileFormat,
     check_files,

@@ -31,7 +31,7 @@ from pathlib import Path
 from ebla.direct.files import LocalFiles
 from ebla.errors import Corruption, RequestError, StoreError, StoreLocked, Unavailable, shown
 from ebla.model.declaration import parse_age
-from ebla.pipeline.backups.backup_manifest import LOCK_NAME, MANIFEST_NAME, BackupManifest, Backups, list_backups
+from ebla.pipeline.backups.manifest import LOCK_NAME, MANIFEST_NAME, BackupManifest, Backups, list_backups
 
 __all__ = ["PruneReport", "PrunedBackup", "choose", "prune_backups"]
 

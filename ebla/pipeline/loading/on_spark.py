@@ -12,7 +12,6 @@ from ebla.errors import RequestError
 from ebla.model.declaration import Schema
 from ebla.model.schema import Column, TableSchema
 from ebla.pipeline.loading.cuts import partition_by_comparing, partition_by_encoding
-from ebla.pipeline.loading.load_columns import SEQUENCE, InputColumn, columns_of, prepare, without_corrupt
 from ebla.pipeline.loading.load_plan import (
     Shares,
     count_partitions,
@@ -22,6 +21,7 @@ from ebla.pipeline.loading.load_plan import (
     sample_rows,
 )
 from ebla.pipeline.loading.load_task import REASON, REJECTED, RESULT_SCHEMA, LoadTask, TaskResult, decode_result
+from ebla.pipeline.loading.spark_columns import SEQUENCE, InputColumn, columns_of, prepare, without_corrupt
 from ebla.pipeline.spark.complaints import SPARK_ERRORS, said_by_spark
 from ebla.pipeline.spark.failures import unwrapping
 from ebla.pipeline.spark.progress import Report, watched

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import ebla
 from ebla.clock import ManualClock, SystemClock
-from ebla.direct import keeping
+from ebla.direct import held_pins
 from ebla.settings import Settings
 from ebla.tablet.garbage.pins import Pin, Pins
 from tests.support.inside import coordination_of, engine_of
@@ -23,11 +23,11 @@ POINTS = ebla.Schema(key={"k": "int64"}, columns={"n": "int64"})
 
 JOB = """
 import sys
-from ebla.direct import keeping
+from ebla.direct import held_pins
 
-keeping.HOLD_SECONDS = 4.0
+held_pins.HOLD_SECONDS = 4.0
 root, txn, file = sys.argv[1:]
-keeping.begin(root, "scan", "t", int(txn), [file])
+held_pins.begin(root, "scan", "t", int(txn), [file])
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -76,20 +76,20 @@ def test_a_pin_lives_as_long_as_its_process_and_not_much_longer(tmp_path: Path) 
 def test_a_process_that_ends_or_lets_go_leaves_nothing_and_one_that_is_forked_touches_nothing(tmp_path: Path) -> None:
     with ebla.open(tmp_path, settings=AT_ONCE) as db:
         txn = db.create_table("t", POINTS).put({"k": 1, "n": 1})
-        held = keeping.begin(str(tmp_path), "scan", "t", txn)
+        held = held_pins.begin(str(tmp_path), "scan", "t", txn)
         child = os.fork()
         if not child:
-            keeping.end(held)
+            held_pins.end(held)
             os._exit(0)
         os.waitpid(child, 0)
         assert list(db.snapshots()) == [held.name]
-        keeping.end(held)
-        keeping.end(held)
+        held_pins.end(held)
+        held_pins.end(held)
         assert db.snapshots() == {}
-        later = keeping.begin(str(tmp_path), "scan", "t", txn)
-        keeping.end_later(later)
+        later = held_pins.begin(str(tmp_path), "scan", "t", txn)
+        held_pins.end_later(later)
         wait_for(lambda: not db.snapshots())
-        keeping.begin(str(tmp_path), "scan", "t", txn)
-        keeping._keeper.end_all()
+        held_pins.begin(str(tmp_path), "scan", "t", txn)
+        held_pins._keeper.end_all()
         assert db.snapshots() == {}
-        assert keeping.Held(str(tmp_path), "x", SystemClock().microseconds()).is_due
+        assert held_pins.Held(str(tmp_path), "x", SystemClock().microseconds()).is_due

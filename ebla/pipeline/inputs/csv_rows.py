@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from ebla.errors import RequestError
-from ebla.pipeline.loading.input_files import CORRUPT, InputFiles
-from ebla.pipeline.loading.text_parsing import type_of_texts
+from ebla.pipeline.inputs.input_files import CORRUPT, InputFiles
+from ebla.pipeline.inputs.text_parsing import type_of_texts
 from ebla.settings import MIB
 
 __all__ = ["csv_batches", "csv_names", "csv_types"]

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from ebla.pipeline.loading.input_files import InputFiles
-from ebla.pipeline.loading.json_types import empty_as_text, merged, type_of
+from ebla.pipeline.inputs.input_files import InputFiles
+from ebla.pipeline.inputs.json_types import empty_as_text, merged, type_of
 from ebla.settings import MIB
 
 __all__ = ["FAMILY", "NO_CELLS", "cells_of", "json_names", "json_rows", "json_types_of", "json_value"]

@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 from ebla.errors import RequestError
 from ebla.model.casts import is_text
 from ebla.model.schema import TableSchema
-from ebla.pipeline.loading.csv_rows import csv_batches, csv_names, csv_types
-from ebla.pipeline.loading.input_files import CORRUPT, InputFiles, is_family, names_in_order
-from ebla.pipeline.loading.json_rows import FAMILY, NO_CELLS, cells_of, json_names, json_rows, json_types_of, json_value
+from ebla.pipeline.inputs.csv_rows import csv_batches, csv_names, csv_types
+from ebla.pipeline.inputs.input_files import CORRUPT, InputFiles, is_family, names_in_order
+from ebla.pipeline.inputs.json_rows import FAMILY, NO_CELLS, cells_of, json_names, json_rows, json_types_of, json_value
 from ebla.pipeline.spark.types import arrow_for_spark
 
 __all__ = ["FileBatches", "types_in"]

@@ -3,8 +3,8 @@
     batch as it came --> c0, c1, ... with `_reason` (null), `_rejected` (null) and `_row`, the encoded key
                      `-> (reason, the row as JSON) of each that does not fit
 
-It does in Arrow what `load_columns` has Spark do, with the same words for what is wrong. Values of other types are cast
-in the tasks, by the same code that a put goes through.
+It does in Arrow what `spark_columns` has Spark do, with the same words for what is wrong. Values of other types are
+cast in the tasks, by the same code that a put goes through.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ebla.errors import RequestError
 from ebla.model.casts import is_text
 from ebla.model.keys import KeyCodec
 from ebla.model.schema import TableSchema
-from ebla.pipeline.loading.input_files import CORRUPT
-from ebla.pipeline.loading.load_match import Matched
+from ebla.pipeline.inputs.input_files import CORRUPT
+from ebla.pipeline.inputs.text_parsing import parse_texts
 from ebla.pipeline.loading.load_task import REASON, REJECTED
+from ebla.pipeline.loading.matching import Matched
 from ebla.pipeline.loading.rejects import row_as_json
-from ebla.pipeline.loading.text_parsing import parse_texts
 from ebla.pipeline.spark.spark_text import json_lines
 from ebla.pipeline.spark.types import array_from_spark, to_spark
 
