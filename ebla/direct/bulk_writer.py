@@ -35,7 +35,8 @@ from ebla.settings import MIB, Settings
 from ebla.storage.files.files import Files
 from ebla.storage.record.records import ROW, SET, size_bytes
 from ebla.tablet.jobs.bulk_files import GroupFiles
-from ebla.tablet.write.admission import Admission, Mutation
+from ebla.tablet.write.admission import Admission
+from ebla.tablet.write.mutation import Mutation
 
 __all__ = ["BulkWriter"]
 

@@ -31,7 +31,7 @@ from ebla.settings import Settings
 from ebla.storage.files.files import Files
 from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.garbage.job_intents import JobIntent, begin_job, end_job, remove_leftovers
-from ebla.tablet.jobs.bulk_mail import order_by_mail
+from ebla.tablet.jobs.mail_sender import order_by_mail
 from ebla.tablet.recovery.open_metadata import open_metadata
 
 __all__ = [

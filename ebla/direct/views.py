@@ -15,7 +15,8 @@ from ebla.tablet.read.answers import ReadPoint
 from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.scopes import is_mixed
 from ebla.tablet.read.view import TableView, check_existed, check_history
-from ebla.tablet.scan.scanner import Scanner, ScanRequest, with_columns_of
+from ebla.tablet.scan.filters import with_columns_of
+from ebla.tablet.scan.scanner import Scanner, ScanRequest
 from ebla.tablet.tables.table_state import TableState
 
 __all__ = [

@@ -36,9 +36,9 @@ from ebla.tablet.life.table_lifecycle import TableLifecycle
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.pauses import Pauses
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.write.admission import Mutation
 from ebla.tablet.write.commit_log import Combined, Commit, CommitLog
 from ebla.tablet.write.gate import Gate
+from ebla.tablet.write.mutation import Mutation
 from ebla.tablet.write.open_state import OpenState
 from ebla.tablet.write.recent_rows import RecentRows
 from ebla.tablet.write.replies import REPLY_BYTES, Replies

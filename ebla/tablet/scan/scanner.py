@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ebla.errors import HistoryGone, MissingFile, RequestError, SchemaChanged, UnknownColumn, UnknownTable
+from ebla.errors import HistoryGone, MissingFile, SchemaChanged, UnknownTable
 from ebla.metadata.values.table_metadata import TabletMetadata
 from ebla.model.projection import Projection
 from ebla.model.ranges import ALL, KeyRange
@@ -34,6 +34,7 @@ from ebla.tablet.read.counting import count_pieces
 from ebla.tablet.read.reader import Reader, Served
 from ebla.tablet.read.view import Sources, TableView
 from ebla.tablet.read.windows import WINDOW_GROWTH, cut, even_window_rows, lie_on_each_other
+from ebla.tablet.scan.filters import unusable, with_columns_of
 from ebla.tablet.scan.scan_parts import ScanParts
 from ebla.tablet.scan.scan_progress import ScanProgress, Window, after
 from ebla.tablet.tables.table_state import TableState
@@ -173,7 +174,7 @@ class Scanner:
             try:
                 table = table.filter(self._request.where)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:  # seen by rows only
-                raise _unusable(error, self._request.where, table.schema) from None
+                raise unusable(error, self._request.where, table.schema) from None
             table = table.select(self._request.projection.arrow_schema.names)
         if not table.num_rows:
             return None
@@ -379,63 +380,3 @@ class Scanner:
             fragment = reader.fragment(ref)
             begin, end = fragment.blocks_of(share.first, share.last)
             yield from zip(fragment.first_rows[begin:end], fragment.block_rows[begin:end], strict=True)
-
-
-def _unusable(error: Exception, where: pc.Expression, schema: pa.Schema) -> RequestError:
-    named = ", ".join(f"{name!r} ({schema.field(name).type})" for name in _columns_of(where, schema))
-    about = f" (it names {named})" if named else ""
-    return RequestError(
-        f"where cannot be used on this table{about}: {_first_line(error)}; compare columns with values of their own "
-        "types, which pa.scalar(value, type) makes of any"
-    )
-
-
-def _columns_of(where: pc.Expression, schema: pa.Schema) -> list[str]:
-    """Return the columns that an expression names, as far as Arrow looks at them before it gives up."""
-    found: list[str] = []
-    while True:
-        try:
-            pa.schema([schema.field(name) for name in found]).empty_table().filter(where)
-        except (pa.ArrowException, TypeError) as error:
-            missing = _missing_name(str(error))
-            if missing is None or missing in found or missing not in schema.names:
-                return found
-            found.append(missing)
-        else:
-            return found
-
-
-def with_columns_of(where: pc.Expression, projection: Projection) -> Projection:
-    """Return a projection that also reads the columns that `where` names; `RequestError` if it cannot be used.
-
-    Who asks for the key alone still gets the rows of all groups.
-    """
-    wider = projection if projection.outputs else replace(projection, any_group=True)
-    tried: set[str] = set()
-    while True:
-        try:
-            wider.arrow_schema.empty_table().filter(where)
-        except pa.ArrowInvalid as error:
-            missing = _missing_name(str(error))
-            if missing is None or missing in tried:
-                raise _unusable(error, where, wider.arrow_schema) from None
-            tried.add(missing)
-            try:
-                added = Projection.of(projection.schema, [missing]).outputs
-            except UnknownColumn as unknown:
-                raise UnknownColumn(f"where names {missing!r}: {unknown}") from None
-            wider = replace(wider, outputs=(*wider.outputs, *added))
-        except (pa.ArrowException, TypeError) as error:
-            raise _unusable(error, where, wider.arrow_schema) from None
-        else:
-            return wider
-
-
-def _missing_name(message: str) -> str | None:
-    _, found, rest = message.partition("FieldRef.Name(")
-    name, closed, _ = rest.partition(") in ")
-    return name if found and closed else None
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else repr(error)

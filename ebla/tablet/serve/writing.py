@@ -27,7 +27,7 @@ from ebla.tablet.read.answers import ReadPoint
 from ebla.tablet.serve.row_reading import RowReading, at_newest, one_array, sorted_distinct
 from ebla.tablet.tables.schema_parts import SchemaParts
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.write.admission import Mutation, erase_range
+from ebla.tablet.write.mutation import Mutation, erase_range
 from ebla.tablet.write.row_admission import RowMutation
 from ebla.tablet.write_path import schema_changed
 

@@ -33,8 +33,9 @@ from ebla.tablet.read.view import TableView
 from ebla.tablet.tables.door import Door
 from ebla.tablet.tables.events import Events
 from ebla.tablet.tables.schema_parts import SchemaParts
-from ebla.tablet.write.admission import Admission, Mutation
+from ebla.tablet.write.admission import Admission
 from ebla.tablet.write.commit_log import SMALL_BLOCK_ROWS, Combined, Commit, StagedBlock
+from ebla.tablet.write.mutation import Mutation
 from ebla.tablet.write.row_admission import RowAdmission, RowMutation
 from ebla.tablet.write.turns import Turns
 

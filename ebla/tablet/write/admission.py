@@ -9,7 +9,6 @@ last wins), dividing columns among groups. Nothing here reads the store or has a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -20,9 +19,8 @@ from ebla.errors import InvalidBatch
 from ebla.model.batch import PutBatch
 from ebla.model.keys import KeyCodec
 from ebla.model.order import Indices, Mask, sort_rows
-from ebla.model.ranges import KeyRange
 from ebla.model.schema import GroupSchema, TableSchema, Target
-from ebla.storage.merge.arrange import arrange_cells, changes, concat
+from ebla.storage.merge.arrange import concat
 from ebla.storage.merge.merge import merge_columns
 from ebla.storage.merge.rules import Rules
 from ebla.storage.record.records import (
@@ -32,82 +30,29 @@ from ebla.storage.record.records import (
     ROW,
     SET,
     TIMESTAMP,
-    TIMESTAMP_MAX,
     TXN,
     VALUE,
     Run,
     schema_bytes,
     size_bytes,
 )
+from ebla.tablet.write.cell_records import (
+    AT_COMMIT,
+    FEW_CELLS_MAX,
+    batch_of,
+    cell_marks,
+    distinct_cells,
+    in_place,
+    sorted_by_row,
+)
+from ebla.tablet.write.mutation import NO_ROWS, GroupRecords, Mutation, cells_part
 
 # What stays in memory until a flush comes in pieces of about one size, again and again. The system's own allocator
 # hands the same pages out again; Arrow's default gives them back to the kernel, which clears new ones every time.
 _POOL = pa.system_memory_pool()
 SET_NOTHING = ""
 TIMESTAMP_GIVEN = "timestamp"
-# Stands for "the commit's own time" while records are sorted; no user may give it.
-AT_COMMIT = TIMESTAMP_MAX - 1
-# So many cells are put in order one by one.
-FEW_CELLS_MAX = 32
-NO_ROWS = pa.nulls(0, pa.binary())
 PLANS_MAX = 256
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRecords:
-    """Sorted records of one group, without a txn yet.
-
-    `unique`: one record per identity. `stamps_at_commit`: some timestamps are still `AT_COMMIT`.
-    """
-
-    records: pa.RecordBatch
-    schema_bytes: bytes
-    size_bytes: int
-    unique: bool = True
-    stamps_at_commit: bool = False
-
-    @classmethod
-    def of(
-        cls, records: pa.RecordBatch, *, unique: bool = True, stamps_at_commit: bool = False, is_copy: bool = False
-    ) -> GroupRecords:
-        """Measure the records and describe their schema, once. The buffers of a copy hold nothing else."""
-        size = records.get_total_buffer_size() if is_copy else size_bytes(records)
-        return cls(records, schema_bytes(records.schema), int(size), unique, stamps_at_commit)
-
-    def stamped(self, microseconds: int) -> pa.RecordBatch:
-        """Return the records with the commit's time filled in, sorted as they then must be."""
-        if not self.stamps_at_commit:
-            return self.records
-        stamps = self.records.column(TIMESTAMP).to_numpy(zero_copy_only=False)
-        filled = np.where(stamps == AT_COMMIT, np.int64(microseconds), stamps)
-        at = self.records.schema.get_field_index(TIMESTAMP)
-        records = self.records.set_column(at, self.records.schema.field(at), pa.array(filled))
-        if self.unique:
-            return records
-        return _distinct_cells(records)[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """One commit's worth of changes to one table, sorted and divided by group.
-
-    `schema_version` is that of the schema they were divided by; 0 if it does not matter.
-    """
-
-    rows: pa.Array
-    groups: dict[int, GroupRecords] = field(default_factory=dict)
-    ranges: tuple[KeyRange, ...] = ()
-    schema_version: int = 0
-
-    @property
-    def bytes(self) -> int:
-        """The size of the records."""
-        return sum(group.size_bytes for group in self.groups.values()) + 256 * len(self.ranges)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to commit."""
-        return not self.groups and not self.ranges
 
 
 class _Share(NamedTuple):
@@ -170,7 +115,7 @@ class Admission:
         if repeats.any():
             order = _last_of_each(order, repeats)
         records = pa.RecordBatch.from_arrays([rows, *map(batch.column, plan.places)], schema=plan.schema)
-        is_copy = not _in_place(order, len(rows))
+        is_copy = not in_place(order, len(rows))
         if is_copy:
             records = pc.take(records, pa.array(order), boundscheck=False, memory_pool=_POOL)
             rows = records.column(0)
@@ -210,7 +155,7 @@ class Admission:
         some_repeat = bool(repeats.any())
         if some_repeat and (replace or sets is None):
             order, some_repeat = _last_of_each(order, repeats), False
-        take = None if _in_place(order, len(rows)) else pa.array(order)
+        take = None if in_place(order, len(rows)) else pa.array(order)
         ordered = batch
         if take is not None:
             # The key columns are not needed any more: the rows say it all.
@@ -248,7 +193,7 @@ class Admission:
                     values[column.id] = pa.nulls(len(rows), column.type)
         named = {ROW: rows, **({SET: explicit} if explicit is not None else {})}
         named.update((str(i), values[i]) for i in sorted(values))
-        records = _batch(named)
+        records = batch_of(named)
         return records if mask is None or mask.all() else records.filter(pa.array(mask))
 
     def _put_cells(self, batch: pa.RecordBatch, parts: dict[int, GroupRecords]) -> pa.Array:
@@ -263,10 +208,10 @@ class Admission:
         else:
             stamps = pa.array(np.full(len(rows), AT_COMMIT, dtype=np.int64))
         family, qualifier, value = (batch.column(name) for name in (FAMILY, QUALIFIER, VALUE))
-        cells = _batch({ROW: rows, FAMILY: family, QUALIFIER: qualifier, TIMESTAMP: stamps, VALUE: value})
+        cells = batch_of({ROW: rows, FAMILY: family, QUALIFIER: qualifier, TIMESTAMP: stamps, VALUE: value})
         for group, records in self._by_group(cells):
-            sorted_cells, unique = _distinct_cells(records)
-            parts[group.id] = _cells_part(sorted_cells, unique)
+            sorted_cells, unique = distinct_cells(records)
+            parts[group.id] = cells_part(sorted_cells, unique)
         return rows
 
     def _by_group(self, cells: pa.RecordBatch) -> Iterable[tuple[GroupSchema, pa.RecordBatch]]:
@@ -291,18 +236,18 @@ class Admission:
         for group in self._schema.groups:
             part = parts.get(group.id)
             if group.is_cells:
-                marks = _cell_marks(rows, None, None)
+                marks = cell_marks(rows, None, None)
                 if part is None:
-                    parts[group.id] = _cells_part(marks, unique=True)
+                    parts[group.id] = cells_part(marks, unique=True)
                 else:
                     both = _concat_batches([part.records, marks])
-                    parts[group.id] = _cells_part(_distinct_cells(both)[0], part.unique)
+                    parts[group.id] = cells_part(distinct_cells(both)[0], part.unique)
                 continue
             given = part.records.column(ROW) if part is not None else NO_ROWS
             missing = rows.filter(pc.invert(pc.is_in(rows, value_set=given)))
             if len(missing):
-                marks = _batch({ROW: missing, ERASED: pa.array(np.ones(len(missing), dtype=np.bool_))})
-                records = marks if part is None else _sorted_by_row(_concat_batches([part.records, marks]))
+                marks = batch_of({ROW: missing, ERASED: pa.array(np.ones(len(missing), dtype=np.bool_))})
+                records = marks if part is None else sorted_by_row(_concat_batches([part.records, marks]))
                 parts[group.id] = GroupRecords.of(records)
 
     # --- erasures ---
@@ -321,8 +266,8 @@ class Admission:
                 continue
             if group.is_cells:
                 marks = [(None, None)] if own is None else [(target.family, target.qualifier) for target in own]
-                records = _concat_batches([_cell_marks(rows, family, qualifier) for family, qualifier in marks])
-                parts[group.id] = _cells_part(_distinct_cells(records)[0], unique=True)
+                records = _concat_batches([cell_marks(rows, family, qualifier) for family, qualifier in marks])
+                parts[group.id] = cells_part(distinct_cells(records)[0], unique=True)
                 continue
             named: dict[str, pa.Array] = {ROW: rows}
             if own is None:
@@ -330,25 +275,12 @@ class Admission:
             else:
                 columns = {target.column.id: target.column for target in own if target.column is not None}
                 named.update((str(i), pa.nulls(len(rows), columns[i].type)) for i in sorted(columns))
-            records = _batch(named)
+            records = batch_of(named)
             parts[group.id] = GroupRecords.of(records)
         return Mutation(rows, parts, schema_version=self._schema.version)
 
 
-def erase_range(key_range: KeyRange) -> Mutation:
-    """Admit the erasure of all rows in a range."""
-    return Mutation(NO_ROWS, {}, () if key_range.is_empty else (key_range,))
-
-
 # --- building records ----------------------------------------------------------------------------
-
-
-def _batch(columns: dict[str, pa.Array]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-
-def _in_place(order: Indices, count: int) -> bool:
-    return len(order) == count and not order[:1].any() and bool((order[1:] > order[:-1]).all())
 
 
 def _last_of_each(order: Indices, repeats: Mask) -> Indices:
@@ -395,65 +327,7 @@ def _fold_repeats(group: GroupSchema, records: pa.RecordBatch) -> pa.RecordBatch
         ]
         named[SET] = pa.array([None if text == everything and ids else text for text in folded], pa.string())
     named.update((str(i), merged.columns[i]) for i in sorted(ids))
-    return _batch(named)
-
-
-def _cell_marks(rows: pa.Array, family: str | None, qualifier: str | None) -> pa.RecordBatch:
-    """Return erasures of a cell, of a family (no qualifier) or of the whole row (no family either)."""
-    count = len(rows)
-    return _batch(
-        {
-            ROW: rows,
-            FAMILY: pa.array([family], pa.string()).take(pa.array(np.zeros(count, dtype=np.int64))),
-            QUALIFIER: pa.array([qualifier], pa.string()).take(pa.array(np.zeros(count, dtype=np.int64))),
-            TIMESTAMP: pa.array(np.full(count, TIMESTAMP_MAX, dtype=np.int64)),
-            ERASED: pa.array(np.ones(count, dtype=np.bool_)),
-            VALUE: pa.nulls(count, pa.binary()),
-        }
-    )
-
-
-def _cells_part(records: pa.RecordBatch, unique: bool) -> GroupRecords:
-    stamps = records.column(TIMESTAMP).to_numpy(zero_copy_only=False)
-    at_commit = bool((stamps == AT_COMMIT).any())
-    return GroupRecords.of(records, unique=unique, stamps_at_commit=at_commit)
-
-
-def _distinct_cells(records: pa.RecordBatch) -> tuple[pa.RecordBatch, bool]:
-    """Sort cells; of several for one identity and timestamp keep the last. Tell whether identities are unique now."""
-    if records.num_rows <= FEW_CELLS_MAX:
-        return distinct_few_cells(records)
-    return distinct_many_cells(records)
-
-
-def distinct_few_cells(records: pa.RecordBatch) -> tuple[pa.RecordBatch, bool]:
-    """Do `_distinct_cells` for the cells of a row or two, one by one: calls of Arrow would cost more than they do."""
-    if records.num_rows == 1:
-        return records, True
-    rows, stamps = records.column(ROW).to_pylist(), records.column(TIMESTAMP).to_pylist()
-    # None, of erasures, stands first.
-    families, qualifiers = (
-        [(value is not None, value or "") for value in records.column(name).to_pylist()] for name in (FAMILY, QUALIFIER)
-    )
-    identities = list(zip(rows, families, qualifiers, strict=True))
-    last = {(identity, -stamp): place for place, (identity, stamp) in enumerate(zip(identities, stamps, strict=True))}
-    places = [last[cell] for cell in sorted(last)]
-    ordered = records if places == list(range(len(rows))) else records.take(pa.array(places, pa.int64()))
-    return ordered, len(set(identities)) == len(places)
-
-
-def distinct_many_cells(records: pa.RecordBatch) -> tuple[pa.RecordBatch, bool]:
-    """Do `_distinct_cells` for any number of cells, on whole arrays."""
-    numbered = records.append_column(TXN, pa.array(np.arange(records.num_rows, dtype=np.int64)))
-    cells = arrange_cells([Run(_sorted_by_row(numbered))])
-    lead = changes(cells.identity) | changes(cells.stamps)
-    ordered = _sorted_by_row(records).take(pa.array(cells.order[lead]))
-    return ordered, int(cells.identity[-1]) + 1 == ordered.num_rows
-
-
-def _sorted_by_row(records: pa.RecordBatch) -> pa.RecordBatch:
-    order, _ = sort_rows(records.column(ROW))
-    return records if _in_place(order, records.num_rows) else records.take(pa.array(order))
+    return batch_of(named)
 
 
 def _concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -470,6 +344,6 @@ def _distinct_rows(arrays: Sequence[pa.Array]) -> pa.Array:
     if len(rows) <= FEW_CELLS_MAX:
         return pa.array(sorted(set(rows.to_pylist())), pa.binary())
     order, repeats = sort_rows(rows)
-    if not repeats.any() and _in_place(order, len(rows)):
+    if not repeats.any() and in_place(order, len(rows)):
         return rows
     return rows.take(pa.array(order[~repeats]))

@@ -20,7 +20,7 @@ from ebla.storage.fragment.open_fragments import OpenFragments
 from ebla.tablet.flush.serialize import Candidate, FlushWork, choose, flush_change, write_fragment
 from ebla.tablet.read.row_cache import CachedRows
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.write.admission import erase_range
+from ebla.tablet.write.mutation import erase_range
 from ebla.tablet.write.recent_rows import RecentRows
 from tests.support.simulated_files import SimulatedFiles
 

@@ -22,8 +22,9 @@ from ebla.errors import (
 from ebla.metadata.values.changes import RequirementFailed
 from ebla.metadata.values.table_metadata import FragmentRef
 from ebla.service.job_orders import BulkCommit, BulkFragment, BulkResult
-from ebla.tablet.jobs import bulk_mail
-from ebla.tablet.jobs.bulk_mail import Mailbox, order_by_mail
+from ebla.tablet.jobs import bulk_mail, mail_sender
+from ebla.tablet.jobs.bulk_mail import Mailbox
+from ebla.tablet.jobs.mail_sender import order_by_mail
 from tests.support.simulated_files import SimulatedCrash, SimulatedFiles
 
 COMMIT = BulkCommit("job", "t", 1, (BulkFragment(1, FragmentRef("f", 1, 1, b"a", b"b", 0, 0, 1), (2, 3)),))
@@ -77,7 +78,7 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(bulk_mail, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(mail_sender, "PATIENCE_SECONDS", 0.05)
     made = World()
     yield made
     for box in made.boxes:
@@ -133,7 +134,7 @@ def test_errors_come_through_with_their_kind_and_message(
 
 
 def test_large_requests_go_by_a_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_mail, "VALUE_BYTES_MAX", 100)
+    monkeypatch.setattr(mail_sender, "VALUE_BYTES_MAX", 100)
     world.owner()
     assert world.send() == BulkResult(100, repeated=False)
     assert world.asked == [COMMIT]
@@ -180,7 +181,7 @@ def test_an_answer_that_is_too_large_is_refused_and_not_tried_for_ever(
 
 
 def test_a_damaged_file_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_mail, "VALUE_BYTES_MAX", 100)
+    monkeypatch.setattr(mail_sender, "VALUE_BYTES_MAX", 100)
 
     def damage() -> None:
         (info,) = world.files.list("bulk")

@@ -15,15 +15,9 @@ from ebla.model.declaration import Group, Schema
 from ebla.model.keys import KeyCodec
 from ebla.model.ranges import ALL, KeyRange
 from ebla.storage.record.records import TIMESTAMP_MAX
-from ebla.tablet.write.admission import (
-    AT_COMMIT,
-    Admission,
-    GroupRecords,
-    Mutation,
-    distinct_few_cells,
-    distinct_many_cells,
-    erase_range,
-)
+from ebla.tablet.write.admission import Admission
+from ebla.tablet.write.cell_records import AT_COMMIT, distinct_few_cells, distinct_many_cells
+from ebla.tablet.write.mutation import GroupRecords, Mutation, erase_range
 
 SCHEMA = Schema(
     key={"user": "string"},
