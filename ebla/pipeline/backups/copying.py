@@ -21,6 +21,7 @@ import msgspec
 
 from ebla.errors import Corruption, MissingFile
 from ebla.pipeline.spark.engine import Engine
+from ebla.pipeline.spark.portions import portions_of
 from ebla.pipeline.spark.progress import Report
 
 __all__ = ["Copied", "Copy", "copy_files", "leftover_of"]
@@ -58,7 +59,7 @@ def copy_files(engine: Engine, group: str, phase: str, copies: Sequence[Copy], r
 
     Raises `MissingFile` or `Corruption` of the first source that is gone, or not as it should be.
     """
-    portions = _portions(copies)
+    portions = portions_of(sorted(copies, key=lambda one: one.target), lambda one: one.bytes, TASK_BYTES)
     found = engine.run(_copy_portion, portions, group=group, phase=phase, report=report) if portions else []
     done = {one.target: one for portion in found for one in portion}
     for copy in copies:
@@ -73,19 +74,6 @@ def copy_files(engine: Engine, group: str, phase: str, copies: Sequence[Copy], r
 def leftover_of(name: str) -> bool:
     """Tell whether a file of a backup is what a lost attempt has left."""
     return name.startswith(".") and name.endswith(".part")
-
-
-def _portions(copies: Sequence[Copy]) -> list[list[Copy]]:
-    """Divide files among tasks, large ones first, so that the last tasks to begin are short."""
-    portions: list[list[Copy]] = []
-    held = TASK_BYTES
-    for copy in sorted(copies, key=lambda one: (-one.bytes, one.target)):
-        if held + copy.bytes > TASK_BYTES:
-            portions.append([])
-            held = 0
-        portions[-1].append(copy)
-        held += copy.bytes
-    return portions
 
 
 # --- in a task -----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ The engine's own chooser says what is merged (`tablet.compaction`), on the terms
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import TypeAlias
@@ -22,6 +22,7 @@ from ebla.metadata.values.changes import TabletAt
 from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata, TabletMetadata
 from ebla.model.ranges import KeyRange
 from ebla.model.schema import GroupSchema
+from ebla.pipeline.spark.portions import portions_of
 from ebla.service.job_orders import CompactionTerms, GroupTerms, Merge, Strategy
 from ebla.settings import MIB
 
@@ -111,7 +112,7 @@ def divide(
     for number, one in enumerate(merges):
         if one.merge.fragments:
             sections += _sections(number, one, goal, marks_of)
-    return _portions(sections, goal)
+    return portions_of(sections, lambda one: one.bytes, goal)
 
 
 def _sections(number: int, one: PlannedMerge, goal: int, marks_of: Callable[[FragmentRef], Marks]) -> list[Section]:
@@ -129,16 +130,3 @@ def _sections(number: int, one: PlannedMerge, goal: int, marks_of: Callable[[Fra
     marks.sort()
     share = ceil(sum(weight for _, weight in marks) / count)
     return [Section(number, window, weight) for window, weight in cut(one.range, marks, share, share)]
-
-
-def _portions(sections: Collection[Section], goal: int) -> list[list[Section]]:
-    """Put small sections together, large ones first, so that the last tasks to begin are short."""
-    portions: list[list[Section]] = []
-    held = goal
-    for section in sorted(sections, key=lambda one: -one.bytes):
-        if held + section.bytes > goal:
-            portions.append([])
-            held = 0
-        portions[-1].append(section)
-        held += section.bytes
-    return portions

@@ -26,6 +26,7 @@ from ebla.errors import Corruption, EblaError, MissingFile, SchemaError, TooMany
 from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata
 from ebla.model.keys import KeyCodec
 from ebla.pipeline.spark.engine import SparkChoice, choose_engine
+from ebla.pipeline.spark.portions import portions_of
 from ebla.pipeline.spark.progress import Report
 
 __all__ = ["Finding", "VerifyReport", "verify"]
@@ -110,7 +111,7 @@ def verify(
             suspects += _suspects(name, metadata)
         names.append(name)
     engine = choose_engine(spark, sum(suspect.ref.bytes for suspect in suspects), "verify")
-    portions = _portions(suspects)
+    portions = portions_of(suspects, lambda one: one.ref.bytes, TASK_BYTES)
     if portions:
         task = partial(_look, place.root)
         found = engine.run(task, portions, group=f"ebla-verify-{time.time_ns()}", phase="verifying", report=progress)
@@ -137,19 +138,6 @@ def _suspects(name: str, metadata: TableMetadata) -> list[_Suspect]:
                 tablets.setdefault(ref.file, []).append(tablet.id)
     schema = pack_schema(metadata.schema)
     return [_Suspect(name, schema, ref, tuple(dict.fromkeys(tablets[file]))) for file, ref in refs.items()]
-
-
-def _portions(suspects: Sequence[_Suspect]) -> list[list[_Suspect]]:
-    """Divide files among tasks, large ones first, so that the last tasks to begin are short."""
-    portions: list[list[_Suspect]] = []
-    held = TASK_BYTES
-    for suspect in sorted(suspects, key=lambda one: -one.ref.bytes):
-        if held + suspect.ref.bytes > TASK_BYTES:
-            portions.append([])
-            held = 0
-        portions[-1].append(suspect)
-        held += suspect.ref.bytes
-    return portions
 
 
 def _is_still_named(place: Place, finding: Finding) -> bool:

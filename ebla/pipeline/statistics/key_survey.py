@@ -30,6 +30,7 @@ from ebla.model.schema import TableSchema
 from ebla.pipeline.loading.load_plan import ROW_BYTES, input_bytes, key_columns, sample_fraction, sample_rows
 from ebla.pipeline.loading.spark_columns import columns_of, prepare, without_corrupt
 from ebla.pipeline.spark.failures import unwrapping
+from ebla.pipeline.spark.portions import portions_of
 from ebla.pipeline.spark.progress import Report, watched
 from ebla.pipeline.spark.session import active_session, session
 from ebla.pipeline.statistics.histogram import Mark, Marks, pieces_by_bytes, pieces_by_count
@@ -110,7 +111,8 @@ class KeySurvey:
         # A file that many tablets share needs a few marks in each of them.
         sharers = max(len(shared.ranges) for shared in self.files)
         marks_max = max(4 * sharers, MARKS_MIN, min(MARKS_MAX, MARKS_ALL // len(self.files)))
-        task = StatsTask(str(self._database.path.absolute()), _portions(self.files), marks_max, self._recent_txn)
+        portions = tuple(map(tuple, portions_of(self.files, lambda shared: shared.ref.bytes, TASK_BYTES)))
+        task = StatsTask(str(self._database.path.absolute()), portions, marks_max, self._recent_txn)
         count = len(task.portions)
         with unwrapping(), watched(spark, f"ebla-stats-{time.time_ns()}", "looking", report):
             rows = spark.range(0, count, 1, count).mapInArrow(task.attempt, RESULT_SCHEMA).collect()
@@ -148,18 +150,6 @@ def _files(tablets: Sequence[TabletMetadata]) -> list[Shared]:
                     ranges[state.group, ref.file].append((counted.first, counted.last))
     in_order = {at: tuple(sorted(own, key=itemgetter(0))) for at, own in ranges.items()}
     return [Shared(at[0], ref, in_order[at]) for at, ref in refs.items()]
-
-
-def _portions(files: Sequence[Shared]) -> tuple[tuple[Shared, ...], ...]:
-    portions: list[list[Shared]] = []
-    held = TASK_BYTES
-    for shared in files:
-        if held + shared.ref.bytes > TASK_BYTES:
-            portions.append([])
-            held = 0
-        portions[-1].append(shared)
-        held += shared.ref.bytes
-    return tuple(map(tuple, portions))
 
 
 def sampled(frame: DataFrame | None, schema: TableSchema, tablets: int | None) -> list[Mark]:
