@@ -154,18 +154,12 @@ class MetadataServers(MetadataServer):
     def reload(self, table_id: str) -> None:
         """Forget what is known of a table, and start its servers anew, with what is on their disks now."""
         super().reload(table_id)
-        with self._groups_lock:
-            self._groups.pop(table_id, None)
+        self._stop(table_id)
 
-    def drop_table(self, name: str) -> str:
-        """Drop the table called `name` and return its id."""
-        table_id = super().drop_table(name)
-        with self._groups_lock:
-            self._groups.pop(table_id, None)
-        return table_id
+    def _let_go(self, table_id: str) -> None:
+        super()._let_go(table_id)
+        self._stop(table_id)
 
-    def purge_table(self, table_id: str) -> None:
-        """Let go of a table that was unlinked."""
-        super().purge_table(table_id)
+    def _stop(self, table_id: str) -> None:
         with self._groups_lock:
             self._groups.pop(table_id, None)
