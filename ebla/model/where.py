@@ -76,12 +76,16 @@ class _Translation:
         match condition:
             case Comparison():
                 return self._comparison(condition)
-            case Not(part):
-                return ~self.expression(part)
-            case AllOf(parts):
-                return _joined([self.expression(part) for part in parts], lambda left, right: left & right)
-            case AnyOf(parts):
-                return _joined([self.expression(part) for part in parts], lambda left, right: left | right)
+            case Not(condition):
+                return ~self.expression(condition)
+            case AllOf(conditions):
+                return _joined(
+                    [self.expression(condition) for condition in conditions], lambda left, right: left & right
+                )
+            case AnyOf(conditions):
+                return _joined(
+                    [self.expression(condition) for condition in conditions], lambda left, right: left | right
+                )
 
     def _comparison(self, comparison: Comparison) -> pc.Expression:
         kind = self._type(comparison)

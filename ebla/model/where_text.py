@@ -70,23 +70,23 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """Holds where the part does not."""
+    """Holds where the condition does not."""
 
-    part: Condition
+    condition: Condition
 
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """Holds where every part does."""
+    """Holds where every condition does."""
 
-    parts: tuple[Condition, ...]
+    conditions: tuple[Condition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Holds where one of the parts does."""
+    """Holds where one of the conditions does."""
 
-    parts: tuple[Condition, ...]
+    conditions: tuple[Condition, ...]
 
 
 Condition = Comparison | Not | AllOf | AnyOf

@@ -113,7 +113,7 @@ class StoreReport:
             flush_seconds_total=flusher.flushing.seconds,
             flush_written_bytes_total=flusher.bytes_written,
             flush_failing=int(flusher.failure is not None),
-            folds_total=flusher.folds,
+            folds_total=flusher.combinings,
             compactions_total=tally.count,
             compaction_seconds_total=tally.seconds,
             compaction_read_bytes_total=tally.bytes_read,
@@ -165,7 +165,7 @@ class StoreReport:
             "writing": writing_stats(
                 self._writes.ingested_bytes, self._flusher.bytes_written, self._tally.bytes_written
             ),
-            "folds": self._flusher.folds,
+            "folds": self._flusher.combinings,
             "compactions": self._compactor.stats(),
             "scanners": self._scanners.stats(),
             "splits": self._recutter.splits,

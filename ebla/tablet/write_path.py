@@ -262,7 +262,7 @@ class WritePath:
             self._sequencer.add_future_dependencies(txn, 1)
             self._saves.submit(self._take_log, table, first_touched, txn)
         log.push(commit, attended=attended)
-        if self._tables.memory_bytes >= self._settings.flush_bytes or table.fold_wanted:
+        if self._tables.memory_bytes >= self._settings.flush_bytes or table.combining_wanted:
             self._flusher.wake()
 
     def _throttle(self, log: CommitLog) -> None:

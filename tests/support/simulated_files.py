@@ -465,9 +465,9 @@ class _SimulatedWritableFile:
         return self._closed
 
     def write(self, data: BytesLike) -> int:
-        return self.write_parts([data])
+        return self.write_buffers([data])
 
-    def write_parts(self, parts: Sequence[BytesLike]) -> int:
+    def write_buffers(self, parts: Sequence[BytesLike]) -> int:
         self._check_open()
         data = b"".join(parts)
         self._files._write(self._path, self._inode, data)

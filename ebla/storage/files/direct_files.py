@@ -81,8 +81,8 @@ class _DirectFile(LocalWritableFile):
         self._position += length
         return length
 
-    def write_parts(self, parts: Sequence[BytesLike]) -> int:
-        return sum(self.write(part) for part in parts)
+    def write_buffers(self, buffers: Sequence[BytesLike]) -> int:
+        return sum(self.write(buffer) for buffer in buffers)
 
     def _send(self, buffer: mmap.mmap) -> None:
         if self._pool is None:

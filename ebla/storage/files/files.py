@@ -50,10 +50,10 @@ class WritableFile(Protocol):
         """Whether `close` was called."""
 
     def write(self, data: BytesLike) -> int:
-        """Write all of `data` or raise; after an error an unknown part of it may be in the file."""
+        """Write all of `data` or raise; after an error, nobody knows how much of it is in the file."""
 
-    def write_parts(self, parts: Sequence[BytesLike]) -> int:
-        """Write the parts one after the other as one write, without joining them in memory first."""
+    def write_buffers(self, buffers: Sequence[BytesLike]) -> int:
+        """Write the buffers one after the other as one write, without joining them in memory first."""
 
     def flush(self) -> None:
         """Have all that was written where it can be read. It does not sync."""

@@ -13,7 +13,7 @@ from ebla.storage.files.files import BytesLike
 __all__ = ["Descriptor", "LocalWritableFile", "open_descriptor"]
 
 # Linux takes at most this many buffers in one writev.
-_PARTS_MAX = 1024
+_BUFFERS_MAX = 1024
 
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
@@ -75,12 +75,12 @@ class LocalWritableFile(Descriptor):
             self._write_rest(memoryview(data).cast("B")[done:])
         return length
 
-    def write_parts(self, parts: Sequence[BytesLike]) -> int:
+    def write_buffers(self, buffers: Sequence[BytesLike]) -> int:
         """Write with writev."""
         length = 0
-        for begin in range(0, len(parts), _PARTS_MAX):
-            some = parts[begin : begin + _PARTS_MAX]
-            expected = sum(memoryview(part).nbytes for part in some)
+        for begin in range(0, len(buffers), _BUFFERS_MAX):
+            some = buffers[begin : begin + _BUFFERS_MAX]
+            expected = sum(memoryview(buffer).nbytes for buffer in some)
             done = os.writev(self._open_descriptor(), some)
             self._position += done
             if done < expected:
@@ -89,8 +89,8 @@ class LocalWritableFile(Descriptor):
         return length
 
     def _write_rest(self, rest: memoryview) -> None:
-        # The kernel may take a part only (a signal, 2 GiB at once, the disk filling up): the next call either goes on
-        # or says why not.
+        # The kernel may take some of it only (a signal, 2 GiB at once, the disk filling up): the next call either
+        # goes on or says why not.
         while rest:
             done = os.write(self._descriptor, rest)
             self._position += done

@@ -28,8 +28,8 @@ __all__ = ["copy_blocks"]
 def copy_blocks(files: Files, source: Fragment, blocks: Sequence[int], target: str, txn: int | None) -> FragmentInfo:
     """Write blocks of a fragment, by their numbers, at least one, to a new file; it is durable when this returns.
 
-    `txn` is that of all records where the file has no `_txn` column. Of a promise that a part may not keep, that the
-    newest record of a row says all (`topped`), nothing is said.
+    `txn` is that of all records where the file has no `_txn` column. Of a promise that some blocks may not keep, that
+    the newest record of a row says all (`topped`), nothing is said.
     """
     with files.open_input(source.file) as opened:
         reader = pq.ParquetFile(opened, pre_buffer=False, page_checksum_verification=True)
@@ -65,7 +65,7 @@ def copy_blocks(files: Files, source: Fragment, blocks: Sequence[int], target: s
 
 
 class _Copying:
-    """How one file was written, and so how a part of it is."""
+    """How one file was written, and so how some of its blocks are."""
 
     def __init__(self, reader: pq.ParquetFile, source: Fragment) -> None:
         self._reader = reader

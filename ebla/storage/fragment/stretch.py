@@ -180,15 +180,15 @@ class Stretches:
         known = {number: block.records for number, block in held.items() if block is not None}
         if not is_worth_making(end - begin, len(touched), len(touched | known.keys())):
             return None
-        parts: list[pa.RecordBatch] = []
+        batches: list[pa.RecordBatch] = []
         done = begin
         for number in [*known, end]:
             if done < number:
-                parts.append(self._decode(done, number))
+                batches.append(self._decode(done, number))
             if number < end:
-                parts.append(known[number])
+                batches.append(known[number])
             done = number + 1
-        records = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+        records = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         stretch = Stretch(begin, self._block_rows[begin:end], records, self._of_block)
         self._cache.put((*self._key, "stretch", at), stretch, stretch.bytes)
         self._cache.drop([(*self._key, number) for number in known])

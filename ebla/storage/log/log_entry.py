@@ -148,7 +148,7 @@ _decode_preamble = msgspec.msgpack.Decoder(EntryPreamble).decode
 
 
 def encode_entry(entry: LogEntry) -> list[BytesLike]:
-    """Return the payload of a commit, in parts to be written one after the other. Records are copied once, by Arrow."""
+    """Return the payload of a commit, as buffers to be written one after the other. Arrow copies records once."""
     bodies = []
     headers = []
     offset = 0

@@ -177,9 +177,9 @@ def frame_entry(
 ) -> list[BytesLike]:
     """Put a header before a payload for writing at `offset` of `segment`. The payload is not copied."""
     crc, length = 0, 0
-    for part in payload:
-        crc = google_crc32c.extend(crc, part)
-        length += len(part)
+    for buffer in payload:
+        crc = google_crc32c.extend(crc, buffer)
+        length += len(buffer)
     checked = _ENTRY_HEADER.pack(ENTRY_MAGIC, kind, 0, 0, length, synced, crc)
     return [checked + _CRC.pack(_place_crc(checked, segment.seed, offset)), *payload]
 

@@ -170,7 +170,7 @@ def cut_after(files: Files, last: SegmentInfo) -> None:
 def make_durable(files: Files, directory: str, extent: LogExtent = NOTHING) -> None:
     """Make all that the last segment holds durable, torn or not: what a killed process wrote may not be yet.
 
-    For the one who holds the store's lock, before anything that the log holds is moved elsewhere in parts.
+    For the one who holds the store's lock, before anything that the log holds is moved elsewhere, a portion at a time.
     """
     paths = list_segments(files, directory, extent)
     if paths:

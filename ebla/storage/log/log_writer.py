@@ -255,7 +255,7 @@ class LogWriter:
         return started
 
     def _write(self, segment: _Segment, kind: EntryKind, payload: Sequence[bytes | bytearray | memoryview]) -> int:
-        length = segment.file.write_parts(frame_entry(kind, payload, segment.header, segment.bytes, segment.synced))
+        length = segment.file.write_buffers(frame_entry(kind, payload, segment.header, segment.bytes, segment.synced))
         segment.bytes += length
         return length
 

@@ -65,11 +65,11 @@ def arrange_rows(runs: Sequence[Run]) -> Arranged:
 
     Some runs may be empty, not all.
     """
-    parts = [need(run, ROW) for run in runs]
-    rows = concat(parts)
+    arrays = [need(run, ROW) for run in runs]
+    rows = concat(arrays)
     txns = np.concatenate([run.txns() for run in runs])
-    first = min(part[0].as_py() for part in parts if len(part))
-    last = max(part[-1].as_py() for part in parts if len(part))
+    first = min(array[0].as_py() for array in arrays if len(array))
+    last = max(array[-1].as_py() for array in arrays if len(array))
     order, repeats = sort_rows(rows, common_prefix_length(first, last))
     return Arranged(rows, txns, newest_first(order, repeats, txns), repeats, np.cumsum(~repeats) - 1)
 
@@ -114,15 +114,15 @@ def concat(arrays: Sequence[pa.Array]) -> pa.Array:
 
 def end_to_end(runs: Sequence[Run], name: str, kind: pa.DataType) -> pa.Array:
     """Return one column of all runs as one array, copied once at most; nulls where a run does not have it."""
-    parts: list[pa.Array] = []
+    arrays: list[pa.Array] = []
     for run in runs:
         at = run.records.schema.get_field_index(name)
         if at < 0:
-            parts.append(pa.nulls(len(run), kind))
+            arrays.append(pa.nulls(len(run), kind))
             continue
         column = run.records.column(at)
-        parts.extend(column.chunks if isinstance(column, pa.ChunkedArray) else [column])
-    return concat(parts)
+        arrays.extend(column.chunks if isinstance(column, pa.ChunkedArray) else [column])
+    return concat(arrays)
 
 
 def erased_mask(runs: Sequence[Run]) -> Mask | None:

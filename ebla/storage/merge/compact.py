@@ -8,7 +8,7 @@ reader *at* it sees has to stay; everything after it stays as it is.
                erase            |
           gone gone? stays      |  stays              the erasure goes only if nothing older is left elsewhere
 
-An erasure may hide records in fragments that are not part of this compaction. It goes only in a **rooted** one, where
+An erasure may hide records in fragments that are no input of this compaction. It goes only in a **rooted** one, where
 there are none. The same holds for surplus versions of cells, of which another fragment may hide the newer ones; a
 surplus version of a column is older than what replaced it, so whatever hides that hides it too.
 

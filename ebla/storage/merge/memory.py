@@ -1,11 +1,11 @@
 """Memory fragments: what a table group holds that is not yet in a file.
 
 `Memory` is an immutable value; writers replace it by a new one, so a reader keeps what it has without a lock. It is a
-handful of sorted blocks: small ones are folded together, so that a read never has to look into hundreds.
+handful of sorted blocks: small ones are combined, so that a read never has to look into hundreds.
 
     apply      -> with_block            one block per commit
     log worker -> replace               the small blocks of one group commit become one
-    reader     -> choose_fold, combine  many blocks become few, in the background
+    reader     -> choose_blocks, combine  many blocks become few, in the background
     flush      -> without               what is in a file goes
 """
 
@@ -22,9 +22,9 @@ from ebla.storage.record.records import (
 )
 from ebla.storage.record.row_block import RowBlock, RowPlan, combine_rows
 
-FOLD_BLOCKS_MIN = 8
-# A fold takes as much memory again as it folds: blocks of this size are not folded any more, nor more than twice that.
-FOLD_BYTES_MAX = 12 << 20
+COMBINE_BLOCKS_MIN = 8
+# To combine blocks takes as much memory again as they do: not blocks of this size, nor more than twice that at once.
+COMBINE_BYTES_MAX = 12 << 20
 ERASURE_BYTES = 256
 
 _ByRow: TypeAlias = dict[bytes, list[Block]]
@@ -151,20 +151,20 @@ class Memory:
         return ERASURE_BYTES * len(self.erasures)
 
 
-def choose_fold(blocks: Sequence[Block]) -> list[Block]:
-    """Choose the blocks to fold into one: all up to the largest that is not much larger than those below it together.
+def choose_blocks(blocks: Sequence[Block]) -> list[Block]:
+    """Choose blocks to combine into one: all up to the largest that is not much larger than those below it together.
 
-    Every fold makes the block that a record is in at least half as large again, so that a record is folded a
+    Every time, the block that a record is in becomes at least half as large again, so that a record is moved a
     logarithmic number of times. What is left is a handful of blocks, each larger than twice all smaller ones, or so
     large that it is better left alone.
     """
-    if len(blocks) < FOLD_BLOCKS_MIN:
+    if len(blocks) < COMBINE_BLOCKS_MIN:
         return []
-    ascending = sorted((block for block in blocks if block.bytes < FOLD_BYTES_MAX), key=len)
+    ascending = sorted((block for block in blocks if block.bytes < COMBINE_BYTES_MAX), key=len)
     count = total = size_bytes = 0
     for at, block in enumerate(ascending):
         size_bytes += block.bytes
-        if size_bytes > 2 * FOLD_BYTES_MAX:
+        if size_bytes > 2 * COMBINE_BYTES_MAX:
             break
         if at and len(block) <= 2 * total:
             count = at + 1

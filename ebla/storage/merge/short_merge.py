@@ -104,8 +104,8 @@ def _patched(
             continue
         places = own.copy()
         places[list(changed)] = list(changed.values())
-        parts = [_column(run, field_id, kind) for run in (base, *others)]
-        columns[field_id] = pa.concat_arrays(parts).take(pa.array(places))
+        arrays = [_column(run, field_id, kind) for run in (base, *others)]
+        columns[field_id] = pa.concat_arrays(arrays).take(pa.array(places))
     rows = base.column(ROW)
     assert rows is not None
     return rows, columns
@@ -145,14 +145,14 @@ def _combined(runs: Sequence[Run], types: Mapping[int, pa.DataType]) -> pa.Recor
     schema: pa.Schema | None = None
     for run in runs:
         try:
-            part = run.records.select(names)
+            records = run.records.select(names)
         except KeyError:
-            part = _filled(run.records, types)
+            records = _filled(run.records, types)
         if schema is None:
-            schema = part.schema
-        elif not part.schema.equals(schema):
-            part = type(part).from_arrays(part.columns, schema=schema)
-        batches += [part] if isinstance(part, pa.RecordBatch) else part.to_batches()
+            schema = records.schema
+        elif not records.schema.equals(schema):
+            records = type(records).from_arrays(records.columns, schema=schema)
+        batches += [records] if isinstance(records, pa.RecordBatch) else records.to_batches()
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 

@@ -7,7 +7,7 @@ it, or until it is combined with others, when many rows become one batch with a 
     values  ---message--->  bytes for the log: the very Arrow message that the record batch would serialize to
        |----cells-------->  Python values again, for a reader of this row
        |----records------>  pa.RecordBatch, when a reader of several rows looks at the block
-       `----combine_rows->  one `Block` of many rows: group commit, fold
+       `----combine_rows->  one `Block` of many rows: group commit, memory
 
 A value is held as it lies in an Arrow buffer, its *physical* value: an int for dates and moments, UTF-8 for strings.
 

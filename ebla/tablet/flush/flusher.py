@@ -1,7 +1,7 @@
 """The flusher: keeps memory and log small, in the background and when asked.
 
     flush     what is committed of a table group -> a new fragment -> METADATA -> memory and log let go
-    fold      many small blocks in memory -> few, when a reader had to look into all of them
+    combine   many small blocks in memory -> few, when a reader had to look into all of them
     release   log segments of which every record is in a fragment that METADATA names; at close, all of the log
 
 One flush at a time. Writes go on meanwhile: what a flush takes is fixed when it begins. If it fails, the records stay
@@ -25,7 +25,7 @@ from ebla.storage.files.files import Files
 from ebla.storage.fragment.fragment_format import FragmentInfo
 from ebla.storage.log.log_entry import LogEntry, Reply
 from ebla.storage.log.log_writer import LogWriter
-from ebla.storage.merge.memory import choose_fold, combine
+from ebla.storage.merge.memory import choose_blocks, combine
 from ebla.tablet.flush.pending_files import PendingFiles
 from ebla.tablet.flush.serialize import Candidate, FlushWork, choose, flush_change, write_fragment
 from ebla.tablet.tables.open_tables import OpenTables
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class Flusher:
-    """Flushes and folds the memory of open tables. Lock order: the flush lock, then the commit lock."""
+    """Flushes the memory of open tables and combines its blocks. Lock order: the flush lock, then the commit lock."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Flusher:
         self.flushing = Timing(_log, "a flush")
         self._failing = Warner(_log)
         self.bytes_written = 0
-        self.folds = 0
+        self.combinings = 0
         self._released_at = 0
         self._opened_txn = 0
 
@@ -109,10 +109,10 @@ class Flusher:
         """Say that there may be something to flush."""
         self._worker.wake()
 
-    def wish_fold(self, table: TableState, group: int) -> None:
-        """Ask for a group's many small blocks to be folded."""
+    def wish_combining(self, table: TableState, group: int) -> None:
+        """Ask for a group's many small blocks to be combined."""
         if self._writer is not None:
-            table.fold_wanted.add(group)
+            table.combining_wanted.add(group)
             self._worker.wake()
 
     def log_bytes(self) -> int:
@@ -136,7 +136,7 @@ class Flusher:
         if is_idle:
             with contextlib.suppress(EblaError):  # the next reservation of txns puts it on record, or the close
                 self._record_log()
-        self._fold_wanted()
+        self._combine_wanted()
         self._spare.look()
         while not self._worker.is_stopping and self._flush_next():
             self._spare.look()
@@ -311,24 +311,24 @@ class Flusher:
         except (OSError, EblaError) as error:
             _log.warning("the log was not shortened, and the next open reads all of it: %s", error)
 
-    # --- fold ---
+    # --- combine ---
 
-    def _fold_wanted(self) -> None:
+    def _combine_wanted(self) -> None:
         for table in self._tables.all():
-            while table.fold_wanted:
-                self._fold(table, table.fold_wanted.pop())
+            while table.combining_wanted:
+                self._combine(table, table.combining_wanted.pop())
 
-    def _fold(self, table: TableState, group: int) -> None:
+    def _combine(self, table: TableState, group: int) -> None:
         with self._tables.lock:
             blocks, _ = table.view.memory_of(group).committed(self._sequencer.committed)
             busy = table.flushing.get(group, frozenset())
-            chosen = choose_fold([block for block in blocks if id(block) not in busy])
+            chosen = choose_blocks([block for block in blocks if id(block) not in busy])
         if not chosen:
             return
-        folded = combine(chosen, is_cells=table.view.schema.group_by_id[group].is_cells)
+        combined = combine(chosen, is_cells=table.view.schema.group_by_id[group].is_cells)
         with self._tables.lock:
             busy = table.flushing.get(group, frozenset())
             if any(id(block) in busy for block in chosen):
                 return
-            self._tables.set_memory(table, group, table.view.memory_of(group).replace(chosen, folded))
-            self.folds += 1
+            self._tables.set_memory(table, group, table.view.memory_of(group).replace(chosen, combined))
+            self.combinings += 1

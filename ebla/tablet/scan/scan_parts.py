@@ -25,7 +25,7 @@ class ScanParts:
     events: Events
     loader: Loader  # lets tablets be read
     state: OpenState  # whether the store is closed
-    flusher: Flusher  # folds memory that readers find too scattered
+    flusher: Flusher  # combines blocks in memory where readers find too many
     pins: Pins
     moments: ReadTxns
     scanners: Scanners

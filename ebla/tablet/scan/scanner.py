@@ -27,7 +27,7 @@ from ebla.errors import HistoryGone, MissingFile, SchemaChanged, UnknownTable
 from ebla.metadata.values.table_metadata import TabletMetadata
 from ebla.model.projection import Projection
 from ebla.model.ranges import ALL, KeyRange
-from ebla.storage.merge.memory import FOLD_BLOCKS_MIN
+from ebla.storage.merge.memory import COMBINE_BLOCKS_MIN
 from ebla.storage.record.records import Block
 from ebla.tablet.read.answers import ReadPoint
 from ebla.tablet.read.counting import count_pieces
@@ -247,8 +247,8 @@ class Scanner:
             found = reader.fold(view, tablet, rest.first, point, is_settled=not self._request.uncommitted)
         if found is None:
             return None
-        if len(found.newer) >= FOLD_BLOCKS_MIN:
-            self._parts.flusher.wish_fold(self._table, self._projection.groups[0].id)
+        if len(found.newer) >= COMBINE_BLOCKS_MIN:
+            self._parts.flusher.wish_combining(self._table, self._projection.groups[0].id)
         return reader.read_folded(found, rest, point)
 
     def _view(self) -> TableView:
@@ -364,12 +364,12 @@ class Scanner:
         as_of = self._txn()
         found = [view.sources(tablet, group.id, share, as_of) for group in self._projection.groups]
         for group, sources in zip(self._projection.groups, found, strict=True):
-            self._wish_fold(group.id, sources)
+            self._wish_combining(group.id, sources)
         return found
 
-    def _wish_fold(self, group: int, sources: Sources) -> None:
-        if len(sources.blocks) >= FOLD_BLOCKS_MIN:
-            self._parts.flusher.wish_fold(self._table, group)
+    def _wish_combining(self, group: int, sources: Sources) -> None:
+        if len(sources.blocks) >= COMBINE_BLOCKS_MIN:
+            self._parts.flusher.wish_combining(self._table, group)
 
     def _source_marks(self, reader: Reader, sources: Sources, share: KeyRange) -> Iterator[tuple[bytes, int]]:
         """Yield rows of the sources, each with the number of records from it on to the next of its source."""

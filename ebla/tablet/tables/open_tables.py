@@ -1,7 +1,8 @@
 """The open tables of a store, the memory that they hold together, and the lock under which commits change them.
 
-The **commit lock** orders everything that changes what readers see: commits, folds, flushes, newer METADATA. Whoever
-holds it does no I/O. Writers that must wait because memory is full wait for `room`, which belongs to the same lock.
+The **commit lock** orders everything that changes what readers see: commits, flushes, combined blocks, METADATA.
+Whoever holds it does no I/O. Writers that must wait because memory is full wait for `room`, which belongs to the same
+lock.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ _log = logging.getLogger(__name__)
 
 # Scans that began under a former schema go on for so many changes of it.
 FORMER_MAX = 4
-# So many blocks may gather in a group before small ones are folded, even if nobody reads.
-BLOCKS_UNFOLDED_MAX = 64
+# So many blocks may gather in a group before small ones are combined, even if nobody reads.
+BLOCKS_GATHERED_MAX = 64
 
 
 class TableState:
@@ -80,7 +80,7 @@ class TableState:
         self.flushing: dict[int, frozenset[int]] = {}
         # The newest commit that may have changed any row: a range erasure, a bulk commit, all that a clone began with.
         self.last_wide_txn = metadata.newest_txn
-        self.fold_wanted: set[int] = set()
+        self.combining_wanted: set[int] = set()
         self.is_paused = False  # writers wait: see pauses.py
         self.former: dict[int, TableView] = {}  # the last views of former schemas, by version: for scans under way
         self.invalid_schema: SchemaError | None = None  # what METADATA says and cannot be, so that it is ignored
@@ -155,8 +155,8 @@ class TableState:
             group = metadata.schema.group_by_id[group_id]
             staged.append(StagedBlock(self.id, group, metadata.schema.version, block, part.schema_bytes, slices))
             memory[group_id] = view.memory_of(group_id).with_block(block)
-            if len(block) <= SMALL_BLOCK_ROWS and memory[group_id].count >= BLOCKS_UNFOLDED_MAX:
-                self.fold_wanted.add(group_id)
+            if len(block) <= SMALL_BLOCK_ROWS and memory[group_id].count >= BLOCKS_GATHERED_MAX:
+                self.combining_wanted.add(group_id)
         erasures: list[ErasureHeader] = []
         for key_range in mutation.ranges:
             tablets = metadata.overlapping(key_range)
@@ -183,8 +183,8 @@ class TableState:
             block = RowBlock(plan, mutation.row, values, txn=txn, size_bytes=size_bytes, indexes=own)
             staged.append(StagedBlock(self.id, group, metadata.schema.version, block, plan.schema_bytes, slices))
             held = memory[group.id] = self.view.memory_of(group.id).with_block(block)
-            if held.count >= BLOCKS_UNFOLDED_MAX:
-                self.fold_wanted.add(group.id)
+            if held.count >= BLOCKS_GATHERED_MAX:
+                self.combining_wanted.add(group.id)
         self.view = TableView(metadata, memory, self.view.parts)
         first_touched = [] if tablet.id in self._log_taken else [tablet]
         self._log_taken.add(tablet.id)
@@ -260,7 +260,7 @@ class TableState:
         self.view.parts.row_cache.clear(TXN_MAX)  # the view stays for a while, and nobody asks its cache any more
         while len(self.former) > FORMER_MAX:
             del self.former[min(self.former)]
-        self.fold_wanted.clear()
+        self.combining_wanted.clear()
         self.view = TableView(metadata, {}, self._parts_of(metadata.schema))
         return True
 

@@ -93,7 +93,7 @@ class FullFiles(LocalFiles):
         def refuse(_: object) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        made.write = made.write_parts = refuse  # type: ignore[method-assign]
+        made.write = made.write_buffers = refuse  # type: ignore[method-assign]
         return made
 
 

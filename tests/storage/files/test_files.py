@@ -44,8 +44,8 @@ class TestContract:
 
     def test_parts_are_written_one_after_the_other(self, files: Files) -> None:
         with files.create("a") as file:
-            assert file.write_parts([b"one", pa.py_buffer(b"two"), b"", memoryview(b"three")]) == 11
-            assert file.write_parts([]) == 0
+            assert file.write_buffers([b"one", pa.py_buffer(b"two"), b"", memoryview(b"three")]) == 11
+            assert file.write_buffers([]) == 0
             assert file.tell() == 11
             file.flush()
         assert files.read("a") == b"onetwothree"
@@ -53,7 +53,7 @@ class TestContract:
     def test_more_parts_than_the_kernel_takes_at_once(self, files: Files) -> None:
         parts = [bytes([number % 251]) * (number % 7) for number in range(5000)]
         with files.create("a") as file:
-            assert file.write_parts(parts) == sum(map(len, parts))
+            assert file.write_buffers(parts) == sum(map(len, parts))
             file.flush()
         assert files.read("a") == b"".join(parts)
 
@@ -77,7 +77,7 @@ class TestContract:
         with pytest.raises(ValueError, match="closed"):
             file.write(b"late")
         with pytest.raises(ValueError, match="closed"):
-            file.write_parts([b"late"])
+            file.write_buffers([b"late"])
         with pytest.raises(ValueError, match="closed"):
             file.sync()
 

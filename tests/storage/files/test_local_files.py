@@ -58,7 +58,7 @@ class TestLocalFiles:
         files = LocalFiles(tmp_path)
         with files.create("a") as file:
             assert file.write(b"0123456789") == 10
-            assert file.write_parts([b"abcdef", b"ghi"]) == 9
+            assert file.write_buffers([b"abcdef", b"ghi"]) == 9
             assert file.tell() == 19
         assert files.read("a") == b"0123456789abcdefghi"
 

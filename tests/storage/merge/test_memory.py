@@ -1,4 +1,4 @@
-"""Memory fragments: values that are replaced, blocks that are folded, and nothing that is lost."""
+"""Memory fragments: values that are replaced, blocks that are combined, and nothing that is lost."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebla.storage.merge.memory import (
+    COMBINE_BLOCKS_MIN,
+    COMBINE_BYTES_MAX,
     ERASURE_BYTES,
-    FOLD_BLOCKS_MIN,
-    FOLD_BYTES_MAX,
     Memory,
     MemoryErasure,
-    choose_fold,
+    choose_blocks,
     combine,
 )
 from ebla.storage.merge.merge import merge_cells, merge_columns
@@ -76,8 +76,8 @@ def test_combined_cells_keep_every_record_in_order(runs: list[list[Cell]]) -> No
 def test_a_reader_sees_the_same_before_and_after_combining_columns(runs: list[ColumnsRun], rules: Rules) -> None:
     blocks = [columns_block(run) for run in runs]
     before = merge_columns([Run(b.records, b.txn) for b in blocks], COLUMN_TYPES, rules)
-    folded = combine(blocks, is_cells=False)
-    after = merge_columns([Run(folded.records, folded.txn)], COLUMN_TYPES, rules)
+    combined = combine(blocks, is_cells=False)
+    after = merge_columns([Run(combined.records, combined.txn)], COLUMN_TYPES, rules)
     assert after.rows.equals(before.rows)
     assert {i: c.to_pylist() for i, c in after.columns.items()} == {i: c.to_pylist() for i, c in before.columns.items()}
 
@@ -169,11 +169,11 @@ class TestMemory:
 
     def test_blocks_are_replaced_where_the_first_of_them_stood(self) -> None:
         one, two, three, four = (block_at(n) for n in (1, 2, 3, 4))
-        folded = combine([two, four], is_cells=False)
-        memory = memory_of(one, two, three, four).with_erasure(ERASURE).replace([two, four], folded)
-        assert memory.blocks == (one, folded, three)
+        combined = combine([two, four], is_cells=False)
+        memory = memory_of(one, two, three, four).with_erasure(ERASURE).replace([two, four], combined)
+        assert memory.blocks == (one, combined, three)
         assert memory.erasures == (ERASURE,)
-        assert memory.bytes == one.bytes + folded.bytes + three.bytes + ERASURE_BYTES
+        assert memory.bytes == one.bytes + combined.bytes + three.bytes + ERASURE_BYTES
 
     def test_nothing_is_replaced_if_one_of_the_blocks_was_flushed_meanwhile(self) -> None:
         one, two = block_at(1), block_at(2)
@@ -199,31 +199,31 @@ class TestMemory:
         assert memory.committed(6)[0] == (one, mixed, five)
 
 
-# --- folding -------------------------------------------------------------------------------------
+# --- which blocks -------------------------------------------------------------------------------------
 
 
 class _Sized:
-    """As much of a block as the choice looks at. `folds` counts how often its records were folded."""
+    """As much of a block as the choice looks at. `moves` counts how often its records were moved."""
 
-    def __init__(self, length: int, folds: int = 0, size_bytes: int = 0) -> None:
+    def __init__(self, length: int, moves: int = 0, size_bytes: int = 0) -> None:
         self.length = length
-        self.folds = folds
+        self.moves = moves
         self.bytes = size_bytes
 
     def __len__(self) -> int:
         return self.length
 
 
-def fold(blocks: list[Any]) -> list[Any]:
+def combined(blocks: list[Any]) -> list[Any]:
     """Fold until nothing is chosen any more."""
-    while chosen := choose_fold(blocks):
+    while chosen := choose_blocks(blocks):
         assert len(chosen) > 1
         at = blocks.index(chosen[0])
         size_bytes = sum(block.bytes for block in chosen)
-        assert size_bytes <= 2 * FOLD_BYTES_MAX
+        assert size_bytes <= 2 * COMBINE_BYTES_MAX
         made = _Sized(
             sum(len(block) for block in chosen),
-            1 + max(block.folds for block in cast(list[_Sized], chosen)),
+            1 + max(block.moves for block in cast(list[_Sized], chosen)),
             size_bytes,
         )
         blocks = [block for block in blocks if block not in chosen]
@@ -232,40 +232,42 @@ def fold(blocks: list[Any]) -> list[Any]:
 
 
 @given(st.lists(st.integers(1, 1 << 20), max_size=200))
-def test_folding_leaves_a_handful_of_blocks_whatever_their_sizes(sizes: list[int]) -> None:
-    left = fold([_Sized(size) for size in sizes])
+def test_combining_leaves_a_handful_of_blocks_whatever_their_sizes(sizes: list[int]) -> None:
+    left = combined([_Sized(size) for size in sizes])
     assert sum(map(len, left)) == sum(sizes)
-    assert len(left) < FOLD_BLOCKS_MIN or len(left) <= 1 + math.log(sum(sizes), 3)
+    assert len(left) < COMBINE_BLOCKS_MIN or len(left) <= 1 + math.log(sum(sizes), 3)
 
 
 @pytest.mark.parametrize("largest", [1, 100])
-def test_a_record_is_folded_a_logarithmic_number_of_times(largest: int) -> None:
+def test_a_record_is_moved_a_logarithmic_number_of_times(largest: int) -> None:
     blocks: list[Any] = []
     dice = Random(0)
     for _ in range(20_000):
-        blocks = fold([*blocks, _Sized(dice.randint(1, largest))])
-        assert max(block.folds for block in blocks) <= 1 + math.log(sum(map(len, blocks)), 1.5)
-    assert max(block.folds for block in blocks) > 1
+        blocks = combined([*blocks, _Sized(dice.randint(1, largest))])
+        assert max(block.moves for block in blocks) <= 1 + math.log(sum(map(len, blocks)), 1.5)
+    assert max(block.moves for block in blocks) > 1
 
 
 def test_blocks_that_differ_too_much_are_left_alone_however_many_they_are() -> None:
-    assert choose_fold([_Sized(4**n) for n in range(FOLD_BLOCKS_MIN + 2)]) == []
+    assert choose_blocks([_Sized(4**n) for n in range(COMBINE_BLOCKS_MIN + 2)]) == []
 
 
 def test_a_large_block_is_not_rewritten_for_a_few_small_ones() -> None:
-    blocks = [_Sized(1_000_000), *(_Sized(10) for _ in range(FOLD_BLOCKS_MIN))]
-    chosen = choose_fold(blocks)
+    blocks = [_Sized(1_000_000), *(_Sized(10) for _ in range(COMBINE_BLOCKS_MIN))]
+    chosen = choose_blocks(blocks)
     assert blocks[0] not in chosen
-    assert len(chosen) == FOLD_BLOCKS_MIN
+    assert len(chosen) == COMBINE_BLOCKS_MIN
 
 
-@given(st.lists(st.integers(1, 3 * FOLD_BYTES_MAX), max_size=200))
-def test_folding_large_blocks_takes_a_bounded_number_of_bytes_and_leaves_no_more_than_needed(sizes: list[int]) -> None:
-    left = fold([_Sized(size // 100 + 1, size_bytes=size) for size in sizes])
+@given(st.lists(st.integers(1, 3 * COMBINE_BYTES_MAX), max_size=200))
+def test_combining_large_blocks_takes_a_bounded_number_of_bytes_and_leaves_no_more_than_needed(
+    sizes: list[int],
+) -> None:
+    left = combined([_Sized(size // 100 + 1, size_bytes=size) for size in sizes])
     assert sum(block.bytes for block in left) == sum(sizes)
-    small = [block for block in left if block.bytes < FOLD_BYTES_MAX]
-    assert len(left) < FOLD_BLOCKS_MIN or len(small) <= 2 + math.log(FOLD_BYTES_MAX, 3)
+    small = [block for block in left if block.bytes < COMBINE_BYTES_MAX]
+    assert len(left) < COMBINE_BLOCKS_MIN or len(small) <= 2 + math.log(COMBINE_BYTES_MAX, 3)
 
 
 def test_few_blocks_are_left_alone() -> None:
-    assert choose_fold([_Sized(1) for _ in range(FOLD_BLOCKS_MIN - 1)]) == []
+    assert choose_blocks([_Sized(1) for _ in range(COMBINE_BLOCKS_MIN - 1)]) == []
