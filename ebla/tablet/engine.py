@@ -116,146 +116,103 @@ class TabletStore:
         )
         self.recent = RecentRows(settings.recent_row_slots, txn_clock.last)
         self.cached_rows = CachedRows(self.recent, settings.row_cache_bytes)
-        self.pending = PendingFiles(new_id)
-        self.pins = Pins(coordination, clock)
+        self.pending = pending = PendingFiles(new_id)
+        self.pins = pins = Pins(coordination, clock)
         # Txns.
-        self.sequencer = Sequencer(txn_clock.last)
+        self.sequencer = sequencer = Sequencer(txn_clock.last)
         self.gate = Gate(tables.lock)
         self.pauses = Pauses(tables.lock, settings.slow_seconds)
-        self.passing = PassingTxns(tables.lock, self.gate, self.sequencer, txn_clock, state)
+        self.passing = passing = PassingTxns(tables.lock, self.gate, sequencer, txn_clock, state)
         # The life of tables.
-        self.flusher = Flusher(tables, self.sequencer, metadata, files, settings, server, self.pending, self._spare)
+        self.flusher = flusher = Flusher(tables, sequencer, metadata, files, settings, server, pending, self._spare)
         self.preloader = Preloader(tables.all, self.cache)
         self.events.add(self.preloader)
-        self.loader = Loader(
-            tables, files, self.fragments, self.cache, self.flusher, clock, settings.tablet_idle_seconds
+        self.loader = loader = Loader(
+            tables, files, self.fragments, self.cache, flusher, clock, settings.tablet_idle_seconds
         )
-        self.opener = TableOpener(
-            tables, self.fragments, self.cached_rows, settings, server, self.loader, self.preloader
+        self.opener = TableOpener(tables, self.fragments, self.cached_rows, settings, server, loader, self.preloader)
+        self.lifecycle = lifecycle = TableLifecycle(
+            tables, metadata, self.opener, passing, flusher, clock, settings.drop_retention_seconds
         )
-        self.lifecycle = TableLifecycle(
-            tables, metadata, self.opener, self.passing, self.flusher, clock, settings.drop_retention_seconds
+        self.recutter = recutter = Recutter(
+            tables, metadata, flusher, sequencer, self.pauses, clock, server, state, loader, new_id
         )
-        self.recutter = Recutter(
-            tables, metadata, self.flusher, self.sequencer, self.pauses, clock, server, state, self.loader, new_id
-        )
-        self.alterer = Alterer(tables, metadata, self.recutter, self.preloader, self.sequencer, clock, server)
-        self.unloader = Unloader(tables, metadata, self.sequencer, self.loader, self.recutter, state, clock, server)
-        self.cloner = Cloner(metadata, self.recutter, self.pending, self.lifecycle, new_id)
-        self.readiness = Readiness(state, self.recutter, self.alterer, self.loader)
+        self.alterer = Alterer(tables, metadata, recutter, self.preloader, sequencer, clock, server)
+        self.unloader = Unloader(tables, metadata, sequencer, loader, recutter, state, clock, server)
+        self.cloner = Cloner(metadata, recutter, pending, lifecycle, new_id)
+        self.readiness = readiness = Readiness(state, recutter, self.alterer, loader)
         # What goes, and what is merged.
         merges = JobMerges(clock)
-        self.garbage = Garbage(
+        self.garbage = garbage = Garbage(
             coordination,
             metadata,
             files,
             clock,
-            self.pending,
-            self.pins,
+            pending,
+            pins,
             tables,
-            self.lifecycle,
-            self.passing,
+            lifecycle,
+            passing,
             merges,
             server,
             settings.garbage_age_seconds,
         )
-        self.sweeper = Sweeper(self.garbage, self.pins, coordination, clock, settings.garbage_round_seconds)
-        self.history = History(
-            tables.lock, self.sequencer, self.pins, Horizon(coordination), clock, settings.history_seconds
+        self.sweeper = Sweeper(garbage, pins, coordination, clock, settings.garbage_round_seconds)
+        self.history = history = History(
+            tables.lock, sequencer, pins, Horizon(coordination), clock, settings.history_seconds
         )
         tally = CompactionTally()
-        self.compactor = Compactor(
-            tables,
-            metadata,
-            files,
-            settings,
-            server,
-            clock,
-            self.pending,
-            self._spare,
-            self.history,
-            merges,
-            tally,
-            self.sweeper,
+        self.compactor = compactor = Compactor(
+            tables, metadata, files, settings, server, clock, pending, self._spare, history, merges, tally, self.sweeper
         )
-        self.upkeep = TableUpkeep(
-            state, self.sequencer, self.passing, self.readiness, self.flusher, self.compactor, self.history
-        )
+        self.upkeep = upkeep = TableUpkeep(state, sequencer, passing, readiness, flusher, compactor, history)
         # Jobs.
-        self.bulk = BulkDriver(
-            tables,
-            self.gate,
-            self.sequencer,
-            txn_clock,
-            metadata,
-            files,
-            clock,
-            server,
-            state,
-            self.passing,
-            self.pending,
+        self.bulk = bulk = BulkDriver(
+            tables, self.gate, sequencer, txn_clock, metadata, files, clock, server, state, passing, pending
         )
         self.compact_jobs = CompactDriver(
             tables,
-            self.sequencer,
+            sequencer,
             metadata,
             files,
             clock,
             server,
-            self.pending,
-            self.compactor.strategy,
-            self.history,
-            self.upkeep,
-            self.readiness,
+            pending,
+            compactor.strategy,
+            history,
+            upkeep,
+            readiness,
             merges,
             tally,
         )
-        self.orders = OrderDesk(
-            tables,
-            state,
-            self.lifecycle,
-            self.readiness,
-            self.bulk,
-            self.compact_jobs,
-            Restorer(tables, metadata, files, txn_clock, self.passing, self.lifecycle, self.pending),
-            self.garbage,
-        )
+        restorer = Restorer(tables, metadata, files, txn_clock, passing, lifecycle, pending)
+        self.orders = OrderDesk(tables, state, lifecycle, readiness, bulk, self.compact_jobs, restorer, garbage)
         # Writes and reads.
         self.writes = WritePath(
             tables,
-            self.sequencer,
+            sequencer,
             txn_clock,
             self.recent,
             self.gate,
             self.pauses,
-            self.flusher,
+            flusher,
             metadata,
             clock,
             settings,
             server,
             state,
-            self.lifecycle,
-            self.readiness,
-            self.loader,
+            lifecycle,
+            readiness,
+            loader,
         )
-        self.moments = ReadTxns(
-            self.sequencer, txn_clock, clock, tables.lock, self.gate, self.pins, state, self.history
-        )
+        self.moments = ReadTxns(sequencer, txn_clock, clock, tables.lock, self.gate, pins, state, history)
         self.scanners = Scanners(clock, settings.scanners_max, settings.scanner_expiry_seconds)
         self.scan_pool = ThreadPoolExecutor(settings.scan_threads, thread_name_prefix="ebla-scan")
         self.scan_parts = ScanParts(
-            settings,
-            self.events,
-            self.loader,
-            state,
-            self.flusher,
-            self.pins,
-            self.moments,
-            self.scanners,
-            self.scan_pool,
+            settings, self.events, loader, state, flusher, pins, self.moments, self.scanners, self.scan_pool
         )
-        self.rounds = Rounds(self.scanners.expire, self.loader.drop_idle)
-        self.shaper = Shaper(tables, self.recutter, settings, clock, self.rounds)
+        self.rounds = Rounds(self.scanners.expire, loader.drop_idle)
+        self.shaper = Shaper(tables, recutter, settings, clock, self.rounds)
         self.report = StoreReport(
             state=state,
             tables=tables,
@@ -263,16 +220,16 @@ class TabletStore:
             clock=clock,
             coordination=coordination,
             metadata=metadata,
-            sequencer=self.sequencer,
+            sequencer=sequencer,
             writes=self.writes,
             pauses=self.pauses,
-            flusher=self.flusher,
-            compactor=self.compactor,
+            flusher=flusher,
+            compactor=compactor,
             tally=tally,
-            recutter=self.recutter,
-            bulk=self.bulk,
-            garbage=self.garbage,
-            pins=self.pins,
+            recutter=recutter,
+            bulk=bulk,
+            garbage=garbage,
+            pins=pins,
             cache=self.cache,
             preloader=self.preloader,
             scanners=self.scanners,
