@@ -187,8 +187,6 @@ class LocalTable:
 
     def write(self, request: Write) -> int:
         """Commit a change, and return its txn."""
-        if type(request) is Put:
-            return self._writing.put(request)
         match request:
             case Put():
                 return self._writing.put(request)
