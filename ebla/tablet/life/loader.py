@@ -1,4 +1,4 @@
-"""Loading tablets: the driver of their life (tablet_states.py), which decides; here it is carried out.
+"""Loading tablets: the driver of their life (tablet_stages.py), which decides; here it is carried out.
 
     open, create     config and log first, for all; fragments when somebody reads the tablet
     read             a tablet that is not loaded is checked and loaded by its first reader, the others wait
@@ -30,7 +30,7 @@ from ebla.tablet.flush.flusher import Flusher
 from ebla.tablet.tables.door import Door
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.tables.tablet_states import LifeEvent, TabletState
+from ebla.tablet.tables.tablet_stages import LifeEvent, TabletStage
 
 __all__ = ["Loader", "is_unloaded"]
 
@@ -64,7 +64,7 @@ class Loader(TabletListener):
 
     def opened(self, table: TableState) -> None:
         """Note that the METADATA of a table was read; its log may have to be replayed yet."""
-        table.door = Door(table.name, TabletState.UNKNOWN)
+        table.door = Door(table.name, TabletStage.UNKNOWN)
         table.door.move_all(LifeEvent.LOAD)
         table.door.move_all(LifeEvent.CONFIG_LOADED)
 
@@ -161,12 +161,12 @@ class Loader(TabletListener):
         idle, kept = [], set()
         for tablet in table.view.metadata.tablets:
             files = {ref.file for state in tablet.groups for ref in state.fragments}
-            if files and files.isdisjoint(used) and table.door.state_of(tablet.id) is TabletState.ACTIVE:
+            if files and files.isdisjoint(used) and table.door.state_of(tablet.id) is TabletStage.ACTIVE:
                 idle.append((tablet.id, files))
             else:
                 kept |= files
         # Some may have been unloaded, split or joined since they were looked at.
-        moved = table.door.move([tablet for tablet, _ in idle], LifeEvent.IDLE, (TabletState.ACTIVE,))
+        moved = table.door.move([tablet for tablet, _ in idle], LifeEvent.IDLE, (TabletStage.ACTIVE,))
         there = table.view.metadata
         self._retire(table, [tablet for tablet in moved if there.by_id(tablet) is None])
         if not moved:
@@ -179,7 +179,7 @@ class Loader(TabletListener):
 
     def _retire(self, table: TableState, tablets: Iterable[str]) -> None:
         """Forget the states of tablets that were split or joined; those of an unloaded table have none."""
-        served = (TabletState.FRAGMENTS_LOADING, TabletState.ACTIVE, TabletState.READ_ONLY)
+        served = (TabletStage.FRAGMENTS_LOADING, TabletStage.ACTIVE, TabletStage.READ_ONLY)
         table.door.move(tablets, LifeEvent.RETIRED, served)
 
     def let_go(self, files: Collection[str]) -> None:

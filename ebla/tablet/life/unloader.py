@@ -20,13 +20,13 @@ from ebla.tablet.life.loader import Loader, is_unloaded
 from ebla.tablet.life.recutter import Recutter
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.tables.tablet_states import LifeEvent, TabletState
+from ebla.tablet.tables.tablet_stages import LifeEvent, TabletStage
 from ebla.tablet.write.open_state import OpenState
 from ebla.tablet.write.sequencer import Sequencer
 
 __all__ = ["Unloader"]
 
-_BEING_LOADED = (TabletState.CONFIG_LOADING, TabletState.LOG_REPLAYING, TabletState.CONFIG_SAVING)
+_BEING_LOADED = (TabletStage.CONFIG_LOADING, TabletStage.LOG_REPLAYING, TabletStage.CONFIG_SAVING)
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Unloader:
         table.check_whole()
         with self._recutter.exclusively():
             if table.is_offline:
-                if table.door.common is TabletState.UNKNOWN and is_unloaded(self._metadata.refresh(table.id)):
+                if table.door.common is TabletStage.UNKNOWN and is_unloaded(self._metadata.refresh(table.id)):
                     return
                 self.load(table)  # METADATA may or may not have it as unloaded, after an outcome that was not known
             try:
@@ -72,9 +72,9 @@ class Unloader:
                     self._save(table, UnloadTablets, UNLOADED)
             except BaseException as error:
                 is_certain = isinstance(error, EblaError) and not isinstance(error, OutcomeUnknown)
-                if not is_certain and table.door.common is TabletState.FINAL_SAVING:
+                if not is_certain and table.door.common is TabletStage.FINAL_SAVING:
                     raise  # METADATA may say so, told or interrupted: it stays as it is, until it is loaded or unloaded
-                if table.door.common in (TabletState.READ_ONLY, TabletState.FINAL_SAVING):
+                if table.door.common in (TabletStage.READ_ONLY, TabletStage.FINAL_SAVING):
                     table.door.move_all(LifeEvent.FAILED)
                     table.door.begin(tablet.id for tablet in table.view.metadata.tablets)
                 with self._tables.lock:
@@ -139,9 +139,9 @@ class Unloader:
         table.row_cache.reopen(self._sequencer.allocated)
         with self._tables.lock:
             table.is_offline = False
-        if table.door.common is TabletState.CONFIG_SAVING:
+        if table.door.common is TabletStage.CONFIG_SAVING:
             table.door.move_all(LifeEvent.CONFIG_SAVED)
-        if table.door.common is TabletState.FRAGMENTS_LOADING:
+        if table.door.common is TabletStage.FRAGMENTS_LOADING:
             table.door.begin(tablet.id for tablet in table.view.metadata.tablets)
 
     def _save(self, table: TableState, change: Callable[[tuple[TabletAt, ...]], Serving], wanted: str) -> None:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from ebla.errors import TableUnloaded
 from ebla.metadata.values.table_metadata import TabletMetadata
-from ebla.tablet.tables.tablet_states import Action, LifeEvent, TableStage, TabletState, admits, step
+from ebla.tablet.tables.tablet_stages import Action, LifeEvent, TableStage, TabletStage, admits, step
 
 __all__ = ["Door"]
 
@@ -19,35 +19,35 @@ __all__ = ["Door"]
 class Door:
     """The states of the tablets of one table. Safe to use from several threads."""
 
-    def __init__(self, table: str, state: TabletState = TabletState.ACTIVE) -> None:
+    def __init__(self, table: str, state: TabletStage = TabletStage.ACTIVE) -> None:
         self.table = table  # its name, for messages
         self._changed = threading.Condition()
         # Guarded by _changed; `is_open` is read by anybody.
-        self._states: dict[str, TabletState] = {}  # of the tablets that have another one than the rest
+        self._states: dict[str, TabletStage] = {}  # of the tablets that have another one than the rest
         self._rest = state
         self._being_loaded: dict[str, object] = {}  # who loads which tablet
         self._reason = "load it with load_table"
-        self.is_open = state is TabletState.ACTIVE
+        self.is_open = state is TabletStage.ACTIVE
         """Whether all tablets are active."""
 
-    def state_of(self, tablet: str) -> TabletState:
+    def state_of(self, tablet: str) -> TabletStage:
         """Return the state of a tablet; one that has come by a split or join has that of most."""
         return self._states.get(tablet, self._rest)
 
     @property
-    def common(self) -> TabletState:
+    def common(self) -> TabletStage:
         """The state of all tablets that have no other."""
         return self._rest
 
     @property
     def stage(self) -> TableStage:
         """What is known of the table as a whole."""
-        if self._rest is TabletState.UNKNOWN:
+        if self._rest is TabletStage.UNKNOWN:
             return TableStage.UNKNOWN
-        return TableStage.SCHEMA_LOADING if self._rest is TabletState.CONFIG_LOADING else TableStage.ACTIVE
+        return TableStage.SCHEMA_LOADING if self._rest is TabletStage.CONFIG_LOADING else TableStage.ACTIVE
 
     def move(
-        self, tablets: Iterable[str], event: LifeEvent, only_in: Collection[TabletState] | None = None
+        self, tablets: Iterable[str], event: LifeEvent, only_in: Collection[TabletStage] | None = None
     ) -> list[str]:
         """Tell tablets of an event, or those of them that are in some states at this moment; return which."""
         moved = []
@@ -75,15 +75,15 @@ class Door:
             self._settle()
         return list(actions)
 
-    def _set(self, tablet: str, state: TabletState) -> None:
-        if state is self._rest or state is TabletState.UNKNOWN:
+    def _set(self, tablet: str, state: TabletStage) -> None:
+        if state is self._rest or state is TabletStage.UNKNOWN:
             self._states.pop(tablet, None)  # a tablet that is gone has no state
         else:
             self._states[tablet] = state
 
     def _settle(self) -> None:
         self._states = {tablet: state for tablet, state in self._states.items() if state is not self._rest}
-        self.is_open = self._rest is TabletState.ACTIVE and not self._states
+        self.is_open = self._rest is TabletStage.ACTIVE and not self._states
         self._changed.notify_all()
 
     def begin(self, tablets: Iterable[str]) -> None:
@@ -91,7 +91,7 @@ class Door:
         with self._changed:
             for tablet in tablets:
                 self._states[tablet] = self._rest
-            self._rest = TabletState.ACTIVE
+            self._rest = TabletStage.ACTIVE
             self._settle()
 
     # --- requests ---
@@ -107,7 +107,7 @@ class Door:
         `load` loads the fragments of a tablet. It is called by one of those who want to read it; the others wait.
         """
         for tablet in tablets:
-            if self.state_of(tablet.id) is TabletState.ACTIVE:
+            if self.state_of(tablet.id) is TabletStage.ACTIVE:
                 continue  # the usual case, without the lock
             own = object()
             try:
@@ -128,7 +128,7 @@ class Door:
                     return True
                 if verdict == "refuse":
                     raise TableUnloaded(f"the table {self.table!r} is not loaded: {self._reason}, then retry")
-                if state is TabletState.FRAGMENTS_LOADING and tablet.id not in self._being_loaded:
+                if state is TabletStage.FRAGMENTS_LOADING and tablet.id not in self._being_loaded:
                     self._being_loaded[tablet.id] = own
                     return False
                 self._changed.wait()
@@ -140,6 +140,6 @@ class Door:
                 return
             del self._being_loaded[tablet]
             # It may have been unloaded, or have gone, meanwhile.
-            if self.state_of(tablet) is TabletState.FRAGMENTS_LOADING:
-                self._set(tablet, step(TabletState.FRAGMENTS_LOADING, event).state)
+            if self.state_of(tablet) is TabletStage.FRAGMENTS_LOADING:
+                self._set(tablet, step(TabletStage.FRAGMENTS_LOADING, event).state)
             self._settle()

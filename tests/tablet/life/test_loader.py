@@ -17,7 +17,7 @@ from ebla.metadata.values.recutting import BeginSplit
 from ebla.metadata.values.requirements import RequirementFailed
 from ebla.metadata.values.serving import LoadTablets, UnloadTablets
 from ebla.settings import Settings
-from ebla.tablet.tables.tablet_states import TabletState
+from ebla.tablet.tables.tablet_stages import TabletStage
 from tests.crash.machine import bounded
 from tests.support.inside import abandon, engine_of, state_of
 
@@ -133,7 +133,7 @@ def test_tablets_that_are_cut_or_unloaded_while_idle_ones_are_looked_for_keep_no
     door = state_of(table).door
     look = door.state_of
 
-    def and_then(tablet: str) -> TabletState:
+    def and_then(tablet: str) -> TabletStage:
         state = look(tablet)
         monkeypatch.setattr(door, "state_of", look)
         if what == "split":

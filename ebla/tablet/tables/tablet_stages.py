@@ -31,12 +31,12 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Literal, TypeAlias
 
-__all__ = ["Action", "IllegalStep", "LifeEvent", "Step", "TableStage", "TabletState", "Verdict", "admits", "step"]
+__all__ = ["Action", "IllegalStep", "LifeEvent", "Step", "TableStage", "TabletStage", "Verdict", "admits", "step"]
 
 Verdict: TypeAlias = Literal["serve", "defer", "refuse"]
 
 
-class TabletState(IntEnum):
+class TabletStage(IntEnum):
     """What a server knows and does of a tablet."""
 
     UNKNOWN = 0
@@ -96,12 +96,12 @@ class IllegalStep(AssertionError):
 class Step:
     """The state after an event, and what has to be done."""
 
-    state: TabletState
+    state: TabletStage
     actions: tuple[Action, ...] = ()
 
 
-_S, _E, _A = TabletState, LifeEvent, Action
-_STEPS: dict[tuple[TabletState, LifeEvent], Step] = {
+_S, _E, _A = TabletStage, LifeEvent, Action
+_STEPS: dict[tuple[TabletStage, LifeEvent], Step] = {
     (_S.UNKNOWN, _E.LOAD): Step(_S.CONFIG_LOADING, (_A.READ_CONFIG,)),
     (_S.CONFIG_LOADING, _E.CONFIG_LOADED): Step(_S.LOG_REPLAYING, (_A.REPLAY_LOG,)),
     (_S.LOG_REPLAYING, _E.LOG_REPLAYED): Step(_S.CONFIG_SAVING, (_A.SAVE_CONFIG,)),
@@ -126,7 +126,7 @@ _STEPS: dict[tuple[TabletState, LifeEvent], Step] = {
     (_S.READ_ONLY, _E.RETIRED): Step(_S.UNKNOWN, (_A.FORGET,)),
 }
 
-_READS: dict[TabletState, Verdict] = {
+_READS: dict[TabletStage, Verdict] = {
     _S.UNKNOWN: "refuse",
     _S.CONFIG_LOADING: "defer",
     _S.LOG_REPLAYING: "defer",
@@ -136,14 +136,14 @@ _READS: dict[TabletState, Verdict] = {
     _S.READ_ONLY: "serve",
     _S.FINAL_SAVING: "refuse",
 }
-_WRITES: dict[TabletState, Verdict] = {
+_WRITES: dict[TabletStage, Verdict] = {
     **_READS,
     _S.FRAGMENTS_LOADING: "serve",
     _S.READ_ONLY: "refuse",
 }
 
 
-def step(state: TabletState, event: LifeEvent) -> Step:
+def step(state: TabletStage, event: LifeEvent) -> Step:
     """Return what an event makes of a state; `IllegalStep` if it cannot happen there."""
     found = _STEPS.get((state, event))
     if found is None:
@@ -151,6 +151,6 @@ def step(state: TabletState, event: LifeEvent) -> Step:
     return found
 
 
-def admits(state: TabletState, kind: Literal["read", "write"]) -> Verdict:
+def admits(state: TabletStage, kind: Literal["read", "write"]) -> Verdict:
     """Tell what becomes of a request to a tablet in a state."""
     return (_READS if kind == "read" else _WRITES)[state]

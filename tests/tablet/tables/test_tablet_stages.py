@@ -11,10 +11,10 @@ import pytest
 from ebla.errors import MissingFile, TableUnloaded
 from ebla.metadata.values.table_metadata import TabletMetadata
 from ebla.tablet.tables.door import Door
-from ebla.tablet.tables.tablet_states import Action, IllegalStep, LifeEvent, TabletState, admits, step
+from ebla.tablet.tables.tablet_stages import Action, IllegalStep, LifeEvent, TabletStage, admits, step
 from tests.crash.machine import bounded
 
-S, E, A = TabletState, LifeEvent, Action
+S, E, A = TabletStage, LifeEvent, Action
 
 LOADING = [E.LOAD, E.CONFIG_LOADED, E.LOG_REPLAYED, E.CONFIG_SAVED, E.FRAGMENTS_LOADED]
 UNLOADING = [E.UNLOAD, E.FLUSHED, E.FINAL_SAVED]
