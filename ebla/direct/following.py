@@ -56,7 +56,7 @@ class Follower:
     def _look(self, database: Database) -> object:
         """Return what is another value after every commit to the table."""
         store = store_of(database)
-        table_id = store.metadata.find(self._table)
+        table_id = store.metadata.directory.find(self._table)
         _, version = store.metadata.directory.read(table_id)
         log = [(info.path, info.size) for info in store.files.list(f"log/{store.server}")]
         return table_id, version, sorted(log)

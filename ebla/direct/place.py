@@ -23,7 +23,7 @@ from ebla.coordination.service import CoordinationService
 from ebla.direct.jobs_at import JOB_EXPIRES_SECONDS, begin_job_at, end_job_at, order_at
 from ebla.direct.opens import coordination_of, store_of
 from ebla.errors import Closed, RequestError, StoreLocked, Unavailable, UnknownTable, shown
-from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.declaration import Schema
 from ebla.service.job_files import check_job
@@ -64,7 +64,7 @@ class Place:
     def metadata(self, table: str) -> TableMetadata | None:
         """Return the METADATA of a table as it is now; None if there is no such table."""
         with self._metadata_server() as server, contextlib.suppress(UnknownTable):
-            return server.refresh(server.find(table))
+            return server.refresh(server.directory.find(table))
         return None
 
     def metadata_of(self, table_id: str) -> TableMetadata:
@@ -107,7 +107,7 @@ class Place:
             yield opened
 
     @contextlib.contextmanager
-    def _metadata_server(self) -> Iterator[MetadataServer]:
+    def _metadata_server(self) -> Iterator[MetadataAccess]:
         if self._database is not None:
             yield store_of(self._database).metadata
             return

@@ -26,7 +26,7 @@ from functools import partial
 from ebla.clock import Clock, TxnClock
 from ebla.coordination.service import CoordinationService
 from ebla.errors import Closed, EblaError
-from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.settings import Settings
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.cache.spare_memory import MUCH_BYTES, SpareMemory
@@ -86,7 +86,7 @@ class TabletStore:
         self,
         *,
         files: Files,
-        metadata: MetadataServer,
+        metadata: MetadataAccess,
         clock: Clock,
         settings: Settings,
         server: str,

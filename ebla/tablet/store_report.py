@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ebla.clock import Clock, microseconds_of
 from ebla.coordination.service import CoordinationService
-from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.service.counters import Counters
 from ebla.settings import Settings
 from ebla.storage.cache.block_cache import BlockCache
@@ -39,7 +39,7 @@ class StoreReport:
         settings: Settings,
         clock: Clock,
         coordination: CoordinationService,
-        metadata: MetadataServer,
+        metadata: MetadataAccess,
         sequencer: Sequencer,
         writes: WritePath,
         pauses: Pauses,

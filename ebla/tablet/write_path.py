@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ebla.clock import Clock, TxnClock
 from ebla.errors import Conflict, EblaError, OutcomeUnknown, SchemaChanged, StoreError, UnknownTable
-from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.changes import TabletAt, TakeLog
 from ebla.metadata.values.table_metadata import TabletMetadata
 from ebla.model.order import Indices
@@ -69,7 +69,7 @@ class WritePath:
         gate: Gate,
         pauses: Pauses,
         flusher: Flusher,
-        metadata: MetadataServer,
+        metadata: MetadataAccess,
         clock: Clock,
         settings: Settings,
         server: str,

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from ebla.errors import EblaError, OutcomeUnknown, StoreError, TooManyFiles, UnknownTable
-from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.changes import RequirementFailed
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.settings import Settings
@@ -50,7 +50,7 @@ class Flusher:
         self,
         tables: OpenTables,
         sequencer: Sequencer,
-        metadata: MetadataServer,
+        metadata: MetadataAccess,
         files: Files,
         settings: Settings,
         server: str,

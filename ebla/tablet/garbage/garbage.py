@@ -31,8 +31,8 @@ from ebla.clock import Clock
 from ebla.coordination.service import CoordinationService
 from ebla.errors import EblaError, StoreError, Unavailable, UnknownTable
 from ebla.metadata.server.dropped import DroppedTables
+from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.server.metadata_store import CREATING, MetadataStore
-from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.table_config import TABLES, TableConfig
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.retry import RACES
@@ -62,7 +62,7 @@ class Garbage:
     def __init__(
         self,
         coordination: CoordinationService,
-        metadata: MetadataServer,
+        metadata: MetadataAccess,
         files: Files,
         clock: Clock,
         pending: PendingFiles,

@@ -18,7 +18,7 @@ import msgspec
 from ebla.clock import Clock
 from ebla.coordination.service import CoordinationConflict, CoordinationService
 from ebla.errors import Corruption, OutcomeUnknown, RequestError, Unavailable, UnknownTable, shown
-from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.retry import RACES
 from ebla.service.job_files import check_job, job_of
 from ebla.storage.files.files import Files
@@ -107,7 +107,7 @@ def remove_expired(coordination: CoordinationService, clock: Clock) -> list[str]
 
 
 def end_job(
-    coordination: CoordinationService, metadata: MetadataServer, files: Files, job: str, keep: Collection[str] = ()
+    coordination: CoordinationService, metadata: MetadataAccess, files: Files, job: str, keep: Collection[str] = ()
 ) -> list[str]:
     """Remove the files of a job that METADATA does not name, then its intent; return the files removed.
 
@@ -120,7 +120,7 @@ def end_job(
 
 def end_jobs(
     coordination: CoordinationService,
-    metadata: MetadataServer,
+    metadata: MetadataAccess,
     files: Files,
     jobs: Collection[str],
     keep: Collection[str] = (),

@@ -18,7 +18,7 @@ import logging
 
 from ebla.clock import Clock, TxnClock
 from ebla.errors import Conflict, EblaError, MissingFile, OutcomeUnknown, RequestError, Unavailable, UnknownTable
-from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.changes import RequirementFailed
 from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata
 from ebla.retry import SAVES
@@ -54,7 +54,7 @@ class BulkDriver:
         gate: Gate,
         sequencer: Sequencer,
         txn_clock: TxnClock,
-        metadata: MetadataServer,
+        metadata: MetadataAccess,
         files: Files,
         clock: Clock,
         server: str,

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from ebla.clock import Clock
 from ebla.errors import EblaError, OutcomeUnknown, RequestError, Unavailable, UnknownTable
-from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.changes import RequirementFailed
 from ebla.metadata.values.table_metadata import FragmentRef, TableMetadata
 from ebla.retry import Retries
@@ -56,7 +56,7 @@ class CompactDriver:
         self,
         tables: OpenTables,
         sequencer: Sequencer,
-        metadata: MetadataServer,
+        metadata: MetadataAccess,
         files: Files,
         clock: Clock,
         server: str,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from ebla.clock import TxnClock
 from ebla.errors import ClockSkew, Conflict, OutcomeUnknown, RequestError, TableExists
-from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.restoring import appeared, every_reference, unpack_metadata
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.declaration import check_table_name
@@ -38,7 +38,7 @@ class Restorer:
     def __init__(
         self,
         tables: OpenTables,
-        metadata: MetadataServer,
+        metadata: MetadataAccess,
         files: Files,
         txn_clock: TxnClock,
         passing: PassingTxns,

@@ -18,7 +18,7 @@ import threading
 
 from ebla.clock import Clock
 from ebla.errors import Conflict, EblaError, OutcomeUnknown, StoreError, UnknownTable
-from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.changes import AlterSchema, FlushedTablet, RequirementFailed, RequireSchema
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.schema import TableSchema
@@ -39,7 +39,7 @@ class Alterer:
     def __init__(
         self,
         tables: OpenTables,
-        metadata: MetadataServer,
+        metadata: MetadataAccess,
         recutter: Recutter,
         preloader: Preloader,
         sequencer: Sequencer,

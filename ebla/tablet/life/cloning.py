@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ebla.errors import OutcomeUnknown, UnknownTable
-from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.clone import cloned
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.tablet.flush.pending_files import PendingFiles
@@ -28,7 +28,7 @@ class Cloner:
 
     def __init__(
         self,
-        metadata: MetadataServer,
+        metadata: MetadataAccess,
         recutter: Recutter,
         pending: PendingFiles,
         lifecycle: TableLifecycle,

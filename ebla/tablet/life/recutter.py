@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ebla.clock import Clock
 from ebla.errors import CannotJoin, CannotSplit, EblaError, OutcomeUnknown, StoreError, UnknownTable, shown
-from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.changes import Change, RequirementFailed, TabletAt
 from ebla.metadata.values.recutting import (
     BeginJoin,
@@ -60,7 +60,7 @@ class Recutter:
     def __init__(
         self,
         tables: OpenTables,
-        metadata: MetadataServer,
+        metadata: MetadataAccess,
         flusher: Flusher,
         sequencer: Sequencer,
         pauses: Pauses,

@@ -30,7 +30,7 @@ import msgspec
 
 from ebla.clock import Clock
 from ebla.errors import Conflict, EblaError, OutcomeUnknown, Unavailable
-from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.table_config import TableConfig
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.tablet.flush.flusher import Flusher
@@ -48,7 +48,7 @@ class TableLifecycle:
     def __init__(
         self,
         tables: OpenTables,
-        metadata: MetadataServer,
+        metadata: MetadataAccess,
         opener: TableOpener,
         passing: PassingTxns,
         flusher: Flusher,

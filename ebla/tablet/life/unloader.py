@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ebla.clock import Clock
 from ebla.errors import EblaError, OutcomeUnknown, ReadOnly, RequestError, Unavailable
-from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.changes import RequirementFailed, TabletAt
 from ebla.metadata.values.serving import UNLOADED, LoadTablets, Serving, UnloadTablets
 from ebla.retry import SAVES
@@ -37,7 +37,7 @@ class Unloader:
     def __init__(
         self,
         tables: OpenTables,
-        metadata: MetadataServer,
+        metadata: MetadataAccess,
         sequencer: Sequencer,
         loader: Loader,
         recutter: Recutter,

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ebla.errors import Corruption, EblaError, MissingFile, SchemaError, UnknownTable
-from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.table_config import TableConfig, name_path
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.tablet.engine import TabletStore
@@ -60,7 +60,7 @@ class FoundTable:
         return 0 if self.metadata is None else max(self.metadata.newest_txn, self.passed_txn)
 
 
-def read_tables(metadata: MetadataServer) -> list[FoundTable]:
+def read_tables(metadata: MetadataAccess) -> list[FoundTable]:
     """Read METADATA of all tables. What is wrong with one of them is no reason to stop; an error of the disk is."""
     found = []
     for name, table_id in metadata.list_tables():
@@ -74,11 +74,11 @@ def read_tables(metadata: MetadataServer) -> list[FoundTable]:
     return found + [_unlinked(metadata, table_id, config.name) for table_id, config in _retained(metadata)]
 
 
-def _retained(metadata: MetadataServer) -> list[tuple[str, TableConfig]]:
+def _retained(metadata: MetadataAccess) -> list[tuple[str, TableConfig]]:
     return sorted(metadata.directory.retained().items())
 
 
-def _unlinked(metadata: MetadataServer, table_id: str, name: str) -> FoundTable:
+def _unlinked(metadata: MetadataAccess, table_id: str, name: str) -> FoundTable:
     """Return a table that was dropped and is retained: its log and its files count like those of any other."""
     try:
         return FoundTable(name, table_id, metadata.refresh(table_id), is_unlinked=True)
@@ -87,7 +87,7 @@ def _unlinked(metadata: MetadataServer, table_id: str, name: str) -> FoundTable:
         return FoundTable(f"{name}{UNLINKED}{table_id}", table_id, None, error, is_unlinked=True)
 
 
-def _in_part(metadata: MetadataServer, name: str, table_id: str, error: Corruption | MissingFile) -> FoundTable:
+def _in_part(metadata: MetadataAccess, name: str, table_id: str, error: Corruption | MissingFile) -> FoundTable:
     if isinstance(error, Corruption) and error.file == name_path(name):
         return FoundTable(name, "", None, error)  # there may be such a table, by another name
     try:

@@ -24,8 +24,8 @@ from pathlib import Path
 from ebla.clock import Clock, TxnClock
 from ebla.coordination.service import CoordinationService
 from ebla.errors import Corruption, EblaError, MissingFile, StoreError, TooManyFiles, Unavailable, UnknownTable
+from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.server.places import record_places
-from ebla.metadata.server.transaction import MetadataServer
 from ebla.retry import CROWDS
 from ebla.settings import Settings
 from ebla.storage.files.files import Files
@@ -52,7 +52,7 @@ class _Parts:
 
     files: Files
     coordination: CoordinationService
-    metadata: MetadataServer
+    metadata: MetadataAccess
     clock: Clock
     settings: Settings
     identity: Identity

@@ -9,13 +9,13 @@ which they read, and so can open it again as often as they have to.
 from __future__ import annotations
 
 from ebla.errors import EblaError, HistoryGone, MissingFile, UnknownTable
-from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.tablet.tables.open_tables import OpenTables
 
 __all__ = ["explained"]
 
 
-def explained(tables: OpenTables, metadata: MetadataServer, file: str, error: MissingFile) -> EblaError:
+def explained(tables: OpenTables, metadata: MetadataAccess, file: str, error: MissingFile) -> EblaError:
     """Return what to tell a reader of a read-only open who did not find a file: `error`, or that it is out of date."""
     namers = [table for table in tables.all() if file in table.view.metadata.files()]
     for table in namers:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from ebla.clock import Clock
 from ebla.errors import EblaError, MissingFile, OutcomeUnknown, StoreError, TooManyFiles, UnknownTable
-from ebla.metadata.server.transaction import MetadataServer
+from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.changes import RequirementFailed, RequireSchema, TabletAt
 from ebla.metadata.values.table_metadata import GroupState, TableMetadata, TabletMetadata
 from ebla.model.schema import GroupSchema
@@ -65,7 +65,7 @@ class Compactor:
     def __init__(
         self,
         tables: OpenTables,
-        metadata: MetadataServer,
+        metadata: MetadataAccess,
         files: Files,
         settings: Settings,
         server: str,

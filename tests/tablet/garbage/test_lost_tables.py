@@ -16,6 +16,7 @@ from ebla.coordination.service import CoordinationService, Create
 from ebla.coordination.sqlite import FILE_NAME, SqliteCoordination
 from ebla.errors import Corruption, EblaError, TableExists
 from ebla.metadata.server.dropped import DroppedTables
+from ebla.metadata.server.transaction import MetadataServer
 from ebla.metadata.values.table_config import config_path, name_path
 from ebla.settings import Settings
 from tests.support.inside import coordination_of, engine_of, state_of
@@ -155,10 +156,12 @@ def killed_creation(db: ebla.Database, monkeypatch: pytest.MonkeyPatch, before: 
     def dies(*arguments: Any, **options: Any) -> Any:
         raise Killed
 
+    metadata = engine_of(db).metadata
+    assert isinstance(metadata, MetadataServer)
     owner, name = {
-        "the catalog": (engine_of(db).metadata.directory, "create"),
-        "the transaction": (engine_of(db).metadata._store, "save"),
-        "the mark goes": (engine_of(db).metadata._store, "announced"),
+        "the catalog": (metadata.directory, "create"),
+        "the transaction": (metadata._store, "save"),
+        "the mark goes": (metadata._store, "announced"),
     }[before]
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, dies)
