@@ -109,7 +109,7 @@ class LogReplay:
         self._on_commit = on_commit
         self._server = read_identity(owned.coordination).server
         self._directory = f"log/{self._server}"
-        self._record = ServerRecord(owned.coordination, self._server)
+        self._record = ServerRecord(owned.coordination, owned.files, self._server)
         self._metadata = open_metadata(owned.coordination, owned.files, owned.clock, new_id)
         # From then on METADATA may come to name files of the replay.
         self._is_committing = False

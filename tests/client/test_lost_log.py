@@ -66,9 +66,9 @@ LOSSES = {
 }
 
 
-@pytest.fixture(scope="module", params=["closed", "died"])
+@pytest.fixture(scope="module", params=["closed", "died", "died at once"])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store whose rows are in the log alone, closed or killed after a quiet second."""
+    """A store whose rows are in the log alone: closed, killed after a quiet second, or killed after the last reply."""
     root: Path = tmp_path_factory.mktemp("whole") / request.param
     db = ebla.open(root, settings=SETTINGS)
     table = db.create_table("t", SCHEMA)
@@ -77,7 +77,8 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if request.param == "closed":
         db.close()
     else:
-        engine_of(db)._record_log()
+        if request.param == "died":
+            engine_of(db)._record_log()
         abandon(db)
     assert len(segments(root)) >= 4
     return root

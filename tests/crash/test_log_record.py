@@ -50,7 +50,9 @@ def extent_at(moment: Moment) -> tuple[str, LogExtent]:
     if not directories:
         return "", LogExtent()
     server = directories[0].rpartition("/")[2]
-    return directories[0], read_extent(MemoryCoordination(moment.nodes, SystemClock()), server)
+    return directories[0], read_extent(
+        MemoryCoordination(moment.nodes, SystemClock()), moment.files.restarted(), server
+    )
 
 
 def test_a_crash_at_any_moment_leaves_what_is_on_record() -> None:

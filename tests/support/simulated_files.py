@@ -32,7 +32,7 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 
 from ebla.errors import StoreLocked
-from ebla.storage.files.files import BytesLike, FileInfo, FileLock, WritableFile, check_path, parent_of
+from ebla.storage.files.files import BytesLike, FileInfo, FileLock, OverwrittenFile, WritableFile, check_path, parent_of
 
 Kind = Literal["create", "write", "sync", "truncate", "delete", "replace", "make_directory", "sync_directory"]
 
@@ -101,17 +101,30 @@ class FaultPlan:
 
 
 class _Inode:
-    """A file without a name. Files grow only at the end, so what is synced is a beginning."""
+    """A file without a name. Files grow only at the end, so what is synced is a beginning.
+
+    One that is overwritten in place has had several contents, of which any may be the one that lasts.
+    """
 
     def __init__(self, data: BytesLike = b"") -> None:
         self.data = bytearray(data)
         self.synced = len(data)
         self.modified_seconds = 0.0
+        self.overwritten: list[bytes] = []
 
     def copy(self) -> _Inode:
         other = _Inode(self.data)
         other.synced, other.modified_seconds = self.synced, self.modified_seconds
+        other.overwritten = [*self.overwritten]
         return other
+
+    def overwrite(self, data: bytes) -> None:
+        self.overwritten = [*(self.overwritten or [bytes(self.data)]), data]
+        self.data[:] = data
+        self.synced = len(data)
+
+    def durable(self) -> bytes:
+        return self.overwritten[0] if self.overwritten else bytes(self.data[: self.synced])
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +183,14 @@ class SimulatedFiles:
         with self._lock:
             self._check_running()
             return _SimulatedWritableFile(self, path, self._inode(path))
+
+    def open_overwritten(self, path: str) -> OverwrittenFile:
+        check_path(path)
+        with self._lock:
+            self._check_running()
+            if path not in self._names:
+                self.put(path, b"")
+            return _SimulatedOverwrittenFile(self, self._inode(path))
 
     def read(self, path: str) -> bytes:
         with self._lock:
@@ -346,7 +367,7 @@ class SimulatedFiles:
                 return bytes(inode.data)
 
             def synced(inode: _Inode) -> bytes:
-                return bytes(inode.data[: inode.synced])
+                return inode.durable()
 
             def some(inode: _Inode) -> bytes:
                 return _torn(inode, dice)
@@ -441,6 +462,8 @@ class SimulatedFiles:
 
 def _torn(inode: _Inode, dice: random.Random) -> bytes:
     """Return what may be left of a file whose last bytes were not synced."""
+    if inode.overwritten:
+        return dice.choice(inode.overwritten)
     left = inode.data[: dice.randint(inode.synced, len(inode.data))]
     if dice.random() < 0.25:
         # The length got there, but not all pages did. What was synced stays, also within a page that was not.
@@ -497,6 +520,25 @@ class _SimulatedWritableFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _SimulatedOverwrittenFile:
+    """A file that is overwritten in place.
+
+    That has no number among the operations: a crash before it and one after it leave the same, as any content may last.
+    """
+
+    def __init__(self, files: SimulatedFiles, inode: _Inode) -> None:
+        self._files = files
+        self._inode = inode
+
+    def overwrite(self, data: BytesLike) -> None:
+        with self._files._lock:
+            self._files._check_running()
+            self._inode.overwrite(bytes(data))
+
+    def close(self) -> None:
+        pass
 
 
 class _SimulatedFileLock:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias
 
-__all__ = ["BytesLike", "FileInfo", "FileLock", "Files", "WritableFile", "check_path", "parent_of"]
+__all__ = ["BytesLike", "FileInfo", "FileLock", "Files", "OverwrittenFile", "WritableFile", "check_path", "parent_of"]
 
 # Anything with the buffer protocol; pa.Buffer is one too.
 BytesLike: TypeAlias = bytes | bytearray | memoryview
@@ -74,6 +74,20 @@ class WritableFile(Protocol):
     ) -> None: ...
 
 
+class OverwrittenFile(Protocol):
+    """A few bytes that are replaced in place, again and again. One thread at a time."""
+
+    def overwrite(self, data: BytesLike) -> None:
+        """Put `data`, always of the same length, in the place of what is there. It is not synced.
+
+        A process that is killed leaves what it wrote last; a power cut may leave anything that was written since the
+        file was opened, or what was there before.
+        """
+
+    def close(self) -> None:
+        """Close the file. Closing twice is allowed."""
+
+
 class FileLock(Protocol):
     """An exclusive lock that is held until `release`, or until the process ends in whatever way."""
 
@@ -98,6 +112,9 @@ class Files(Protocol):
 
     def write_on(self, path: str) -> WritableFile:
         """Open a file that is there for writing from its end on."""
+
+    def open_overwritten(self, path: str) -> OverwrittenFile:
+        """Open a small file whose bytes are replaced in place; it is made if it is missing, and its name durable."""
 
     def read(self, path: str) -> bytes:
         """Return the whole content of a file."""

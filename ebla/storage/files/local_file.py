@@ -10,7 +10,7 @@ from typing import Self
 from ebla.errors import TooManyFiles
 from ebla.storage.files.files import BytesLike
 
-__all__ = ["Descriptor", "LocalWritableFile", "open_descriptor"]
+__all__ = ["Descriptor", "LocalOverwrittenFile", "LocalWritableFile", "open_descriptor"]
 
 # Linux takes at most this many buffers in one writev.
 _BUFFERS_MAX = 1024
@@ -106,6 +106,17 @@ class LocalWritableFile(Descriptor):
     def tell(self) -> int:
         """Return the number of bytes written, now and before."""
         return self._position
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class LocalOverwrittenFile(Descriptor):
+    """A few bytes at the beginning of a file, replaced with pwrite. It is closed with the object at the latest."""
+
+    def overwrite(self, data: BytesLike) -> None:
+        """Write at the beginning: so few bytes within one page are there all or not at all."""
+        os.pwrite(self._open_descriptor(), data, 0)
 
     def __del__(self) -> None:
         self.close()

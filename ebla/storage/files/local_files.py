@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from ebla.errors import TooManyFiles
 from ebla.storage.files.file_lock import take_lock
-from ebla.storage.files.files import FileInfo, FileLock, WritableFile, check_path, parent_of
+from ebla.storage.files.files import FileInfo, FileLock, OverwrittenFile, WritableFile, check_path, parent_of
 from ebla.storage.files.late_close import close_later
-from ebla.storage.files.local_file import LocalWritableFile, open_descriptor
+from ebla.storage.files.local_file import LocalOverwrittenFile, LocalWritableFile, open_descriptor
 
 __all__ = ["LocalFiles"]
 
@@ -46,6 +46,16 @@ class LocalFiles:
         """Open with O_APPEND."""
         descriptor = open_descriptor(self._full(path), os.O_WRONLY | os.O_APPEND)
         return LocalWritableFile(descriptor, os.fstat(descriptor).st_size)
+
+    def open_overwritten(self, path: str) -> OverwrittenFile:
+        """Open with O_CREAT, and sync the directory if the file is new."""
+        full = self._full(path)
+        self.make_directory(parent_of(path))
+        is_new = not os.path.exists(full)
+        file = LocalOverwrittenFile(open_descriptor(full, os.O_WRONLY | os.O_CREAT))
+        if is_new:
+            self.sync_directory(parent_of(path))
+        return file
 
     def read(self, path: str) -> bytes:
         """Read the file in one go."""

@@ -5,8 +5,8 @@
     must be there, all of them  | synced   may be there: made since the last time that something was put on record
 
 An extent is a lower bound, never more: it says what was there durably at some moment. So it need not be written with
-every commit, and a log that holds more is as good. Who writes the log tells a `LogWitness`, in an order in which every
-extent stays true, whenever a crash comes:
+every commit, and a log that holds more is as good; what is told with every commit is in log_reach.py. Who writes the
+log tells a `LogWitness`, in an order in which every extent stays true, whenever a crash comes:
 
     a segment is made, durably   -> on record ->   something in it may be acknowledged
     nothing below n is needed    -> on record ->   what is below n is removed
@@ -76,13 +76,16 @@ class LogWitness(Protocol):
     """Who keeps on record what a log holds. Called by several threads."""
 
     def reached(self, sequence: int, synced: int) -> None:
-        """Remember that so many bytes of a segment are durable. It costs nothing: every sync is told."""
+        """Remember that so many bytes of a segment are durable. It costs next to nothing: every sync is told."""
 
     def begun(self, sequence: int) -> None:
         """Put on record that a new segment is there, durably, before anything in it is acknowledged."""
 
     def removing(self, first: int) -> None:
         """Put on record that segments below `first` are needed no more, before any goes. Raises if that failed."""
+
+    def closed(self) -> None:
+        """Let go of what is open: the log was closed. Another may be begun after it."""
 
 
 class Unwitnessed:
@@ -96,3 +99,6 @@ class Unwitnessed:
 
     def removing(self, first: int) -> None:
         """Forget it."""
+
+    def closed(self) -> None:
+        """Have nothing open."""

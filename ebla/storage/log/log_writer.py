@@ -159,6 +159,7 @@ class LogWriter:
         self._closed = True
         if segment is not None:
             segment.file.close()
+        self._witness.closed()
 
     def start_over(self, entry: LogEntry) -> None:
         """After `close`, and with nothing in the log needed any more, leave one that has only this entry.

@@ -110,11 +110,14 @@ class Verifier:
     def _read_positions(self) -> tuple[Positions, list[Finding]]:
         if not self._server:
             return {}, []
-        return read_positions(self._files, f"log/{self._server}", lambda: read_extent(self._coordination, self._server))
+        return read_positions(self._files, f"log/{self._server}", self._extent)
+
+    def _extent(self) -> LogExtent:
+        return read_extent(self._coordination, self._files, self._server)
 
     def _lost_log(self) -> tuple[LogExtent, list[Finding]]:
         """Return what the log must hold without what it has lost, and what that is."""
-        extent = read_extent(self._coordination, self._server)
+        extent = self._extent()
         try:
             loss = find_loss(self._files, f"log/{self._server}", extent)
         except Corruption as error:
@@ -136,7 +139,7 @@ class Verifier:
         report = self.verify(accept_lost_log=accept_lost_log)
         repaired = self._names.mend()
         if any(finding.kind == "log" and finding.repair for finding in report.findings):
-            ServerRecord(self._coordination, self._server).accept(self._lost_log()[0])
+            ServerRecord(self._coordination, self._files, self._server).accept(self._lost_log()[0])
             repaired = True
         for table_id, config in _running(self._names.look()[0]):
             examination, metadata, version = self._examined(table_id, config)

@@ -114,7 +114,7 @@ def open_store(
 
 def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> TabletStore:
     files, metadata, settings, identity = parts.files, parts.metadata, parts.settings, parts.identity
-    record = ServerRecord(parts.coordination, identity.server)
+    record = ServerRecord(parts.coordination, files, identity.server)
     txn_clock = TxnClock(
         parts.clock, record.txn, record.reserve, settings.clock_reserve_seconds, settings.clock_skew_seconds_max
     )
@@ -243,12 +243,12 @@ def _replay_all(store: TabletStore, entries: Sequence[LogEntry]) -> Replayed:
 def _read_log(parts: _Parts) -> list[LogEntry] | None:
     """Return all entries of the log; None if a segment vanished while it was read, or it was let go of."""
     server = parts.identity.server
-    extent = read_extent(parts.coordination, server)
+    extent = read_extent(parts.coordination, parts.files, server)
     try:
         return [found.entry for found in recover(parts.files, f"log/{server}", extent)]
     except FileNotFoundError:
         return None
     except (MissingFile, Corruption):
-        if read_extent(parts.coordination, server) != extent:
+        if read_extent(parts.coordination, parts.files, server) != extent:
             return None  # the writer has gone on, and may have removed what was looked for
         raise

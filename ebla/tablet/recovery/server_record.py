@@ -2,10 +2,11 @@
 
     clocks/<server>   1837849465249319936                                          above every txn given out
     logs/<server>     {"bound": 1837849465249319936, "first": 7, "last": 9, ...}   a LogExtent (log_extent.py)
+    a file            7 5120                                                       how far it reaches (log_reach.py)
 
 The bound is written every few seconds while there are commits, and how far the log reached by then goes with it, in the
 same transaction. Beside that, the extent is written when a segment is made, before some are removed, when there were no
-commits for a while, and when the store is closed: then it has the exact end.
+commits for a while, and when the store is closed: then it has the exact end. The file is overwritten after every sync.
 
 *What the extent says is true whenever a crash comes*: see there. Whoever owns the store alone writes both, and each
 change names the versions that it replaces: one who lost the store to another can neither give out txns nor remove
@@ -34,8 +35,10 @@ from ebla.coordination.service import (
 )
 from ebla.errors import Corruption, OutcomeUnknown, StoreError, Unavailable
 from ebla.retry import RACES
+from ebla.storage.files.files import Files
 from ebla.storage.log.log_extent import NOTHING, LogExtent
 from ebla.storage.log.log_format import SEGMENT_HEADER_BYTES, SegmentInfo
+from ebla.storage.log.log_reach import LogReach, read_reach
 
 __all__ = ["ServerRecord", "read_extent"]
 
@@ -56,15 +59,16 @@ class _Recorded(msgspec.Struct, frozen=True):
         return LogExtent(self.first, self.last, self.synced, self.lost)
 
 
-def read_extent(coordination: CoordinationService, server: str) -> LogExtent:
+def read_extent(coordination: CoordinationService, files: Files, server: str) -> LogExtent:
     """Return what the log of a server must hold: nothing, if there is no record of it. Its owner may be at work."""
     for _ in RACES:
+        reach = read_reach(files, server)
         recorded = _recorded(server, coordination.read(f"logs/{server}"))
         if recorded is None:
             return NOTHING
         clock = coordination.read(f"clocks/{server}")
         if _bound(server, clock) == recorded.bound:
-            return recorded.extent
+            return recorded.extent.reaching(*reach)
         if _recorded(server, coordination.read(f"logs/{server}")) == recorded:
             return NOTHING
     raise Unavailable("the record of the log changes faster than it can be read: try again")
@@ -76,10 +80,11 @@ class ServerRecord:
     It is the `LogWitness` of the log, and what the clock reserves its txns with.
     """
 
-    def __init__(self, coordination: CoordinationService, server: str) -> None:
+    def __init__(self, coordination: CoordinationService, files: Files, server: str) -> None:
         # Set once.
         self._coordination = coordination
         self._server = server
+        self._reach = LogReach(files, server)
         # Guarded by _lock.
         self._lock = threading.Lock()
         self._is_unsure = False  # a write of ours may have happened, or may yet
@@ -87,7 +92,7 @@ class ServerRecord:
         self._read()
         # Taken from what was read first: later it is what is to be written.
         self.txn = self._bound
-        self.extent = NOTHING if self._written is None else self._written
+        self.extent = NOTHING if self._written is None else self._written.reaching(*read_reach(files, server))
         self.is_known = self._written is not None
 
     def check(self, newest: int) -> None:
@@ -110,6 +115,10 @@ class ServerRecord:
 
     def accept(self, extent: LogExtent) -> None:
         """Put another extent in the place of the one that is on record: the owner goes on without what is lost."""
+        try:
+            self._reach.forget()
+        except OSError as error:
+            raise StoreError(f"what was lost cannot be given up: {error}: mend the cause, then try again") from error
         with self._lock:
             self.extent, self.is_known, self._reached = extent, True, (0, 0)
         self.save()
@@ -128,10 +137,11 @@ class ServerRecord:
     def reached(self, sequence: int, synced: int) -> None:
         """Remember that so many bytes of a segment are durable."""
         self._reached = (sequence, synced)
+        self._reach.tell(sequence, synced)
 
     def begun(self, sequence: int) -> None:
         """Put on record that a new segment is there. If that is not possible now, the next reservation does it."""
-        self._reached = (sequence, SEGMENT_HEADER_BYTES)
+        self.reached(sequence, SEGMENT_HEADER_BYTES)
         try:
             self.save()
         except (Unavailable, OutcomeUnknown, CoordinationFailed) as error:
@@ -142,6 +152,10 @@ class ServerRecord:
         with self._lock:
             self.extent = self.extent.beginning_at(first)
         self.save()
+
+    def closed(self) -> None:
+        """Close the file that tells how far the log reaches."""
+        self._reach.close()
 
     def _next(self) -> LogExtent:
         """Return what is to be on record now. The lock is held."""

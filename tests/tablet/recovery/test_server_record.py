@@ -13,6 +13,7 @@ from ebla.errors import Corruption, StoreError, Unavailable
 from ebla.storage.log.log_extent import NOTHING, LogExtent
 from ebla.storage.log.log_format import SegmentInfo
 from ebla.tablet.recovery.server_record import ServerRecord, read_extent
+from tests.support.simulated_files import SimulatedFiles
 
 
 class Interrupted(MemoryCoordination):
@@ -30,18 +31,20 @@ class Interrupted(MemoryCoordination):
 
 def test_an_interrupt_in_the_middle_of_a_reservation_is_not_taken_for_another_process() -> None:
     coordination = Interrupted(MemoryStore(), SystemClock())
-    bound = ServerRecord(coordination, "server")
+    bound = ServerRecord(coordination, SimulatedFiles(), "server")
     bound.reserve(10)
     coordination.interrupts = 1
     with pytest.raises(KeyboardInterrupt):
         bound.reserve(20)
     bound.reserve(30)
-    assert ServerRecord(coordination, "server").txn == 30
+    assert ServerRecord(coordination, SimulatedFiles(), "server").txn == 30
 
 
 def test_another_process_that_reserves_is_told() -> None:
     store = MemoryStore()
-    bound, other = (ServerRecord(MemoryCoordination(store, SystemClock()), "server") for _ in range(2))
+    bound, other = (
+        ServerRecord(MemoryCoordination(store, SystemClock()), SimulatedFiles(), "server") for _ in range(2)
+    )
     bound.reserve(10)
     with pytest.raises(StoreError, match="another process writes this store"):
         other.reserve(20)
@@ -53,10 +56,10 @@ class TestTheLog:
     SEGMENTS = (SegmentInfo("log/server/0000000000000003.log", 3, 500), SegmentInfo("log/server/4", 4, 700))
 
     def record(self, store: MemoryStore, faults: Faults | None = None) -> ServerRecord:
-        return ServerRecord(MemoryCoordination(store, SystemClock(), faults=faults), "server")
+        return ServerRecord(MemoryCoordination(store, SystemClock(), faults=faults), SimulatedFiles(), "server")
 
     def extent(self, store: MemoryStore) -> LogExtent:
-        return read_extent(MemoryCoordination(store, SystemClock()), "server")
+        return read_extent(MemoryCoordination(store, SystemClock()), SimulatedFiles(), "server")
 
     def test_a_new_log_is_on_record_with_its_first_txns_and_segment(self) -> None:
         store = MemoryStore()
@@ -153,3 +156,24 @@ class TestTheLog:
             self.record(store)
         with pytest.raises(Corruption, match="logs/server"):
             self.extent(store)
+
+    def test_what_was_synced_since_the_last_write_is_known_from_the_file_beside(self) -> None:
+        store, files = MemoryStore(), SimulatedFiles()
+        coordination = MemoryCoordination(store, SystemClock())
+        record = ServerRecord(coordination, files, "server")
+        record.recovered([], 1)
+        record.begun(1)
+        record.reached(1, 900)
+        assert self.extent(store) == LogExtent(1, 1, 64)
+        assert read_extent(coordination, files, "server") == LogExtent(1, 1, 900)
+        assert ServerRecord(coordination, files, "server").extent == LogExtent(1, 1, 900)
+
+    def test_what_is_given_up_is_not_told_by_the_file_beside_any_more(self) -> None:
+        store, files = MemoryStore(), SimulatedFiles()
+        coordination = MemoryCoordination(store, SystemClock())
+        record = ServerRecord(coordination, files, "server")
+        record.recovered([], 1)
+        record.begun(1)
+        record.reached(1, 900)
+        record.accept(LogExtent(1, 1, 300))
+        assert read_extent(coordination, files, "server") == LogExtent(1, 1, 300)
