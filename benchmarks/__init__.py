@@ -1,11 +1,11 @@
 """Speeds of Ebla, as ratios against peers measured in the same run, on the same data and file system.
 
-    python -m benchmarks [workload ...] [--rows N] [--quick] [--write] [--directory PATH]
+    python -m benchmarks [workload ...] [--rows N] [--scale F] [--quick] [--write] [--directory PATH]
 
     __main__   runs workloads, each in a process of its own, prints and stores the table
        |
     ingest  single  scan  scan5  get  cells  replay  memory  block      one file per workload
-    ycsb  compaction  space  instant  spark
+    ycsb  compaction  space  instant  spark  tpch
        |                  |
     store (Ebla)       peers (rocksdict, lmdb, sqlite, duckdb)   the same few verbs on both sides
        |                  |

@@ -28,9 +28,9 @@ from benchmarks.workload import run_workload
 WORKLOADS = (
     *("ingest", "single", "scan", "scan5", "get", "cells", "replay", "memory", "block"),
     *("ycsb", "steady", "compaction", "space", "instant", "catalog", "metadata"),
-    *("spark", "sparkreplay", "changes", "pipeline"),
+    *("spark", "sparkreplay", "changes", "pipeline", "tpch"),
 )
-PEERS = ("rocksdict", "lmdb", "duckdb")
+PEERS = ("rocksdict", "lmdb", "duckdb", "deltalake")
 RESULTS = Path(__file__).with_name("RESULTS.md")
 INTRODUCTION = """# Results of `python -m benchmarks`
 
@@ -44,6 +44,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speeds of Ebla against its peers.")
     parser.add_argument("workload", nargs="*", help=f"any of {', '.join(WORKLOADS)} (default: all)")
     parser.add_argument("--rows", type=int, help="rows to measure with (default: each workload's own)")
+    parser.add_argument("--scale", type=float, help="scale factor of tpch (default: 0.2; with --quick 0.02)")
     parser.add_argument("--quick", action="store_true", help="smaller and fewer rounds: minutes become seconds")
     parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/RESULTS.md")
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where to put the stores")
@@ -55,7 +56,9 @@ def main() -> int:
     if missing:
         say(f"{', '.join(missing)} not installed: run `make bench`, or pip install --editable '.[bench]'")
         return 2
-    options = Options(given.directory, given.rows, given.quick)
+    if given.scale is not None and given.scale <= 0:
+        parser.error("--scale is a factor above 0")
+    options = Options(given.directory, given.rows, given.quick, given.scale)
     if is_memory_backed(options.directory):
         say(f"{options.directory} lives in memory, where a sync costs nothing: choose a disk with --directory")
         return 2

@@ -25,11 +25,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for. `rows` is None where each workload should take its own default."""
+    """What the user asked for. `rows` and `scale` are None where each workload should take its own default."""
 
     directory: Path
     rows: int | None = None
     quick: bool = False
+    scale: float | None = None
 
     def rows_or(self, full: int, quick: int) -> int:
         """Return the number of rows to measure with: as asked for, or the workload's default."""
