@@ -13,6 +13,8 @@
     |   |-- CannotJoin           tablets that cannot be joined: not neighbours, for one
     |   |-- ClockSkew            a transaction number too far in the future
     |   |-- MissingExtra         an optional package that it needs is not installed
+    |   |-- ProtocolError        bytes between processes that are no message, or too large a one
+    |   |-- IncompatibleVersion  client and server have no version of the protocol in common
     |   `-- ReadOnly             a write to a store or snapshot opened for reading
     |-- Conflict             somebody else was faster: read again, then decide
     |-- Unavailable          retry: the same request may succeed later
@@ -51,12 +53,14 @@ __all__ = [
     "EblaError",
     "FormatTooNew",
     "HistoryGone",
+    "IncompatibleVersion",
     "InvalidBatch",
     "InvalidKey",
     "LogFailed",
     "MissingExtra",
     "MissingFile",
     "OutcomeUnknown",
+    "ProtocolError",
     "ReadOnly",
     "RequestError",
     "SchemaChanged",
@@ -142,6 +146,14 @@ class ClockSkew(RequestError):
 
 class MissingExtra(RequestError, ModuleNotFoundError):
     """What was asked for needs a package that is not installed. The message says how to install it."""
+
+
+class ProtocolError(RequestError):
+    """Bytes that are no message of the protocol between client and server, or a message that is too large."""
+
+
+class IncompatibleVersion(RequestError):
+    """Client and server speak no common version of the protocol. The message names both."""
 
 
 class ReadOnly(RequestError):

@@ -1,0 +1,241 @@
+"""The client's end of one stream: calls that wait for their answers, by number, and the thread that reads those.
+
+    caller:  call -> number, Sleeper  --Call-->                     ...waits, until its deadline
+    reader:                           <--Answered, Failed--         wakes the caller of that number
+
+A link is used until it breaks, falls silent, or the server says goodbye; then another is made. Whoever waits when it
+breaks is told at once: `Unavailable` if the call may be repeated or was never sent, else `OutcomeUnknown`.
+
+The reading thread may hang in Flight for ever if the server is stopped. It is a daemon, nobody waits for it, and
+everything of Flight is closed by it alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from typing import Any
+
+import pyarrow.flight as flight
+
+from ebla.errors import EblaError, OutcomeUnknown, ProtocolError, TimedOut, Unavailable
+from ebla.rpc.faults import error_of
+from ebla.rpc.frames import Answered, Call, Cancel, Failed, Goodbye, Hello, Ping, Welcome, encode_frame
+from ebla.rpc.limits import Limits
+from ebla.rpc.methods import Codec, encode_body
+from ebla.rpc.server_stream import BROKEN
+from ebla.rpc.stream import Stream
+
+__all__ = ["Link"]
+
+_log = logging.getLogger(__name__)
+
+
+class _Waiting:
+    """A call under way: a lock that is held until it is answered."""
+
+    __slots__ = ("answer", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lock.acquire()
+        self.answer: Answered | Failed | EblaError | None = None
+
+    def end(self, answer: Answered | Failed | EblaError) -> None:
+        self.answer = answer
+        self.lock.release()
+
+
+class Link:
+    """One stream to a server. Safe to use from several threads."""
+
+    def __init__(self, address: str, hello: Hello, limits: Limits) -> None:
+        # Set once.
+        self._address = address
+        self._limits = limits
+        self._client = flight.connect(f"grpc://{address}", generic_options=_CHANNEL_OPTIONS)
+        descriptor = flight.FlightDescriptor.for_command(encode_frame(hello))
+        try:
+            self._writer, self._reader = self._client.do_exchange(descriptor)
+        except BROKEN as error:
+            raise Unavailable(f"{address} cannot be reached: {_said(error)}; retry when the server is back") from None
+        self._stream = Stream(self._writer, limits)
+        self._numbers = itertools.count(1)
+        self._welcomed = threading.Event()
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._waiting: dict[int, _Waiting] = {}
+        self._end: EblaError | None = None  # why it takes no more calls
+        self.server = ""
+        self._thread = threading.Thread(target=self._read, name=f"ebla-rpc {address}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it takes calls."""
+        return self._end is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come of it."""
+        return self._end is not None and not self._waiting
+
+    def wait_for_welcome(self, timeout_seconds: float) -> None:
+        """Return when the server has said that it speaks the same protocol."""
+        if not self._welcomed.wait(timeout_seconds):
+            self.give_up(TimedOut(f"{self._address} did not answer within {timeout_seconds:g} s: retry"))
+        if self._end is not None:
+            raise self._end
+
+    def call(self, codec: Codec, request: object, timeout_seconds: float) -> Any:
+        """Send a request and return its reply; raises what the server raised."""
+        number, waiting = next(self._numbers), _Waiting()
+        frame = Call(number, codec.method.name, max(1, int(timeout_seconds * 1_000)), encode_body(request))
+        if len(frame.body) > self._limits.message_bytes_max - 1_024:
+            raise ProtocolError(
+                f"{codec.method.name} of {len(frame.body)} bytes: send at most {self._limits.message_bytes_max} at once"
+            )
+        with self._lock:
+            if self._end is not None:
+                raise self._end
+            if len(self._waiting) >= self._limits.calls_max:
+                raise Unavailable(
+                    f"{self._limits.calls_max} calls to {self._address} are under way: retry when some are done"
+                )
+            self._waiting[number] = waiting
+        try:
+            self._stream.send(frame)
+        except BROKEN as error:
+            self._break(error)
+        if not waiting.lock.acquire(timeout=timeout_seconds):
+            self._abandon(number)
+            raise self._lost(codec, f"did not answer within {timeout_seconds:.2g} s", TimedOut)
+        answer = waiting.answer
+        if isinstance(answer, Answered):
+            return codec.reply(answer.body)
+        if isinstance(answer, Failed):
+            raise error_of(answer)
+        if isinstance(answer, EblaError) and codec.method.is_repeatable:
+            raise answer
+        raise self._lost(codec, str(answer), Unavailable)
+
+    def check_alive(self) -> None:
+        """Ping if nothing was heard for a while; give up if nothing was for long."""
+        silent_seconds = time.monotonic() - self._stream.heard_at_seconds
+        if self._end is not None or silent_seconds < self._limits.ping_seconds:
+            return
+        if silent_seconds > self._limits.silence_seconds:
+            self.give_up(Unavailable(f"{self._address} was silent for {silent_seconds:.0f} s"))
+            return
+        try:
+            self._stream.send_free(Ping())
+        except BROKEN as error:
+            self._break(error)
+
+    def give_up(self, why: EblaError) -> None:
+        """Take no more calls, and fail those that wait. Returns at once."""
+        self._finish(why)
+        self._reader.cancel()
+
+    def close(self) -> None:
+        """Take no more calls, and leave when those that wait are answered."""
+        with self._lock:
+            if self._end is None:
+                self._end = Unavailable(f"the connection to {self._address} was closed")
+            is_idle = not self._waiting
+        if is_idle:
+            self._leave()
+
+    def _leave(self) -> None:
+        try:
+            self._stream.leave()
+        except BROKEN as error:
+            _log.debug("%s was gone already: %s", self._address, error)
+
+    def _lost(self, codec: Codec, what: str, kind: type[EblaError]) -> EblaError:
+        if codec.method.is_repeatable:
+            return kind(f"{codec.method.name} came to nothing: {self._address}: {what}; retry")
+        return OutcomeUnknown(
+            f"{codec.method.name} may or may not have happened: {self._address}: {what}; read before repeating it"
+        )
+
+    def _abandon(self, number: int) -> None:
+        with self._lock:
+            self._waiting.pop(number, None)
+        try:
+            self._stream.send_free(Cancel(number))
+        except BROKEN as error:
+            self._break(error)
+
+    def _read(self) -> None:
+        try:
+            while True:
+                self._take(self._reader.read_chunk().app_metadata)
+        except StopIteration:
+            self._finish(Unavailable("the server ended the connection"))
+        except EblaError as error:
+            self._finish(error)
+        except BROKEN as error:
+            self._break(error)
+        except Exception as error:
+            _log.exception("reading from %s failed", self._address)
+            self._finish(Unavailable(f"the connection failed: {type(error).__name__}"))
+        finally:
+            self._close_flight()
+
+    def _take(self, message: Any) -> None:
+        frame = self._stream.receive(message)
+        match frame:
+            case None:
+                pass
+            case Answered(number) | Failed(number) if number:
+                with self._lock:
+                    waiting = self._waiting.pop(number, None)
+                    is_last = self._end is not None and not self._waiting
+                if waiting is not None:  # else it was given up at its deadline
+                    waiting.end(frame)
+                if is_last:
+                    self._leave()
+            case Failed():
+                raise error_of(frame)
+            case Welcome(_, server):
+                self.server = server
+                self._welcomed.set()
+            case Goodbye():
+                self.close()
+            case _:
+                raise ProtocolError(f"a server sent {type(frame).__name__}, which only a client says")
+
+    def _break(self, error: Exception) -> None:
+        self._finish(Unavailable(f"{self._address} cannot be reached: {_said(error)}; retry when the server is back"))
+
+    def _finish(self, why: EblaError) -> None:
+        with self._lock:
+            if self._end is None:
+                self._end = why
+            waiting, self._waiting = self._waiting, {}
+        for one in waiting.values():
+            one.end(why)
+        self._welcomed.set()
+
+    def _close_flight(self) -> None:
+        self._stream.end()
+        for close in (self._writer.close, self._client.close):
+            try:
+                close()
+            except BROKEN as error:
+                _log.debug("closing the connection to %s: %s", self._address, error)
+
+
+_CHANNEL_OPTIONS = [
+    ("grpc.enable_retries", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+]
+
+
+def _said(error: Exception) -> str:
+    """Return the first line of what Flight says, without where in its source it says it."""
+    return str(error).partition("\n")[0].partition(". gRPC client debug context")[0][:200]

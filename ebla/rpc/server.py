@@ -1,0 +1,193 @@
+"""The server: Flight outside, handlers by type of request inside.
+
+    RpcServer(methods, {Heartbeat: on_heartbeat, ...}, host=..., port=0) --> .address
+
+One Flight exchange is one client's stream. `close` refuses new calls, lets those under way finish, says goodbye on
+every stream and leaves; a client that does not answer the goodbye, being stopped or cut off, is not waited for.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from ebla.errors import EblaError, IncompatibleVersion, ProtocolError, Unavailable
+from ebla.rpc import frames
+from ebla.rpc.frames import Hello, decode_hello
+from ebla.rpc.limits import DEFAULT, Limits
+from ebla.rpc.methods import Methods
+from ebla.rpc.server_stream import BROKEN, Handler, ServerStream
+
+__all__ = ["RpcServer"]
+
+_log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.005
+_CLIENT_CHARS_MAX = 100
+
+
+class RpcServer:
+    """Answers calls at an address. Made, it serves.
+
+    `name` is who it says it is, in its welcome: a server's uuid. `threads_max` bounds how many requests that are not
+    quick are carried out at once; more wait, within their deadlines.
+    """
+
+    def __init__(
+        self,
+        methods: Methods,
+        handlers: Mapping[type, Handler],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        name: str = "",
+        limits: Limits = DEFAULT,
+        threads_max: int = 64,
+        version: int = frames.PROTOCOL_VERSION,
+    ) -> None:
+        # Set once.
+        self._methods = methods
+        self._handlers = dict(handlers)
+        self._name = name
+        self._limits = limits
+        self._version = version
+        self._pool = ThreadPoolExecutor(threads_max, thread_name_prefix="ebla-rpc")
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._streams: set[ServerStream] = set()
+        self._is_closed = False
+        self._is_leaving = False
+        known = {method.request for method in methods}
+        unknown = [kind.__name__ for kind in self._handlers if kind not in known]
+        if unknown:
+            raise ProtocolError(f"handlers for {', '.join(unknown)}, which are not among the methods of this server")
+        try:
+            self._flight = _Flight(self, f"grpc://{host}:{port}")
+        except BROKEN as error:
+            self._pool.shutdown(wait=False)
+            raise Unavailable(f"{host}:{port} cannot be listened on: {error}; choose another port") from None
+        self.address = f"{host}:{self._flight.port}"
+        self._watch = threading.Thread(target=self._drop_silent, name="ebla-rpc-watch", daemon=True)
+        self._closing = threading.Event()
+        self._watch.start()
+
+    def __enter__(self) -> RpcServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def streams_open(self) -> int:
+        """How many clients are connected."""
+        return len(self._streams)
+
+    def close(self, grace_seconds: float = 5.0) -> None:
+        """Finish what is under way, say goodbye and leave, after `grace_seconds` at most. Closing twice is fine."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = self._is_leaving = True
+            streams = list(self._streams)
+        deadline_seconds = time.monotonic() + grace_seconds
+        for stream in streams:
+            stream.say_goodbye()
+        while any(not stream.is_idle for stream in streams) and time.monotonic() < deadline_seconds:
+            time.sleep(_POLL_SECONDS)
+        while self._streams and time.monotonic() < deadline_seconds:
+            time.sleep(_POLL_SECONDS)
+        self._closing.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        # Flight waits for every exchange, also one whose client was stopped: so it is not waited for.
+        leaving = threading.Thread(target=self._flight.shutdown, name="ebla-rpc-leaving", daemon=True)
+        leaving.start()
+        leaving.join(max(0.1, deadline_seconds - time.monotonic()))
+
+    def exchange(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+    ) -> None:
+        """Serve one client until it leaves. Never raises: what goes wrong is told as a frame."""
+        stream = ServerStream(writer, self._methods, self._handlers, self._pool, self._limits, context.peer())
+        try:
+            self._admit(stream, descriptor)
+            self._serve(stream, reader)
+        except StopIteration:
+            pass
+        except EblaError as error:
+            _log.warning("a stream of %s was ended: %s", context.peer(), error)
+            stream.fail(error)
+        except BROKEN as error:
+            _log.debug("a client went away: %s", error)
+        except Exception as error:
+            stream.fail(error)
+        finally:
+            stream.end()
+            with self._lock:
+                self._streams.discard(stream)
+
+    def _admit(self, stream: ServerStream, descriptor: flight.FlightDescriptor) -> None:
+        hello = decode_hello(descriptor.command or b"")
+        self._check_version(hello)
+        stream.client = hello.client[:_CLIENT_CHARS_MAX]
+        with self._lock:
+            if self._is_leaving:
+                raise Unavailable("the server is shutting down: ask another one")
+            if len(self._streams) >= self._limits.streams_max:
+                raise Unavailable(f"{self._limits.streams_max} clients are connected already: retry later")
+            self._streams.add(stream)
+        stream.welcome(self._version, self._name)
+
+    def _check_version(self, hello: Hello) -> None:
+        if not hello.oldest <= self._version <= hello.newest:
+            raise IncompatibleVersion(
+                f"this server speaks version {self._version} of the protocol, and the client ({hello.software[:80]}) "
+                f"versions {hello.oldest} to {hello.newest}: use releases of Ebla that have one in common"
+            )
+
+    def _serve(self, stream: ServerStream, reader: flight.MetadataRecordBatchReader) -> None:
+        while not stream.is_dropped:
+            stream.take(reader.read_chunk().app_metadata)
+
+    def _drop_silent(self) -> None:
+        """Give up clients that are not heard of: their answers are not kept. A live one would have pinged."""
+        while not self._closing.wait(self._limits.ping_seconds):
+            for stream in list(self._streams):
+                if stream.silent_seconds > self._limits.silence_seconds + self._limits.ping_seconds:
+                    stream.is_dropped = True
+
+
+class _Flight(flight.FlightServerBase):  # type: ignore[misc]
+    """Flight's side of the server: everything but exchanges is refused."""
+
+    def __init__(self, owner: RpcServer, location: str) -> None:
+        self._owner = owner
+        super().__init__(location)
+
+    def do_exchange(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+    ) -> None:
+        self._owner.exchange(context, descriptor, reader, writer)
+
+    def _refuse(self, *_: object) -> None:
+        # An error of Flight's own: of any other, Flight would send the traceback.
+        raise flight.FlightServerError("Ebla answers nothing but its own protocol, in an exchange")
+
+    def get_schema(self, *_: object) -> flight.SchemaResult:
+        # The one verb of which Flight sends the traceback of every error, also its own: so it tells nothing instead.
+        return flight.SchemaResult(pa.schema([]))
+
+    list_flights = get_flight_info = do_get = do_put = do_action = list_actions = _refuse

@@ -1,0 +1,196 @@
+"""The server's end of one client's stream: calls in, carried out at once or by the pool, answers out.
+
+    reading thread:  Call --> quick: carry out, answer            (no change of threads)
+                          \\-> other: the pool                     carried out there, answered from there
+
+A call is begun unless its time is over, it was cancelled, or the server is leaving. Answers leave in the order in which
+they are ready. When requests under way and answers not yet taken are too many bytes, acknowledgements are withheld
+until some are done: so a client is slowed down, and no memory grows.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from ebla.errors import EblaError, ProtocolError, Unavailable
+from ebla.rpc.caller import Caller, NotQuick
+from ebla.rpc.faults import failed
+from ebla.rpc.frames import Answered, Call, Cancel, Failed, Goodbye, Welcome
+from ebla.rpc.limits import Limits
+from ebla.rpc.methods import Codec, Methods, encode_body
+from ebla.rpc.stream import MessageWriter, Stream
+
+__all__ = ["BROKEN", "Handler", "ServerStream"]
+
+Handler: TypeAlias = Callable[[Any, Caller], Any]
+
+# What Flight raises when the other end is gone.
+BROKEN = (flight.FlightError, pa.ArrowException, OSError)
+
+_HEAD_BYTES = 1_024
+
+_log = logging.getLogger(__name__)
+
+
+class ServerStream:
+    """What one client asks."""
+
+    def __init__(
+        self,
+        writer: MessageWriter,
+        methods: Methods,
+        handlers: Mapping[type, Handler],
+        pool: ThreadPoolExecutor,
+        limits: Limits,
+        client: str,
+    ) -> None:
+        # Set once.
+        self._stream = Stream(writer, limits)
+        self._methods = methods
+        self._handlers = handlers
+        self._pool = pool
+        self._limits = limits
+        self.client = client
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._begun: dict[int, int] = {}  # calls that are not answered yet: number -> bytes
+        self._cancelled: set[int] = set()
+        self._unfinished_bytes = 0
+        # They go up once.
+        self.is_leaving = False
+        self.is_dropped = False
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long nothing was heard of the client."""
+        return time.monotonic() - self._stream.heard_at_seconds
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every call is done, and every answer is out that somebody waits for."""
+        return not self._begun and (self.is_dropped or not self._stream.queued_bytes)
+
+    def welcome(self, version: int, server: str) -> None:
+        """Say that calls may come."""
+        self._stream.send_free(Welcome(version, server))
+
+    def say_goodbye(self) -> None:
+        """Refuse calls from now on, and tell the client. Not an error if it is gone."""
+        self.is_leaving = True
+        self._safely(lambda: self._stream.send_free(Goodbye()))
+
+    def take(self, message: pa.Buffer | None) -> None:
+        """Take one message of the client; `ProtocolError` if it is none, and the stream must end."""
+        frame = self._stream.receive(message)
+        match frame:
+            case None:
+                return
+            case Call():
+                self._begin(frame, len(frame.body))
+            case Cancel(number):
+                with self._lock:
+                    if number in self._begun:
+                        self._cancelled.add(number)
+            case _:
+                raise ProtocolError(f"a client sent {type(frame).__name__}, which only a server says")
+
+    def end(self) -> None:
+        """Answer nothing more: the client is gone, or is to go."""
+        self.is_dropped = True
+        self._stream.end()
+
+    def fail(self, error: Exception) -> None:
+        """Tell the client why the stream ends."""
+        self._safely(lambda: self._stream.send(failed(0, error, doing="the stream", is_repeatable=True)))
+
+    def _begin(self, call: Call, size: int) -> None:
+        codec = self._methods.named(call.name)
+        if codec is None or codec.method.request not in self._handlers:
+            error = ProtocolError(f"{call.name[:80]!r} is no request that is answered here")
+            self._answer_failure(call.number, error, None)
+            return
+        with self._lock:
+            if call.number in self._begun:
+                raise ProtocolError(f"call {call.number} was sent twice")
+            refusal = self._refusal()
+            if refusal is None:
+                self._begun[call.number] = size
+                self._unfinished_bytes += size
+                self._pace()
+        if refusal is not None:
+            self._answer_failure(call.number, refusal, codec)
+            return
+        if codec.method.is_quick:
+            try:
+                self._carry_out(call, codec, self._caller(call, is_hurried=True))
+                return
+            except NotQuick:
+                pass
+        try:
+            self._pool.submit(self._carry_out, call, codec, self._caller(call))
+        except RuntimeError:  # the pool was shut down
+            self._finish(call.number)
+            self._answer_failure(call.number, Unavailable("the server is shutting down: ask another one"), codec)
+
+    def _caller(self, call: Call, *, is_hurried: bool = False) -> Caller:
+        return Caller(self.client, time.monotonic() + call.timeout_milliseconds / 1_000, is_hurried)
+
+    def _refusal(self) -> EblaError | None:
+        if self.is_leaving:
+            return Unavailable("the server is shutting down: ask where the tablet is served now, and retry")
+        if len(self._begun) >= self._limits.calls_max:
+            return Unavailable(f"{self._limits.calls_max} calls of this client are under way: retry when some are done")
+        return None
+
+    def _carry_out(self, call: Call, codec: Codec, caller: Caller) -> None:
+        number, method = call.number, codec.method
+        try:
+            if number in self._cancelled or self.is_dropped:
+                self._finish(number)
+                return
+            caller.check_in_time(method.name)
+            reply = self._handlers[method.request](codec.request(call.body), caller)
+            body = encode_body(reply)
+            if len(body) > self._limits.message_bytes_max - _HEAD_BYTES:
+                raise ProtocolError(f"the answer to {method.name} has {len(body)} bytes: ask for less at once")
+            frame: Answered | Failed = Answered(number, body)
+        except NotQuick:
+            if caller.is_hurried:
+                raise
+            frame = failed(number, RuntimeError("NotQuick in the pool"), doing=method.name, is_repeatable=True)
+        except Exception as error:
+            frame = failed(number, error, doing=method.name, is_repeatable=method.is_repeatable)
+        self._finish(number)
+        self._safely(lambda: self._stream.send(frame))
+        self._pace()
+
+    def _answer_failure(self, number: int, error: EblaError, codec: Codec | None) -> None:
+        doing = "the call" if codec is None else codec.method.name
+        self._safely(lambda: self._stream.send(failed(number, error, doing=doing, is_repeatable=True)))
+
+    def _finish(self, number: int) -> None:
+        with self._lock:
+            self._unfinished_bytes -= self._begun.pop(number)
+            self._cancelled.discard(number)
+
+    def _pace(self) -> None:
+        too_much = self._unfinished_bytes + self._stream.queued_bytes > self._limits.unfinished_bytes_max
+        self._safely(lambda: self._stream.hold(too_much))
+
+    def _safely(self, send: Callable[[], None]) -> None:
+        """Do something that needs the client; that it is gone is found out by the reading thread."""
+        if self.is_dropped:
+            return
+        try:
+            send()
+        except BROKEN as error:
+            _log.debug("the stream of client %s is broken: %s", self.client, error)
+            self.is_dropped = True
