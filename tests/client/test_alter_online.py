@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -206,14 +206,15 @@ def test_a_schema_that_cannot_be_is_told_to_who_asks_for_a_reload_and_the_last_o
         assert [finding.kind for finding in db.verify().findings if finding.kind != "orphan"] == ["schema"]
 
 
-def saved_without_asking(db: ebla.Database, table: ebla.Table) -> TableMetadata:
-    """Make METADATA of a table have a schema that cannot be; return what it was before."""
+def saved_without_asking(db: ebla.Database, table: ebla.Table, further: Sequence[Path] = ()) -> TableMetadata:
+    """Make METADATA of a table have a schema that cannot be, in all directories; return what it was before."""
     former = state_of(table).view.metadata
     invalid = msgspec.structs.replace(
         former, schema=broken(former.schema), txnid="invalid", sequence=former.sequence + 1
     )
     content = encode(SnapshotRecord(former.txnid, invalid.checksum, invalid))
-    MetadataStore(LocalFiles(db.path)).write(former.table_id, "invalid", content)
+    for place in (db.path, *further):
+        MetadataStore(LocalFiles(place)).write(former.table_id, "invalid", content)
     config, version = engine_of(db).metadata.directory.read(former.table_id)
     changed = encode_config(msgspec.structs.replace(config, metadata_txnid="invalid"))
     coordination_of(db).compare_and_set(config_path(former.table_id), changed, version)
@@ -221,13 +222,17 @@ def saved_without_asking(db: ebla.Database, table: ebla.Table) -> TableMetadata:
 
 
 @pytest.mark.parametrize("is_seen", [False, True], ids=["unseen", "seen"])
-def test_under_a_schema_that_cannot_be_flushes_go_on_under_the_last_that_could(tmp_path: Path, is_seen: bool) -> None:
+@pytest.mark.parametrize("copies", [1, 3])
+def test_under_a_schema_that_cannot_be_flushes_go_on_under_the_last_that_could(
+    tmp_path: Path, is_seen: bool, copies: int
+) -> None:
     settings = ebla.Settings(background_compaction=False, memory_bytes_max=256 << 10, flush_bytes=64 << 10)
-    with ebla.open(tmp_path / "data", settings=settings) as db:
+    further = [tmp_path / f"disk-{number}" for number in range(1, copies)]
+    with ebla.open(tmp_path / "data", settings=settings, metadata=further or None) as db:
         table = db.create_table("t", TWO)
         table.put({"k": "1", "a": 1})
         table.flush()
-        former = saved_without_asking(db, table)
+        former = saved_without_asking(db, table, further)
         if is_seen:
             with pytest.raises(SchemaError, match="stands both in group"):
                 db.load_table("t")

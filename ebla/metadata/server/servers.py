@@ -113,6 +113,7 @@ class MetadataServers(MetadataServer):
                 _log.warning("the metadata server %s could not be mended: %s", server, error)
 
     def _carry_out(self, table_id: str, requests: list[_CommitRequest]) -> None:
+        self._keep_valid_schema(table_id)
         group = self._group(table_id)
         if self._copies.suspects:
             self._mend(table_id, group)
@@ -136,6 +137,23 @@ class MetadataServers(MetadataServer):
             if not waiting:
                 return
         raise Unavailable(f"METADATA of table {table_id} was not changed: {refusal}") from refusal
+
+    def _keep_valid_schema(self, table_id: str) -> None:
+        """If METADATA has a schema that cannot be, put the last valid one back before anybody builds upon it.
+
+        No server of the table loads such METADATA, so it is not changed through them: what is kept is saved in a
+        majority of the directories as a whole, and the servers are started anew with it.
+        """
+        for _ in range(self._retries.attempts_max):
+            current = self._current.look(table_id, keep=True)
+            if current.invalid is None:
+                return
+            metadata = current.metadata.with_txnid(self._new_id(), current.metadata.sequence + 1)
+            self._store.save(current.metadata, metadata, (), whole=True)
+            if self._switch(table_id, current, metadata):
+                self._stop(table_id)
+                return
+        raise Unavailable(f"others changed table {table_id} faster each time: nothing was changed, try again")
 
     def _answer(self, table_id: str, done: list[_CommitRequest]) -> None:
         """Give those whose changes were made the metadata with them in it."""
