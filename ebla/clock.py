@@ -23,6 +23,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from ebla.errors import ClockSkew
@@ -38,6 +39,11 @@ __all__ = [
     "txn_at",
 ]
 
+# The one that goes on while a machine is suspended: a lease runs out then, too.
+_steady_seconds: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
+
 COUNTER_BITS = 10
 TXNS_PER_MICROSECOND = 1 << COUNTER_BITS
 _COUNTER_MASK = TXNS_PER_MICROSECOND - 1
@@ -51,7 +57,7 @@ class Clock(Protocol):
         ...
 
     def monotonic_seconds(self) -> float:
-        """Return seconds since some fixed moment, for measuring; never goes back."""
+        """Return seconds since some fixed moment, for measuring; never goes back, and counts what a machine slept."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -68,7 +74,7 @@ class SystemClock:
 
     def monotonic_seconds(self) -> float:
         """Return the machine's monotonic clock."""
-        return time.monotonic()
+        return _steady_seconds()
 
     def sleep(self, seconds: float) -> None:
         """Block this thread for `seconds`."""
@@ -184,10 +190,15 @@ class TxnClock:
                     f"txn {txn} is {ahead_microseconds / 1e6:.3f} s in the future and clocks may differ by "
                     f"{self._skew_microseconds_max / 1e6:g} s: check the clock of the machine that it came from"
                 )
-            # An answer given at `txn` must stay true after a restart, so the bound has to cover it too.
+        # An answer given at `txn` must stay true after a restart, so the bound has to cover it too.
+        self.pass_by(txn)
+
+    def pass_by(self, txn: int) -> None:
+        """Make every later txn greater than `txn`, however far ahead it is: it bounds what a tablet has already."""
+        with self._lock:
             if txn > self._bound:
                 self._extend(txn)
-            self._last = txn
+            self._last = max(self._last, txn)
 
     def release(self) -> None:
         """Give back what was reserved and not used, so that the start after a clean close is on time."""

@@ -223,3 +223,17 @@ def test_the_system_clock_counts_microseconds_since_1970() -> None:
     before = clock.monotonic_seconds()
     clock.sleep(0.0)
     assert clock.monotonic_seconds() >= before
+
+
+def test_what_a_tablet_has_already_is_passed_however_far_ahead_it_is() -> None:
+    clock = ManualClock()
+    bounds: list[int] = []
+    txns = TxnClock(clock, reserve=bounds.append)
+    ahead = txn_at(clock.microseconds() + 3_600_000_000)
+    with pytest.raises(ClockSkew):
+        txns.observe(ahead)
+    txns.pass_by(ahead)
+    assert txns.next() > ahead
+    assert bounds[0] >= ahead
+    txns.pass_by(5)
+    assert txns.last > ahead

@@ -34,7 +34,7 @@ from ebla.coordination.service import (
 from ebla.errors import Corruption, OutcomeUnknown
 from ebla.retry import RACES
 
-__all__ = ["LeaseRecord", "NodeLease", "take_lease"]
+__all__ = ["LeaseRecord", "NodeLease", "decode_lease", "encode_lease", "take_lease"]
 
 
 class LeaseRecord(msgspec.Struct, frozen=True):
@@ -48,7 +48,13 @@ class LeaseRecord(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(LeaseRecord)
 
 
-def _decode(path: str, value: bytes) -> LeaseRecord:
+def encode_lease(record: LeaseRecord) -> bytes:
+    """Return the value of the node of a lease."""
+    return msgspec.json.encode(record)
+
+
+def decode_lease(path: str, value: bytes) -> LeaseRecord:
+    """Return what the node of a lease holds; `Corruption` if it holds something else."""
     try:
         return _decoder.decode(value)
     except msgspec.MsgspecError as error:
@@ -77,11 +83,11 @@ def take_lease(
         deadline = clock.monotonic_seconds() + ttl_seconds
         now = shared()
         node = service.read(path)
-        former = LeaseRecord("", 0, 0) if node is None else _decode(path, node.value)
+        former = LeaseRecord("", 0, 0) if node is None else decode_lease(path, node.value)
         if former.owner not in ("", owner) and now < former.expires_microseconds:
             raise LeaseHeld(path, former.owner)
         record = LeaseRecord(owner, former.epoch + 1, now + int(ttl_seconds * 1_000_000))
-        value = msgspec.json.encode(record)
+        value = encode_lease(record)
         try:
             version = service.put(path, value, None if node is None else node.version)
         except (NodeExists, NodeMissing, VersionConflict):
@@ -170,13 +176,13 @@ class NodeLease:
 
     def _write(self, record: LeaseRecord) -> None:
         """Set the node to `record`; `LeaseLost` if it is no longer this holding's."""
-        value = msgspec.json.encode(record)
+        value = encode_lease(record)
         try:
             self._version = self._service.compare_and_set(self._path, value, self._version)
         except CoordinationConflict:
             # An earlier write of ours, whose outcome was unknown, may have moved the version on.
             node = self._service.read(self._path)
-            there = None if node is None else _decode(self._path, node.value)
+            there = None if node is None else decode_lease(self._path, node.value)
             if node is None or there is None or (there.owner, there.epoch) != (self._record.owner, self.epoch):
                 self._lost = True
                 raise LeaseLost(self._path, "somebody else holds the lease, or has held it since") from None

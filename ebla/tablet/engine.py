@@ -94,8 +94,12 @@ class TabletStore:
         txn_clock: TxnClock,
         coordination: CoordinationService,
         others_write: bool = False,
+        leads_all: bool = True,
     ) -> None:
-        """`others_write`: another process may change what is open here, and a file that is gone need not be lost."""
+        """`server` names the log in METADATA; unless it `leads_all`, only tablets are served that have that log.
+
+        `others_write`: another process may change what is open here, and a file that is gone need not be lost.
+        """
         # Set once.
         self.files = files
         self.metadata = metadata
@@ -130,7 +134,9 @@ class TabletStore:
         self.loader = loader = Loader(
             tables, files, self.fragments, self.cache, flusher, clock, settings.tablet_idle_seconds
         )
-        self.opener = TableOpener(tables, self.fragments, self.cached_rows, settings, server, loader, self.preloader)
+        self.opener = TableOpener(
+            tables, self.fragments, self.cached_rows, settings, server, loader, self.preloader, leads_all
+        )
         self.lifecycle = lifecycle = TableLifecycle(
             tables, metadata, self.opener, passing, flusher, clock, settings.drop_retention_seconds
         )

@@ -203,6 +203,8 @@ class WritePath:
                     raise UnknownTable(
                         f"the table {table.name!r} was dropped, or restored in place: get it anew with db.table"
                     )
+                if table.led is not None:
+                    table.led.check_write(table.view.metadata, mutation.rows, mutation.ranges)
                 if mutation.schema_version not in (0, table.view.parts.version):
                     raise schema_changed(table.name)
                 if request is not None and (known := self.replies.find(request)) is not None:

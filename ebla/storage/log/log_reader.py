@@ -68,6 +68,7 @@ __all__ = [
     "make_durable",
     "read_segment",
     "recover",
+    "server_of",
     "truncate_torn_tail",
 ]
 
@@ -116,7 +117,7 @@ class LogRecovery(Iterator[RecoveredEntry]):
         return next(self._entries)
 
     def _read(self, files: Files, directory: str, paths: list[str], extent: LogExtent) -> Iterator[RecoveredEntry]:
-        server = directory.rpartition("/")[2]
+        server = server_of(directory)
         for path in paths:
             reading = SegmentReading(path, files.read(path), is_last=path == paths[-1])
             if reading.header is not None:
@@ -213,6 +214,11 @@ def told_missing(directory: str, missing: Sequence[int], there: Sequence[int]) -
     else:
         where = "between other segments"
     return f"{segment_path(directory, missing[0])} is missing from the log, {where}"
+
+
+def server_of(directory: str) -> str:
+    """Return the server of a log: ``log/<server>``, or ``log/<server>/<start>`` where each start has one of its own."""
+    return directory.split("/")[1]
 
 
 def _sequence(path: str) -> int:

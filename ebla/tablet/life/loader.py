@@ -64,7 +64,7 @@ class Loader(TabletListener):
 
     def opened(self, table: TableState) -> None:
         """Note that the METADATA of a table was read; its log may have to be replayed yet."""
-        table.door = Door(table.name, TabletStage.UNKNOWN)
+        table.door = Door(table.name, TabletStage.UNKNOWN, is_watched=table.led is not None)
         table.door.move_all(LifeEvent.LOAD)
         table.door.move_all(LifeEvent.CONFIG_LOADED)
 
@@ -91,11 +91,15 @@ class Loader(TabletListener):
 
     def admit(self, table: TableState, rows: KeyRange) -> None:
         """Return when the tablets of `rows` can be read, loading them if need be; raises if they cannot."""
+        if table.led is not None:
+            table.led.check_read(table.view.metadata, rows)
         if not table.door.is_open:
             table.door.admit(table.view.metadata.overlapping(rows), "read", lambda one: self.load(table, one))
 
     def admit_row(self, table: TableState, row: bytes) -> None:
         """Return when the tablet of a row can be read, as `admit`."""
+        if table.led is not None:
+            table.led.check_read_row(table.view.metadata, row)
         if not table.door.is_open:
             tablet = table.view.metadata.tablet_for(row)
             table.door.admit((tablet,), "read", lambda one: self.load(table, one))

@@ -142,7 +142,7 @@ class Recutter:
         def size(tablet: TabletMetadata) -> int:
             return sum(weight for row, weight in self._marks(table, tablet) if tablet.range.contains(row))
 
-        return sorted(table.view.metadata.tablets, key=size, reverse=True)
+        return sorted(table.own_tablets(table.view.metadata), key=size, reverse=True)
 
     def choose(self, table: TableState, tablet: TabletMetadata) -> bytes | None:
         """Return the row that divides a tablet most evenly, None if there is none."""
@@ -259,7 +259,7 @@ class Recutter:
         """Finish the splits and joins that were begun in a table; False if there are none."""
         found = False
         with self._tables.events.held(), self._lock:
-            for tablet in table.view.metadata.tablets:
+            for tablet in table.own_tablets(table.view.metadata):
                 if tablet.split is not None:
                     self._finish_split(table, tablet, self._state.writable_log())
                     found = True

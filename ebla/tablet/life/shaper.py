@@ -103,15 +103,17 @@ class Shaper:
     def _shape(self, table: TableState, metadata: TableMetadata, now: float) -> bool:
         if self._recutter.finish_begun(table):
             return True
+        own = {tablet.id for tablet in table.own_tablets(metadata)}
         for tablet in maybe_too_large(metadata, self._limits):
-            if self._recutter.payload(table, tablet) > self._limits.split_bytes:
+            if tablet.id in own and self._recutter.payload(table, tablet) > self._limits.split_bytes:
                 row = self._recutter.choose(table, tablet)
                 if row is not None:
                     self._recutter.split(table, row, tablet.id)
                     return True
         for left, right in joinable(metadata, self._limits, lambda one: now - self._first_seen.get(one, now)):
-            self._recutter.join(table, left, right)
-            return True
+            if left.id in own and right.id in own:
+                self._recutter.join(table, left, right)
+                return True
         return False
 
     def _notice(self, metadata: TableMetadata, now: float) -> None:

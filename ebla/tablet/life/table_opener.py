@@ -15,6 +15,7 @@ from ebla.storage.fragment.open_fragments import OpenFragments
 from ebla.tablet.life.loader import Loader
 from ebla.tablet.life.preloader import Preloader
 from ebla.tablet.read.row_cache import CachedRows
+from ebla.tablet.tables.led_tablets import LedTablets
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
 
@@ -35,7 +36,9 @@ class TableOpener:
         server: str,
         loader: Loader,
         preloader: Preloader,
+        leads_all: bool = True,
     ) -> None:
+        """Unless it `leads_all`, of every table only those tablets are served that METADATA says are led here."""
         # Set once.
         self._tables = tables
         self._fragments = fragments
@@ -44,13 +47,15 @@ class TableOpener:
         self._server = server
         self._loader = loader
         self._preloader = preloader
+        self._leads_all = leads_all
         self._is_recovered = False  # set once, when the log is replayed
 
     def open(self, name: str, metadata: TableMetadata, damage: str = "", *, is_unlinked: bool = False) -> TableState:
         """Open a table; `SchemaError` if its schema cannot be. With `damage`, only whole tablets of it are read."""
         metadata.schema.check()
+        led = None if self._leads_all else LedTablets(self._server)
         table = TableState(
-            name, metadata, self._fragments, self._cached_rows, self._settings, damage, self._tables.events
+            name, metadata, self._fragments, self._cached_rows, self._settings, damage, self._tables.events, led
         )
         table.use_metadata(metadata, self._server)
         self._loader.opened(table)

@@ -19,15 +19,17 @@ __all__ = ["Door"]
 class Door:
     """The states of the tablets of one table. Safe to use from several threads."""
 
-    def __init__(self, table: str, state: TabletStage = TabletStage.ACTIVE) -> None:
+    def __init__(self, table: str, state: TabletStage = TabletStage.ACTIVE, *, is_watched: bool = False) -> None:
+        """`is_watched`: every request is looked at, also while all tablets are active."""
         self.table = table  # its name, for messages
+        self._is_watched = is_watched
         self._changed = threading.Condition()
         # Guarded by _changed; `is_open` is read by anybody.
         self._states: dict[str, TabletStage] = {}  # of the tablets that have another one than the rest
         self._rest = state
         self._being_loaded: dict[str, object] = {}  # who loads which tablet
         self._reason = "load it with load_table"
-        self.is_open = state is TabletStage.ACTIVE
+        self.is_open = state is TabletStage.ACTIVE and not is_watched
         """Whether all tablets are active."""
 
     def state_of(self, tablet: str) -> TabletStage:
@@ -83,7 +85,7 @@ class Door:
 
     def _settle(self) -> None:
         self._states = {tablet: state for tablet, state in self._states.items() if state is not self._rest}
-        self.is_open = self._rest is TabletStage.ACTIVE and not self._states
+        self.is_open = self._rest is TabletStage.ACTIVE and not self._states and not self._is_watched
         self._changed.notify_all()
 
     def begin(self, tablets: Iterable[str]) -> None:

@@ -32,6 +32,7 @@ from ebla.tablet.read.row_cache import CachedRows, RowCache
 from ebla.tablet.read.view import TableView
 from ebla.tablet.tables.door import Door
 from ebla.tablet.tables.events import Events
+from ebla.tablet.tables.led_tablets import LedTablets
 from ebla.tablet.tables.schema_parts import SchemaParts
 from ebla.tablet.write.admission import Admission
 from ebla.tablet.write.commit_log import SMALL_BLOCK_ROWS, Combined, Commit, StagedBlock
@@ -59,8 +60,9 @@ class TableState:
         settings: Settings,
         damage: str = "",
         events: Events | None = None,
+        led: LedTablets | None = None,
     ) -> None:
-        """`events` are told of every change of METADATA, if somebody listens to the table."""
+        """`events` are told of every change of METADATA, if somebody listens to the table; `led`: None for all."""
         # Set once.
         self.id = metadata.table_id
         self.damage = damage  # what is wrong with METADATA: nothing is changed then, and only whole tablets are read
@@ -69,6 +71,7 @@ class TableState:
         self.salt = zlib.crc32(self.id.encode()) * 0x9E3779B1
         self._parts_of = partial(SchemaParts, fragments=fragments, cached=cached, settings=settings)
         self._events = events
+        self.led = led  # which tablets are led here; None: all of them
         # Replaced as a whole, under the commit lock; read without it.
         self.view = TableView(metadata, {}, self._parts_of(metadata.schema))
         self.is_dropped = False
@@ -95,6 +98,13 @@ class TableState:
                 f"the table {self.name!r} takes no change, since {self.damage}; its whole tablets can be read: close "
                 "the store, `ebla.verify` tells what is wrong and `ebla.repair` mends what can be"
             )
+
+    def own_tablets(self, metadata: TableMetadata) -> Sequence[TabletMetadata]:
+        """Return the tablets that are led here."""
+        if self.led is None:
+            return metadata.tablets
+        ids = self.led.ids
+        return [tablet for tablet in metadata.tablets if tablet.id in ids]
 
     @property
     def codec(self) -> KeyCodec:
@@ -226,6 +236,8 @@ class TableState:
                 self.invalid_schema = None  # what METADATA says now is what is in force
             elif not self._use_schema(metadata):
                 return
+            if self.led is not None:
+                self.led.use(metadata)
             if self._events is not None:
                 self._events.note(before, metadata)
             if log is not None:

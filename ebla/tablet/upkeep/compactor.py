@@ -139,7 +139,7 @@ class Compactor:
         """Carry out one compaction that is due; False if none is."""
         for table in self._tables.all():
             metadata = table.view.metadata  # tablets and groups that belong together
-            for tablet in metadata.tablets:
+            for tablet in table.own_tablets(metadata):
                 for group in metadata.schema.groups:
                     if self._worker.is_stopping:
                         return False
@@ -189,7 +189,7 @@ class Compactor:
         """
         done: set[str] = set()
         # Tablets that were split or joined meanwhile come up again, under other ids.
-        while waiting := [tablet for tablet in table.view.metadata.tablets if tablet.id not in done]:
+        while waiting := [tablet for tablet in table.own_tablets(table.view.metadata) if tablet.id not in done]:
             for tablet in waiting:
                 done.add(tablet.id)
                 self.compact_tablet(table, tablet.id)
