@@ -15,7 +15,14 @@ MIB = 1024 * KIB
 
 
 # Of these whole numbers 0 has a meaning: nothing of it, or never.
-_MAY_BE_ZERO = ("close_flush_bytes", "tablet_bytes_max", "join_bytes_max", "block_cache_bytes", "row_cache_bytes")
+_MAY_BE_ZERO = (
+    "close_flush_bytes",
+    "tablet_bytes_max",
+    "join_bytes_max",
+    "block_cache_bytes",
+    "row_cache_bytes",
+    "lookup_bytes_max",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,12 @@ class Settings:
     block_cache_bytes: int = 256 * MIB
     row_cache_bytes: int = 64 * MIB
     open_files_max: int = 256
+    # Lookup files, by which single rows are found without decoding a block, take up to so much disk, of all tables
+    # together (0: there are none). One is made where that pays, or of every fragment at once; they lie in the root of
+    # the store, or in a directory of this machine. See docs/formats/lookup.md.
+    lookup_bytes_max: int = 4096 * MIB
+    lookup_at_once: bool = False
+    lookup_directory: str = ""
     # Slots of the table that remembers recent row changes for conflict checks; a power of two.
     recent_row_slots: int = 1 << 18
 
@@ -102,6 +115,8 @@ class Settings:
                 raise RequestError(
                     f"settings: {field.name} is a list of names of tables, such as ['users'], not {shown(value)}"
                 )
+            if kind is str and not isinstance(value, str):
+                raise RequestError(f"settings: {field.name} is a path, such as '/fast/lookup', not {shown(value)}")
             if kind not in (int, float):
                 continue
             least = 0 if kind is float or field.name in _MAY_BE_ZERO else 1

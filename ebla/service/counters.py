@@ -60,6 +60,13 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     block_cache_limit_bytes: Annotated[int, Meta(description="Size of the block cache.")] = 0
     block_cache_hits_total: Annotated[int, Meta(description="Blocks found in the block cache.")] = 0
     block_cache_misses_total: Annotated[int, Meta(description="Blocks that had to be read.")] = 0
+    lookup_files: Annotated[int, Meta(description="Lookup files, by which single rows are found.")] = 0
+    lookup_bytes: Annotated[int, Meta(description="Disk that lookup files take.")] = 0
+    lookup_limit_bytes: Annotated[int, Meta(description="Disk that lookup files may take.")] = 0
+    lookup_made_total: Annotated[int, Meta(description="Lookup files that were made.")] = 0
+    lookup_failed_total: Annotated[int, Meta(description="Lookup files that could not be made.")] = 0
+    lookup_damaged_total: Annotated[int, Meta(description="Lookup files found damaged, and removed.")] = 0
+    lookup_finds_total: Annotated[int, Meta(description="Rows looked for in lookup files.")] = 0
     scans_open: Annotated[int, Meta(description="Scans under way.")] = 0
     scans_expired_total: Annotated[int, Meta(description="Scans let go because nobody went on with them.")] = 0
     scans_evicted_total: Annotated[int, Meta(description="Scans let go because there were too many.")] = 0

@@ -31,8 +31,9 @@ from ebla.settings import Settings
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.cache.spare_memory import MUCH_BYTES, SpareMemory
 from ebla.storage.files.files import Files
-from ebla.storage.fragment.open_fragments import OpenFragments
+from ebla.storage.fragment.open_fragments import OpenFragments, told_as_is
 from ebla.storage.log.log_writer import LogWriter
+from ebla.storage.lookup.lookups import Lookups, lookup_files
 from ebla.storage.merge.erasure_cover import TXN_MAX
 from ebla.tablet.flush.flusher import Flusher
 from ebla.tablet.flush.pending_files import PendingFiles
@@ -47,6 +48,7 @@ from ebla.tablet.jobs.restorer import Restorer
 from ebla.tablet.life.alterer import Alterer
 from ebla.tablet.life.cloning import Cloner
 from ebla.tablet.life.loader import Loader
+from ebla.tablet.life.lookup_maker import LookupMaker
 from ebla.tablet.life.preloader import Preloader
 from ebla.tablet.life.readiness import Readiness
 from ebla.tablet.life.recutter import Recutter
@@ -113,10 +115,13 @@ class TabletStore:
         # Memory and files.
         self._spare = SpareMemory(clock)
         self.cache = BlockCache(settings.block_cache_bytes, partial(self._spare.look, quickly=True))
-        self.fragments = (
-            OpenFragments(files, self.cache, settings.open_files_max, partial(explained, tables, metadata))
-            if others_write
-            else OpenFragments(files, self.cache, settings.open_files_max)
+        self.lookups = Lookups(lookup_files(files, settings, server), settings.open_files_max, self.cache.reserve)
+        self.fragments = OpenFragments(
+            files,
+            self.cache,
+            settings.open_files_max,
+            partial(explained, tables, metadata) if others_write else told_as_is,
+            self.lookups,
         )
         self.recent = RecentRows(settings.recent_row_slots, txn_clock.last)
         self.cached_rows = CachedRows(self.recent, settings.row_cache_bytes)
@@ -131,6 +136,9 @@ class TabletStore:
         self.flusher = flusher = Flusher(tables, sequencer, metadata, files, settings, server, pending, self._spare)
         self.preloader = Preloader(tables.all, self.cache)
         self.events.add(self.preloader)
+        self.lookup_maker = LookupMaker(
+            tables.all, self.fragments, settings.lookup_bytes_max, at_once=settings.lookup_at_once
+        )
         self.loader = loader = Loader(
             tables, files, self.fragments, self.cache, flusher, clock, settings.tablet_idle_seconds
         )
@@ -237,6 +245,8 @@ class TabletStore:
             garbage=garbage,
             pins=pins,
             cache=self.cache,
+            lookups=self.lookups,
+            lookup_maker=self.lookup_maker,
             preloader=self.preloader,
             scanners=self.scanners,
         )
@@ -312,6 +322,7 @@ class TabletStore:
         if self.settings.background_compaction:
             self.compactor.start()
             self.shaper.start()
+            self.lookup_maker.start()
 
     @property
     def is_writable(self) -> bool:
@@ -345,6 +356,7 @@ class TabletStore:
         for table in self.open_tables.all():
             table.view.parts.row_cache.clear(TXN_MAX)  # or it would answer without asking whether the store is open
         self.preloader.stop()
+        self.lookup_maker.stop()
         try:
             self._stop_writing()
         finally:
@@ -397,6 +409,7 @@ class TabletStore:
             self.flusher.stop()
             self.metadata.finish_pruning()
         self.preloader.stop()
+        self.lookup_maker.stop()
         self.scan_pool.shutdown(cancel_futures=True)
         self.writes.stop()
         self.fragments.close()

@@ -8,11 +8,13 @@ from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.service.counters import Counters
 from ebla.settings import Settings
 from ebla.storage.cache.block_cache import BlockCache
+from ebla.storage.lookup.lookups import Lookups
 from ebla.tablet.flush.flusher import Flusher
 from ebla.tablet.garbage.garbage import Garbage
 from ebla.tablet.garbage.job_intents import list_intents
 from ebla.tablet.garbage.pins import Pins
 from ebla.tablet.jobs.bulk_driver import BulkDriver
+from ebla.tablet.life.lookup_maker import LookupMaker
 from ebla.tablet.life.preloader import Preloader
 from ebla.tablet.life.recutter import Recutter
 from ebla.tablet.scan.scanners import Scanners
@@ -51,6 +53,8 @@ class StoreReport:
         garbage: Garbage,
         pins: Pins,
         cache: BlockCache,
+        lookups: Lookups,
+        lookup_maker: LookupMaker,
         preloader: Preloader,
         scanners: Scanners,
     ) -> None:
@@ -72,6 +76,8 @@ class StoreReport:
         self._garbage = garbage
         self._pins = pins
         self._cache = cache
+        self._lookups = lookups
+        self._lookup_maker = lookup_maker
         self._preloader = preloader
         self._scanners = scanners
 
@@ -90,6 +96,7 @@ class StoreReport:
         """Return the numbers that are told to others: to monitoring, and to who asks how the store is."""
         writes, flusher, tally, log = self._writes, self._flusher, self._tally, self._state.log
         cache, scanners = self._cache.stats(), self._scanners.stats()
+        lookup_files, lookup_bytes = self._lookup_maker.stats()
         return Counters(
             commits_total=writes.commits,
             commit_timestamp_seconds=microseconds_of(self._sequencer.committed) / 1e6,
@@ -127,6 +134,13 @@ class StoreReport:
             block_cache_limit_bytes=cache["bytes_max"],
             block_cache_hits_total=cache["hits"],
             block_cache_misses_total=cache["misses"],
+            lookup_files=lookup_files,
+            lookup_bytes=lookup_bytes,
+            lookup_limit_bytes=self._settings.lookup_bytes_max,
+            lookup_made_total=self._lookup_maker.made_files,
+            lookup_failed_total=self._lookup_maker.failures,
+            lookup_damaged_total=self._lookups.damaged_files,
+            lookup_finds_total=self._lookups.finds(),
             scans_open=scanners["live"],
             scans_expired_total=scanners["expired"],
             scans_evicted_total=scanners["evicted"],

@@ -19,6 +19,7 @@ from ebla.model.declaration import Group, Schema
 from ebla.model.schema_change import Alteration, altered
 from ebla.settings import KIB, MIB, Settings
 from tests.reference.reference import Cell, ReferenceTable
+from tests.support.inside import engine_of
 
 Kind = Literal["create", "clone", "drop", "alter", "commit", "reopen", "other"]
 
@@ -31,6 +32,7 @@ CALM = Settings(
     metadata_snapshot_every=3,
     open_files_max=4,
     scan_batch_rows=5,
+    lookup_at_once=True,
     background_compaction=False,  # or operations would come in another order each time
 )
 RESTLESS = replace(CALM, flush_bytes=2 * KIB, close_flush_bytes=0, log_bytes_max=8 * KIB, metadata_snapshot_every=2)
@@ -148,11 +150,18 @@ def alter(table: str, **request: Any) -> Step:
 
 
 def flush(table: str) -> Step:
-    return Step(f"flush {table}", "other", table, lambda db: db.table(table).flush(), is_synced=True)
+    return Step(f"flush {table}", "other", table, lambda db: _with_lookups(db, db.table(table).flush()), is_synced=True)
 
 
 def compact(table: str) -> Step:
-    return Step(f"compact {table}", "other", table, lambda db: db.table(table).compact(), is_synced=True)
+    return Step(
+        f"compact {table}", "other", table, lambda db: _with_lookups(db, db.table(table).compact()), is_synced=True
+    )
+
+
+def _with_lookups(db: Any, done: Any) -> None:
+    """Make the lookup files of what was written, here and now."""
+    engine_of(db).lookup_maker.round()
 
 
 def split(table: str, at: Any) -> Step:

@@ -61,6 +61,7 @@ TINY = Settings(
     scan_batch_rows=3,
     metadata_snapshot_every=3,
     garbage_age_seconds=0.0,
+    lookup_at_once=True,
 )
 # Everything stays in memory and in one log segment, until it is flushed by hand.
 ROOMY = Settings(scan_batch_rows=5, recent_row_slots=1 << 10, garbage_age_seconds=0.0)
@@ -158,6 +159,11 @@ class Pair:
     def flush(self, name: str) -> None:
         """Move what is in memory to files."""
         self.table(name).flush()
+        self.make_lookups()
+
+    def make_lookups(self) -> None:
+        """Have rows found by lookup files of all that is in files, where the settings say so."""
+        engine_of(self.database).lookup_maker.round()
 
     def compact(self, name: str, *, forget: bool, by_job: bool = False) -> None:
         """Merge the files of a table; to `forget` is to do it as if all history had ended now.
@@ -188,6 +194,7 @@ class Pair:
             assert compact_here(self.database, name, section_bytes_min=1).given_up == ()
         else:
             self.table(name).compact()
+        self.make_lookups()
 
     def collect_garbage(self) -> None:
         """Remove at once what nobody names; scans under the schema of now, and snapshots, go on."""

@@ -32,7 +32,16 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 
 from ebla.errors import StoreLocked
-from ebla.storage.files.files import BytesLike, FileInfo, FileLock, OverwrittenFile, WritableFile, check_path, parent_of
+from ebla.storage.files.files import (
+    BytesLike,
+    FileInfo,
+    FileLock,
+    OverwrittenFile,
+    ReadableFile,
+    WritableFile,
+    check_path,
+    parent_of,
+)
 
 Kind = Literal["create", "write", "sync", "truncate", "delete", "replace", "make_directory", "sync_directory"]
 
@@ -198,6 +207,10 @@ class SimulatedFiles:
 
     def open_input(self, path: str) -> Any:
         return pa.BufferReader(self.read(path))
+
+    def open_at(self, path: str) -> ReadableFile:
+        with self._lock:
+            return _SimulatedReadableFile(self._readable(path))
 
     def truncate(self, path: str, size: int) -> None:
         with self._lock:
@@ -472,6 +485,17 @@ def _torn(inode: _Inode, dice: random.Random) -> bytes:
                 page = slice(max(begin, inode.synced), min(begin + _PAGE_BYTES, len(left)))
                 left[page] = bytes(page.stop - page.start)
     return bytes(left)
+
+
+class _SimulatedReadableFile:
+    """Sees what becomes of the file, as whoever has it open does."""
+
+    def __init__(self, inode: _Inode) -> None:
+        self._inode = inode
+        self.size = len(inode.data)
+
+    def read_at(self, size: int, offset: int) -> bytes:
+        return bytes(self._inode.data[offset : offset + size])
 
 
 class _SimulatedWritableFile:

@@ -27,7 +27,17 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias
 
-__all__ = ["BytesLike", "FileInfo", "FileLock", "Files", "OverwrittenFile", "WritableFile", "check_path", "parent_of"]
+__all__ = [
+    "BytesLike",
+    "FileInfo",
+    "FileLock",
+    "Files",
+    "OverwrittenFile",
+    "ReadableFile",
+    "WritableFile",
+    "check_path",
+    "parent_of",
+]
 
 # Anything with the buffer protocol; pa.Buffer is one too.
 BytesLike: TypeAlias = bytes | bytearray | memoryview
@@ -88,6 +98,17 @@ class OverwrittenFile(Protocol):
         """Close the file. Closing twice is allowed."""
 
 
+class ReadableFile(Protocol):
+    """A file that is read in places. Threads may share it; it is closed when nobody has it any more."""
+
+    @property
+    def size(self) -> int:
+        """Its bytes, when it was opened."""
+
+    def read_at(self, size: int, offset: int) -> bytes:
+        """Return up to `size` bytes from a place on: fewer only where the file ends."""
+
+
 class FileLock(Protocol):
     """An exclusive lock that is held until `release`, or until the process ends in whatever way."""
 
@@ -121,6 +142,9 @@ class Files(Protocol):
 
     def open_input(self, path: str) -> Any:
         """Open a file for random access, as a `pa.NativeFile`. Several threads may call its ``read_at``."""
+
+    def open_at(self, path: str) -> ReadableFile:
+        """Open a file to be read in small pieces, one by one: less to do for each than with `open_input`."""
 
     def truncate(self, path: str, size: int) -> None:
         """Cut a file down to `size` bytes, durably. `ValueError` if it is shorter already."""

@@ -10,7 +10,7 @@ from typing import Self
 from ebla.errors import TooManyFiles
 from ebla.storage.files.files import BytesLike
 
-__all__ = ["Descriptor", "LocalOverwrittenFile", "LocalWritableFile", "open_descriptor"]
+__all__ = ["Descriptor", "LocalOverwrittenFile", "LocalReadableFile", "LocalWritableFile", "open_descriptor"]
 
 # Linux takes at most this many buffers in one writev.
 _BUFFERS_MAX = 1024
@@ -57,6 +57,23 @@ class Descriptor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class LocalReadableFile:
+    """A file that is read by pread. The descriptor is closed with the object, so that no reader finds another's."""
+
+    __slots__ = ("_descriptor", "size")
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.size: int = os.fstat(descriptor).st_size
+
+    def read_at(self, size: int, offset: int) -> bytes:
+        """Read with pread."""
+        return os.pread(self._descriptor, size, offset)
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
 
 
 class LocalWritableFile(Descriptor):

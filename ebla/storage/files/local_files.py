@@ -12,9 +12,17 @@ import pyarrow as pa
 
 from ebla.errors import TooManyFiles
 from ebla.storage.files.file_lock import take_lock
-from ebla.storage.files.files import FileInfo, FileLock, OverwrittenFile, WritableFile, check_path, parent_of
+from ebla.storage.files.files import (
+    FileInfo,
+    FileLock,
+    OverwrittenFile,
+    ReadableFile,
+    WritableFile,
+    check_path,
+    parent_of,
+)
 from ebla.storage.files.late_close import close_later
-from ebla.storage.files.local_file import LocalOverwrittenFile, LocalWritableFile, open_descriptor
+from ebla.storage.files.local_file import LocalOverwrittenFile, LocalReadableFile, LocalWritableFile, open_descriptor
 
 __all__ = ["LocalFiles"]
 
@@ -73,6 +81,10 @@ class LocalFiles:
             if TooManyFiles.is_meant_by(error):
                 raise TooManyFiles.at(full, error) from error
             raise
+
+    def open_at(self, path: str) -> ReadableFile:
+        """Open for pread."""
+        return LocalReadableFile(open_descriptor(self._full(path), os.O_RDONLY))
 
     def truncate(self, path: str, size: int) -> None:
         """Cut, if there is anything to cut, and fsync: the length is what must last."""

@@ -13,13 +13,19 @@ from ebla.storage.files.files import Files
 from ebla.storage.fragment.fragment_file import FieldTypes
 from ebla.storage.fragment.fragment_format import Tail
 from ebla.storage.fragment.fragment_reader import Fragment
+from ebla.storage.lookup.lookups import NO_LOOKUPS, Lookups
 
-__all__ = ["OpenFragments"]
+__all__ = ["OpenFragments", "told_as_is"]
 
 # Files are closed, least recently used first, while the footers of those that are open take more than this, and more
 # than half of the block cache; a few stay open.
 FOOTER_BYTES_MAX = 64 << 20
 OPEN_MIN = 8
+
+
+def told_as_is(file: str, error: MissingFile) -> EblaError:
+    """Return what to tell a reader of a file that is not there: just that."""
+    return error
 
 
 class OpenFragments:
@@ -30,10 +36,12 @@ class OpenFragments:
         files: Files,
         cache: BlockCache,
         open_max: int,
-        explain: Callable[[str, MissingFile], EblaError] = lambda file, error: error,
+        explain: Callable[[str, MissingFile], EblaError] = told_as_is,
+        lookups: Lookups = NO_LOOKUPS,
     ) -> None:
         """`explain` returns what to tell a reader of a file that is not there."""
         self.cache = cache
+        self.lookups = lookups
         self.explain = explain
         self._files = files
         self._open_max = open_max
@@ -42,11 +50,13 @@ class OpenFragments:
         self._open: OrderedDict[tuple[str, int | None, str], Fragment] = OrderedDict()
         self._footer_bytes = 0
         self._used: set[str] = set()
+        self._looked_up: dict[str, int] = {}  # how often rows were found by the lookup files, when that was asked last
         self._alive: weakref.WeakSet[Fragment] = weakref.WeakSet()  # some are read on after they are not among these
         self._is_closed = False
 
     def close(self) -> None:
         """Close all files, also those that somebody still has: he finds them closed."""
+        self.lookups.close()
         with self._lock:
             self._is_closed = True
             alive = [*self._alive]
@@ -69,10 +79,14 @@ class OpenFragments:
         """Return the files that were asked for since the last time that this was asked."""
         with self._lock:
             used, self._used = self._used, set()
+            uses = self.lookups.uses()
+            used.update(file for file, count in uses.items() if count > self._looked_up.get(file, 0))
+            self._looked_up = uses
         return used
 
     def forget(self, files: Collection[str]) -> None:
         """Let go of fragments that were replaced; whoever still reads one keeps it open."""
+        self.lookups.forget(files)
         with self._lock:
             for key in [key for key in self._open if key[0] in files]:
                 self._count(-self._open.pop(key).footer_bytes)

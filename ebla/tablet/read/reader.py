@@ -56,7 +56,7 @@ class Reader:
         self._fragments = fragments
         self._schema = schema
         self._answers = Answers(codec)
-        self.rows = RowReader(self.fragment, self._answers)
+        self.rows = RowReader(self.fragment, self._answers, fragments, schema.typed_since)
         # Types that columns got after a version; filled in by whoever needs them first, and the same by all who do.
         self._types_since: dict[int, FieldTypes] = {}
         self._folds = Folds(fragments.cache, self.fragment, self._merged_block)

@@ -6,15 +6,13 @@ it merges, which for the dozen cells of a row is many times what a look at each 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-import pyarrow as pa
-
+from ebla.storage.lookup.row_values import CellLists
 from ebla.storage.record.records import ERASED, FAMILY, QUALIFIER, TIMESTAMP, TXN, VALUE, Run
 
-__all__ = ["CELL_RECORDS_MAX", "Cells", "newest_cells"]
+__all__ = ["CELL_RECORDS_MAX", "Cells", "cell_lists", "newest_cells"]
 
 # From here on the merge is quicker.
 CELL_RECORDS_MAX = 256
@@ -22,38 +20,44 @@ CELL_RECORDS_MAX = 256
 # Values by family and qualifier.
 Cells: TypeAlias = dict[tuple[str, str], bytes]
 
-# Timestamp, txn, and where the value is.
-_Found: TypeAlias = tuple[int, int, pa.Array, int]
+# Timestamp, txn and value.
+_Found: TypeAlias = tuple[int, int, bytes]
+
+
+def cell_lists(run: Run) -> CellLists:
+    """Return the cells of a run as lists."""
+    records = run.records
+    count = len(run)
+    return (
+        records.column(FAMILY).to_pylist(),
+        records.column(QUALIFIER).to_pylist(),
+        records.column(TIMESTAMP).to_pylist(),
+        records.column(TXN).to_pylist() if run.txn is None else [run.txn] * count,
+        records.column(ERASED).to_pylist() if ERASED in records.schema.names else [False] * count,
+        records.column(VALUE).to_pylist(),
+    )
 
 
 def newest_cells(
-    runs: Sequence[Run], *, as_of: int, erased_at: int = 0, expired_before: int | None = None
+    sources: Sequence[CellLists], *, as_of: int, erased_at: int = 0, expired_before: int | None = None
 ) -> Cells | None:
     """Return the newest version of each cell that a reader at `as_of` sees; None if there are too many records.
 
     `erased_at` is the txn of the newest range erasure over the row. What has a timestamp before `expired_before` is
     hidden by its age.
     """
-    if sum(map(len, runs)) > CELL_RECORDS_MAX:
+    if sum([len(lists[0]) for lists in sources]) > CELL_RECORDS_MAX:
         return None
     erasures: dict[tuple[str | None, str | None], list[tuple[int, int]]] = {}
-    seen: list[tuple[tuple[str, str], _Found]] = []
-    for run in runs:
-        records = run.records
-        values = records.column(VALUE)
-        erased = records.column(ERASED).to_pylist() if ERASED in records.schema.names else repeat(False)
-        txns: Iterable[int] = repeat(run.txn) if run.txn is not None else records.column(TXN).to_pylist()
-        cells: Iterable[Any] = zip(
-            records.column(FAMILY).to_pylist(), records.column(QUALIFIER).to_pylist(), strict=True
-        )
-        stamps = records.column(TIMESTAMP).to_pylist()
-        for place, (cell, stamp, txn, is_erasure) in enumerate(zip(cells, stamps, txns, erased, strict=False)):
+    seen: list[tuple[Any, _Found]] = []
+    for lists in sources:
+        for family, qualifier, stamp, txn, is_erasure, value in zip(*lists, strict=True):
             if txn > as_of or txn < erased_at:
                 continue
             if is_erasure:
-                erasures.setdefault(cell, []).append((stamp, txn))
+                erasures.setdefault((family, qualifier), []).append((stamp, txn))
             elif expired_before is None or stamp >= expired_before:
-                seen.append((cell, (stamp, txn, values, place)))
+                seen.append(((family, qualifier), (stamp, txn, value)))
     newest: dict[tuple[str, str], _Found] = {}
     for cell, found in seen:
         if erasures and _is_hidden(cell, found[0], found[1], erasures):
@@ -61,7 +65,7 @@ def newest_cells(
         best = newest.get(cell)
         if best is None or found[:2] > best[:2]:
             newest[cell] = found
-    return {cell: values[place].as_py() for cell, (_, _, values, place) in newest.items()}
+    return {cell: value for cell, (_, _, value) in newest.items()}
 
 
 def _is_hidden(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ebla.metadata.values.table_metadata import FragmentRef, TabletMetadata
+from ebla.metadata.values.table_metadata import FragmentRef, GroupState, TabletMetadata
 from ebla.model.order import lower_bound, upper_bound
 from ebla.model.projection import spread
 from ebla.model.python_values import python_rows
@@ -17,6 +17,10 @@ from ebla.model.ranges import KeyRange, successor
 from ebla.model.schema import GroupSchema
 from ebla.storage.fragment.bloom import RowHash
 from ebla.storage.fragment.fragment_reader import Fragment
+from ebla.storage.fragment.open_fragments import OpenFragments
+from ebla.storage.lookup.lookup_policy import DECODED_POINTS, FOUND_POINTS
+from ebla.storage.lookup.row_values import CellLists, RecordShape, Values
+from ebla.storage.merge.erasure_cover import TXN_MAX
 from ebla.storage.merge.merge import MergedCells, MergedColumns, merge_cells, merge_columns
 from ebla.storage.record.records import ERASED, ROW, SET, TXN, Block, Run
 from ebla.tablet.read.answers import (
@@ -30,21 +34,53 @@ from ebla.tablet.read.answers import (
     rules_for,
     tops_suffice,
 )
-from ebla.tablet.read.row_cells import Cells, newest_cells
+from ebla.tablet.read.row_cells import Cells, cell_lists, newest_cells
 from ebla.tablet.read.row_records import RowRecord, newest_first, places_in_memory, resolve, visible_records
 from ebla.tablet.read.scopes import WHOLE, Scoped, covers, is_mixed, merge_scoped, restricted, scope_of
-from ebla.tablet.read.view import Sources, TableView, check_history
+from ebla.tablet.read.view import NO_SOURCES, Sources, TableView, check_history
 
 __all__ = ["RowReader"]
 
 
 class RowReader:
-    """Reads rows of one table by key. `opened` returns the open fragment of a reference."""
+    """Reads rows of one table by key. `opened` returns the open fragment of a reference.
 
-    def __init__(self, opened: Callable[[FragmentRef], Fragment], answers: Answers) -> None:
+    Columns of files that were written before version `typed_since` of the schema may have other types there.
+    """
+
+    def __init__(
+        self,
+        opened: Callable[[FragmentRef], Fragment],
+        answers: Answers,
+        fragments: OpenFragments,
+        typed_since: int,
+    ) -> None:
         # Set once.
         self._opened = opened
         self._answers = answers
+        self._cache = fragments.cache
+        self._lookups = fragments.lookups
+        self._typed_since = typed_since
+
+    # --- single fragments ---
+
+    def _looked_up(self, ref: FragmentRef, row: bytes) -> tuple[RecordShape, Values | None] | None:
+        """Return the values of a row by the lookup file of a fragment; None if the fragment has to be asked."""
+        if ref.schema_version < self._typed_since:
+            return None
+        return self._lookups.find(ref.file, ref.bytes, row)
+
+    def _find(
+        self, ref: FragmentRef, row: bytes, hashed: Callable[[], int], *, newest: bool = False
+    ) -> list[tuple[Block, int, int]]:
+        """Return the places of a row in the blocks of a fragment, and note what that has cost."""
+        before = self._cache.filled
+        places = self._opened(ref).find(row, hashed, newest=newest)
+        points = FOUND_POINTS if before == self._cache.filled else DECODED_POINTS
+        self._lookups.note_cost(ref.file, ref.rows, points)
+        return places
+
+    # --- one row ---
 
     def _runs_of_row(self, view: TableView, tablet: TabletMetadata, group: int, row: bytes, as_of: int) -> _RowRuns:
         """Return the records of one row in one group, from memory and from the fragments that may have it."""
@@ -60,7 +96,7 @@ class RowReader:
         hashed = RowHash(row)
         for ref in sources.fragments:
             scope = WHOLE if schema.is_cells else scope_of(ref, schema)
-            for block, begin, end in self._opened(ref).find(row, hashed):
+            for block, begin, end in self._find(ref, row, hashed):
                 run = restricted(Run(block.records.slice(begin, end - begin), block.txn), ref, schema)
                 if len(run):
                     runs.append(Scoped(run, scope))
@@ -92,13 +128,13 @@ class RowReader:
                     return None
                 exists |= resolve(records, wanted[1], values)
                 continue
-            found = self._runs_of_row(view, tablet, group.id, row, point.as_of)
-            rules = rules_for(group, point.as_of, found.sources, 1)
+            rules = None if group.max_age_microseconds is None else rules_for(group, point.as_of, NO_SOURCES, 1)
+            erased_at = view.erased_at(tablet, group.id, row, point.as_of)
             own = newest_cells(
-                [one.run for one in found.runs],
+                self._cells_of_row(view, tablet, group, row, point.as_of, erased_at),
                 as_of=point.as_of,
-                erased_at=max((erasure.txn for erasure in found.sources.erasures), default=0),
-                expired_before=rules.expired_before if rules.expires_alone else None,
+                erased_at=erased_at,
+                expired_before=rules.expired_before if rules is not None and rules.expires_alone else None,
             )
             if own is None:
                 return None
@@ -108,6 +144,31 @@ class RowReader:
         if not exists:
             return {}
         return self._answers.key_of(row, projection) | values | projection.cell_values(cells)
+
+    def _cells_of_row(
+        self, view: TableView, tablet: TabletMetadata, group: GroupSchema, row: bytes, as_of: int, erased_at: int
+    ) -> list[CellLists]:
+        """Return the cells of one row in one group that a reader at `as_of` may need, of each source."""
+        found = []
+        memory = view.memory_of(group.id)
+        for block in memory.blocks_around(row) if memory.count else ():
+            begin, end = block.find(row)
+            if begin < end:
+                found.append(cell_lists(Run(block.records.slice(begin, end - begin), block.txn)))
+        state = tablet.group(group.id)
+        check_history(state, as_of)
+        hashed = RowHash(row)
+        for ref in _with_row(state, row, as_of, erased_at):
+            looked_up = None if ref.is_restricted else self._looked_up(ref, row)
+            if looked_up is not None:
+                shape, values = looked_up
+                if values is not None:
+                    found.append(shape.cell_lists(values, ref.txn))
+                continue
+            for block, begin, end in self._find(ref, row, hashed):
+                run = restricted(Run(block.records.slice(begin, end - begin), block.txn), ref, group)
+                found.append(cell_lists(run))
+        return found
 
     def _get_plain(self, view: TableView, row: bytes, point: ReadPoint) -> dict[str, Any] | None:
         """Do `get` for a projection that is `plain`: then the key is left out."""
@@ -150,25 +211,32 @@ class RowReader:
         if memory.erasures or state.erasures:
             erased_at = view.erased_at(tablet, group, row, as_of)
         hashed = RowHash(row)
-        for ref in state.fragments:
-            if ref.txn_min <= as_of and ref.first <= row <= ref.last and ref.txn_max >= erased_at:
-                if ref.clip is not None and not KeyRange(*ref.clip).contains(row):
-                    continue
-                newest = not ref.has_erasures and tops_suffice(ref, as_of)
-                own = self._opened(ref).find(row, hashed, newest=newest)
-                has_erasures |= ref.has_erasures
-                if ref.columns is not None and not covers(ref, view.schema.group_by_id[group]):
-                    mixed = True
-                    names = frozenset(map(str, ref.columns))
-                    own = [(block.narrowed(names), begin, end) for block, begin, end in own]
-                places += own
+        looked_up: list[Iterable[RowRecord]] = []
+        for ref in _with_row(state, row, as_of, erased_at):
+            has_erasures |= ref.has_erasures
+            names: frozenset[str] | None = None
+            if ref.columns is not None and not covers(ref, view.schema.group_by_id[group]):
+                mixed = True
+                names = frozenset(map(str, ref.columns))
+            found = self._looked_up(ref, row)
+            if found is not None:
+                shape, values = found
+                if values is not None:
+                    looked_up.append(shape.records(values, ref.txn, erased_at, as_of, names))
+                continue
+            newest = not ref.has_erasures and tops_suffice(ref, as_of)
+            own = self._find(ref, row, hashed, newest=newest)
+            if names is not None:
+                own = [(block.narrowed(names), begin, end) for block, begin, end in own]
+            places += own
         if mixed and (has_erasures or any(block.has_erasures for block, _, _ in places)):
             return None
-        if len(places) == 1 and not erased_at:
+        if len(places) == 1 and not erased_at and not looked_up:
             block, begin, end = places[0]
             if begin + 1 == end and block.txn_max <= as_of:
                 return [(block.txn_max, block, begin)]  # nothing to put in order, so its own txn is not needed
-        return newest_first([visible_records(*place, erased_at, as_of) for place in places])
+        looked_up += [visible_records(*place, erased_at, as_of) for place in places]
+        return newest_first(looked_up)
 
     def read_one(self, view: TableView, tablet: TabletMetadata, row: bytes, point: ReadPoint) -> pa.RecordBatch | None:
         """Return one row as a batch of one, or None."""
@@ -294,11 +362,24 @@ class RowReader:
     def latest_txn(self, view: TableView, tablet: TabletMetadata, row: bytes) -> int:
         """Return the newest txn that touched a row in any group, erasures included; 0 if none did."""
         latest = 0
+        hashed = RowHash(row)
         for group in view.schema.groups:
-            found = self._runs_of_row(view, tablet, group.id, row, (1 << 63) - 1)
-            for one in found.runs:
-                latest = max(latest, int(one.run.txns().max(initial=0)))
             latest = max(latest, view.erased_at(tablet, group.id, row))
+            memory = view.memory_of(group.id)
+            for block in memory.blocks_around(row) if memory.count else ():
+                begin, end = block.find(row)
+                if begin < end:
+                    latest = max(latest, _newest_txn(Run(block.records.slice(begin, end - begin), block.txn)))
+            for ref in _with_row(tablet.group(group.id), row, TXN_MAX, 0):
+                looked_up = None if ref.is_restricted else self._looked_up(ref, row)
+                if looked_up is not None:
+                    shape, values = looked_up
+                    if values is not None:
+                        latest = max(latest, shape.newest_txn(values, ref.txn))
+                    continue
+                for block, begin, end in self._find(ref, row, hashed):
+                    run = restricted(Run(block.records.slice(begin, end - begin), block.txn), ref, group)
+                    latest = max(latest, _newest_txn(run))
         return latest
 
 
@@ -308,6 +389,22 @@ class _RowRuns:
 
     runs: list[Scoped]
     sources: Sources
+
+
+def _with_row(state: GroupState, row: bytes, as_of: int, erased_at: int) -> list[FragmentRef]:
+    """Return the fragments that may have records of a row with txns from `erased_at` to `as_of`."""
+    return [
+        ref
+        for ref in state.fragments
+        if ref.txn_min <= as_of
+        and ref.first <= row <= ref.last
+        and ref.txn_max >= erased_at
+        and (ref.clip is None or KeyRange(*ref.clip).contains(row))
+    ]
+
+
+def _newest_txn(run: Run) -> int:
+    return int(run.txns().max(initial=0))
 
 
 def _in_few(runs: list[Run]) -> list[Run]:

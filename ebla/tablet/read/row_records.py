@@ -18,13 +18,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ebla.model.python_values import python_value
+from ebla.storage.lookup.row_values import RowValues
 from ebla.storage.record.records import ERASED, SET, TXN, Block
 from ebla.storage.record.row_block import RowBlock
 
 __all__ = ["RowRecord", "newest_first", "places_in_memory", "resolve", "visible_records"]
 
-RowRecord: TypeAlias = tuple[int, Block, int]
-"""The txn of a record, the block it is in, and its place there."""
+RowRecord: TypeAlias = tuple[int, Block | RowValues, int]
+"""The txn of a record, the block it is in, and its place there; or what it sets, as a lookup file has it."""
 
 # From so many records of a row in one block on, only those that set something else than newer ones are looked at.
 CHAIN_RECORDS_MIN = 16
@@ -103,8 +104,11 @@ def resolve(records: Iterable[RowRecord], wanted: Sequence[tuple[str, str]], val
     """
     exists = False
     for _, block, place in records:
-        if type(block) is RowBlock:
-            wanted = _fill(block.cells, wanted, values)
+        if isinstance(block, (RowBlock, RowValues)):
+            cells = block.cells
+            if cells is None:
+                break  # it erases the row
+            wanted = _fill(cells, wanted, values)
             exists = True
             if not wanted:
                 break

@@ -104,6 +104,9 @@ class Sources:
             yield fragment.first, fragment.last
 
 
+NO_SOURCES = Sources((), (), ())
+
+
 def check_history(state: GroupState, as_of: int) -> None:
     """Raise `HistoryGone` if a compaction has left out what a reader at `as_of` may need."""
     if as_of < state.floor_txn:

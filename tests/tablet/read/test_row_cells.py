@@ -13,7 +13,7 @@ from ebla.model.ranges import KeyRange
 from ebla.storage.merge.rules import Rules
 from ebla.storage.record.records import Run
 from ebla.tablet.read.reader import Reader
-from ebla.tablet.read.row_cells import CELL_RECORDS_MAX, newest_cells
+from ebla.tablet.read.row_cells import CELL_RECORDS_MAX, cell_lists, newest_cells
 from ebla.tablet.read.row_reader import RowReader
 from tests.support.records import Cell, all_rules, cell_runs, cells_batch, seen_cells
 
@@ -27,7 +27,7 @@ def test_the_newest_cells_of_a_row_are_those_that_a_reader_sees(runs: list[list[
         own = [[cell for cell in run if cell.row == row] for run in runs]
         covering = [e.txn for e in rules.erasures if e.txn <= rules.as_of and KeyRange(e.first, e.last).contains(row)]
         found = newest_cells(
-            [Run(cells_batch(run)) for run in own if run],
+            [cell_lists(Run(cells_batch(run))) for run in own if run],
             as_of=rules.as_of,
             erased_at=max(covering, default=0),
             expired_before=newest.expired_before if newest.expires_alone else None,
@@ -37,8 +37,8 @@ def test_the_newest_cells_of_a_row_are_those_that_a_reader_sees(runs: list[list[
 
 def test_a_row_with_many_records_is_left_to_the_merge() -> None:
     cells = [Cell(b"a", "f", "q", stamp, stamp, False, b"") for stamp in range(CELL_RECORDS_MAX + 1)]
-    assert newest_cells([Run(cells_batch(cells))], as_of=9) is None
-    assert newest_cells([Run(cells_batch(cells[1:]))], as_of=9) == {("f", "q"): b""}
+    assert newest_cells([cell_lists(Run(cells_batch(cells)))], as_of=9) is None
+    assert newest_cells([cell_lists(Run(cells_batch(cells[1:])))], as_of=9) == {("f", "q"): b""}
 
 
 # --- in a store ----------------------------------------------------------------------------------

@@ -1,0 +1,108 @@
+"""The records of one row as a lookup file has them: a list of values, and how to read it.
+
+[key, txn, "17", "18", txn, "17", "18"]       two records of the fields txn, "17", "18", newest first
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from ebla.storage.lookup.row_encoding import logical_of
+from ebla.storage.record.records import ERASED, FAMILY, QUALIFIER, SET, TIMESTAMP, TXN, VALUE, value_names
+
+__all__ = ["CellLists", "RecordShape", "RowValues", "Values"]
+
+# The key of a row, and then the fields of each of its records.
+Values: TypeAlias = list[Any]
+# Families, qualifiers, timestamps, txns, which are erasures, and values, of the cells of a row.
+CellLists: TypeAlias = tuple[
+    Sequence[str | None], Sequence[str | None], Sequence[int], Sequence[int], Sequence[bool | None], Sequence[bytes]
+]
+
+
+class RowValues:
+    """What one record of a row sets: values by column, as Python has them; None if it erases the row."""
+
+    __slots__ = ("cells",)
+
+    def __init__(self, cells: dict[str, Any] | None) -> None:
+        self.cells = cells
+
+
+class RecordShape:
+    """Where in the values of a row each field of its records stands. Set once."""
+
+    __slots__ = ("_erased", "_first", "_logical", "_places", "_set", "_txn", "names", "width")
+
+    def __init__(self, fields: pa.Schema) -> None:
+        self._places = {name: at for at, name in enumerate(fields.names)}
+        self.width = len(fields)
+        self._txn = self._places.get(TXN)
+        self._erased = self._places.get(ERASED)
+        self._set = self._places.get(SET)
+        self.names = tuple(value_names(fields.empty_table()))
+        self._first = self.width - len(self.names)
+        assert fields.names[self._first :] == list(self.names), "values are the last fields of a record"
+        made = [(name, logical_of(fields.field(name).type)) for name in self.names]
+        self._logical: list[tuple[str, Callable[[Any], Any]]] = [
+            (name, make) for name, make in made if make is not None
+        ]
+
+    def records(
+        self, values: Values, txn: int | None, erased_at: int, as_of: int, names: Collection[str] | None = None
+    ) -> list[tuple[int, RowValues, int]]:
+        """Return the records with txns from `erased_at` to `as_of`, newest first, each with its place, which is 0.
+
+        `txn` is that of all, if they share one. Of the columns, only `names` count, or all.
+        """
+        found = []
+        for at in range(1, len(values), self.width):
+            own = txn if self._txn is None else values[at + self._txn]
+            assert own is not None, "records that do not share a txn have one each"
+            if own > as_of:
+                continue
+            if own < erased_at:
+                break
+            cells = self._cells(values, at)
+            if names is not None and cells is not None:
+                cells = {name: value for name, value in cells.items() if name in names}
+            found.append((own, RowValues(cells), 0))
+            if self._set is None and self._erased is None:
+                break  # older ones set nothing else
+        return found
+
+    def _cells(self, values: Values, at: int) -> dict[str, Any] | None:
+        if self._erased is not None and values[at + self._erased]:
+            return None
+        cells = dict(zip(self.names, values[at + self._first : at + self.width], strict=True))
+        for name, make in self._logical:
+            if cells[name] is not None:
+                cells[name] = make(cells[name])
+        named = None if self._set is None else values[at + self._set]
+        if named is None:
+            return cells
+        return {name: cells[name] for name in named.split() if name in cells}
+
+    def newest_txn(self, values: Values, txn: int | None) -> int:
+        """Return the newest txn of the records of a row."""
+        if self._txn is None:
+            assert txn is not None, "records that do not share a txn have one each"
+            return txn
+        newest: int = max(values[1 + self._txn :: self.width])
+        return newest
+
+    def cell_lists(self, values: Values, txn: int | None) -> CellLists:
+        """Return the cells of a row of a cells group."""
+        width, places = self.width, self._places
+        count = len(values) // width
+        return (
+            values[1 + places[FAMILY] :: width],
+            values[1 + places[QUALIFIER] :: width],
+            values[1 + places[TIMESTAMP] :: width],
+            [txn or 0] * count if self._txn is None else values[1 + self._txn :: width],
+            [False] * count if self._erased is None else values[1 + self._erased :: width],
+            values[1 + places[VALUE] :: width],
+        )

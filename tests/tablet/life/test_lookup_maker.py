@@ -1,0 +1,321 @@
+"""Lookup files are made where rows are read one by one, never needed to be right, and gone with their fragment."""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ebla
+from ebla.storage.lookup.lookup_policy import DECODED_POINTS
+from ebla.tablet.life.lookup_maker import LookupMaker
+from tests.support.inside import engine_of
+
+SCHEMA = ebla.Schema(
+    key={"user": "string", "day": "date32"},
+    groups=[
+        ebla.Group(
+            "typed", columns={"n": "int64", "name": "string", "at": "timestamp[us]", "price": "decimal128(10, 2)"}
+        ),
+        ebla.Group("more", columns={"extra": "string"}, max_versions="all"),
+        ebla.Group("cells", families=["click", "*"], max_versions=3),
+    ],
+)
+DAY = datetime.date(2026, 1, 2)
+
+
+def opened(path: Path, **settings: Any) -> ebla.Database:
+    """Open a store that makes lookup files when it is told to."""
+    chosen = {"background_compaction": False, "row_cache_bytes": 0, "lookup_at_once": True, **settings}
+    return ebla.open(path, settings=ebla.Settings(**chosen))
+
+
+def row_of(number: int) -> dict[str, Any]:
+    row: dict[str, Any] = {"user": f"u{number:03d}", "day": DAY, "n": number, "name": None if number % 5 == 0 else "é"}
+    row |= {"at": datetime.datetime(2026, 1, 1, 0, 0, number % 60), "price": None, "extra": "x" * (number % 7)}
+    return row | {"click:home": b"%d" % number, "free:a": b"1", "lang": b"fr"}
+
+
+def fill(table: ebla.Table) -> None:
+    """Put rows so that there are fragments that lie on each other, with partial puts and erasures of all kinds."""
+    table.put([row_of(number) for number in range(300)])
+    table.flush()
+    table.put([{"user": f"u{n:03d}", "day": DAY, "n": -n, "click:home": b"again"} for n in range(0, 300, 3)])
+    table.erase_many([(f"u{n:03d}", DAY) for n in range(0, 300, 10)])
+    table.erase(("u007", DAY), columns=["name", "click:home"])
+    table.flush()
+    table.put([row_of(number) for number in range(0, 300, 20)])
+    table.erase_range(("u250",), ("u260",))
+    table.flush()
+
+
+def answers(table: ebla.Table) -> list[Any]:
+    keys = [(f"u{number:03d}", DAY) for number in range(-1, 302)]
+    return [
+        [table.get(key) for key in keys],
+        [table.get(key, columns=["extra", "click:home"]) for key in keys],
+        [table.get(key, versions=2) for key in keys[:20]],
+        table.get_many(keys).to_pylist(),
+    ]
+
+
+def maker_of(db: ebla.Database) -> LookupMaker:
+    return engine_of(db).lookup_maker
+
+
+def lookups_at(path: Path) -> list[Path]:
+    return sorted((path / "lookup").glob("*")) if (path / "lookup").exists() else []
+
+
+def finds(db: ebla.Database) -> int:
+    return engine_of(db).report.counters().lookup_finds_total
+
+
+@pytest.fixture
+def truth(tmp_path: Path) -> tuple[Path, list[Any]]:
+    """A store without lookup files, and what it answers."""
+    path = tmp_path / "store"
+    with opened(path, lookup_bytes_max=0) as db:
+        table = db.create_table("t", SCHEMA)
+        fill(table)
+        maker_of(db).round()
+        assert lookups_at(path) == []
+        return path, answers(table)
+
+
+def made(path: Path) -> None:
+    with opened(path) as db:
+        maker_of(db).round()
+    assert len(lookups_at(path)) == len(list(path.glob("fragments/*/*.parquet"))) > 3
+
+
+def test_answers_with_lookup_files_are_those_without(truth: tuple[Path, list[Any]]) -> None:
+    path, expected = truth
+    made(path)
+    with opened(path) as db:
+        assert answers(db.table("t")) == expected
+        assert finds(db) > 500
+
+
+def test_a_conflict_is_found_by_lookup_files(truth: tuple[Path, list[Any]]) -> None:
+    path, _ = truth
+    made(path)
+    with opened(path, recent_row_slots=1) as db:
+        table = db.table("t")
+        old = table.get(("u001", DAY))
+        assert old is not None
+        table.put({"user": "u002", "day": DAY, "n": 1})
+        before = finds(db)
+        table.put({"user": "u001", "day": DAY, "n": 1}, if_unchanged_since=old.txn)
+        assert finds(db) > before
+        with pytest.raises(ebla.Conflict):
+            table.put({"user": "u001", "day": DAY, "n": 2}, if_unchanged_since=old.txn)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def emptied(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    for at in range(0, len(data), 1_000):
+        data[at] ^= 1
+    path.write_bytes(data)
+
+
+def deleted(path: Path) -> None:
+    path.unlink()
+
+
+def directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def stale(path: Path) -> None:
+    others = sorted(path.parent.glob("*"))
+    path.write_bytes(others[others.index(path) - 1].read_bytes())
+
+
+@pytest.mark.parametrize("harm", [cut, emptied, flipped, deleted, stale, directory], ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize("while_open", [False, True])
+def test_the_answer_is_right_whatever_becomes_of_lookup_files(
+    truth: tuple[Path, list[Any]], harm: Callable[[Path], None], while_open: bool
+) -> None:
+    path, expected = truth
+    made(path)
+    db = opened(path)
+    if while_open:
+        assert answers(db.table("t")) == expected
+    for lookup in lookups_at(path):
+        harm(lookup)
+    assert answers(db.table("t")) == expected
+    db.close()
+    for lookup in lookups_at(path):
+        if lookup.is_dir():
+            lookup.rmdir()
+    made(path)  # they are rebuilt
+    with opened(path) as db:
+        assert answers(db.table("t")) == expected
+        assert finds(db) > 500
+
+
+def test_a_full_disk_leaves_the_fragments_to_answer(
+    truth: tuple[Path, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, expected = truth
+    with opened(path) as db:
+        create = engine_of(db).files.create
+
+        def full(name: str) -> Any:
+            if name.startswith("lookup/"):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return create(name)
+
+        monkeypatch.setattr(engine_of(db).files, "create", full)
+        maker_of(db).round()
+        counters = engine_of(db).report.counters()
+        assert counters.lookup_failed_total > 0
+        assert counters.lookup_files == 0
+        assert lookups_at(path) == []
+        assert answers(db.table("t")) == expected
+
+
+def test_a_lookup_file_goes_with_its_fragment(truth: tuple[Path, list[Any]]) -> None:
+    path, expected = truth
+    made(path)
+    with opened(path, history_seconds=0) as db:
+        table = db.table("t")
+        before = lookups_at(path)
+        table.compact()
+        maker_of(db).round()
+        after = lookups_at(path)
+        assert set(before).isdisjoint(after)
+        assert len(after) == len({ref.file for ref in _refs(db)})
+        assert answers(table)[0] == expected[0]
+        (path / "lookup" / "x.lookup.new").write_bytes(b"of a process that was killed")
+        db.drop_table("t")
+        maker_of(db).round()
+        assert lookups_at(path) == []
+
+
+def _refs(db: ebla.Database) -> list[Any]:
+    (table,) = engine_of(db).open_tables.all()
+    return [ref for tablet in table.view.metadata.tablets for state in tablet.groups for ref in state.fragments]
+
+
+def test_what_is_read_by_row_again_and_again_gets_a_lookup_file_and_nothing_else_does(tmp_path: Path) -> None:
+    with opened(tmp_path, lookup_at_once=False, block_cache_bytes=0) as db:
+        read, unread = (db.create_table(name, ebla.Schema(columns={"v": "int64"})) for name in ("read", "unread"))
+        for table in (read, unread):
+            table.put([{"row": b"%d" % n, "v": n} for n in range(1_000)])
+            table.flush()
+        assert 3 * DECODED_POINTS > 1_000
+        for key in (b"1", b"2"):
+            read.get(key)
+        maker_of(db).round()
+        assert lookups_at(tmp_path) == []
+        read.get(b"3")
+        assert unread.scan().to_arrow().num_rows == 1_000
+        unread.get_many([b"%d" % n for n in range(100)])
+        maker_of(db).round()
+        (lookup,) = lookups_at(tmp_path)
+        (fragment,) = (ref.file for ref in _refs_of(db, "read"))
+        assert lookup.stem == Path(fragment).stem
+        assert [read.get(b"%d" % n) for n in (1, 999, 1_000)] == [
+            {"row": b"1", "v": 1},
+            {"row": b"999", "v": 999},
+            None,
+        ]
+        assert finds(db) == 3
+
+
+def _refs_of(db: ebla.Database, name: str) -> list[Any]:
+    metadata = engine_of(db).table(name).view.metadata
+    return [ref for tablet in metadata.tablets for state in tablet.groups for ref in state.fragments]
+
+
+def test_lookup_files_take_no_more_disk_than_they_may(truth: tuple[Path, list[Any]]) -> None:
+    path, expected = truth
+    made(path)
+    sizes = [lookup.stat().st_size for lookup in lookups_at(path)]
+    for lookup in lookups_at(path):
+        lookup.unlink()
+    bytes_max = sum(sizes) // 2
+    with opened(path, lookup_bytes_max=bytes_max) as db:
+        maker_of(db).round()
+        counters = engine_of(db).report.counters()
+        assert 0 < counters.lookup_bytes <= counters.lookup_limit_bytes == bytes_max
+        assert sum(lookup.stat().st_size for lookup in lookups_at(path)) == counters.lookup_bytes
+        assert answers(db.table("t")) == expected
+
+
+def test_lookup_files_can_be_kept_in_another_directory(truth: tuple[Path, list[Any]], tmp_path: Path) -> None:
+    path, expected = truth
+    with opened(path, lookup_directory=str(tmp_path / "fast")) as db:
+        maker_of(db).round()
+        assert answers(db.table("t")) == expected
+        assert finds(db) > 500
+    assert lookups_at(path) == []
+    assert len(list((tmp_path / "fast").glob("*/lookup/*"))) > 3
+
+
+def test_columns_of_another_type_or_nested_are_read_from_the_fragment(tmp_path: Path) -> None:
+    with opened(tmp_path) as db:
+        nested = db.create_table("nested", ebla.Schema(columns={"v": "list<int64>"}))
+        nested.put({"row": b"a", "v": [1, 2]})
+        wide = db.create_table("wide", ebla.Schema(columns={"v": "int32", "w": "string"}))
+        wide.put({"row": b"a", "v": 1, "w": "x"})
+        for table in (nested, wide):
+            table.flush()
+        maker_of(db).round()
+        assert len(lookups_at(tmp_path)) == 1
+        assert nested.get(b"a") == {"row": b"a", "v": [1, 2]}
+        db.alter_table("wide", change_types={"v": "float64"}, rename={"w": "called"})
+        maker_of(db).round()
+        found = db.table("wide").get(b"a")
+        assert found == {"row": b"a", "v": 1.0, "called": "x"}
+        assert isinstance(found["v"], float)
+
+
+def test_a_dropped_and_added_column_does_not_come_back_by_a_lookup_file(tmp_path: Path) -> None:
+    with opened(tmp_path) as db:
+        table = db.create_table("t", ebla.Schema(columns={"v": "int64", "w": "string"}))
+        table.put({"row": b"a", "v": 1, "w": "old"})
+        table.flush()
+        maker_of(db).round()
+        db.alter_table("t", drop_columns=["w"])
+        db.alter_table("t", add_columns={"w": "string"})
+        assert db.table("t").get(b"a") == {"row": b"a", "v": 1, "w": None}
+
+
+def test_a_process_that_only_reads_uses_lookup_files_and_makes_none(truth: tuple[Path, list[Any]]) -> None:
+    path, expected = truth
+    made(path)
+    there = lookups_at(path)
+    there[0].unlink()
+    with ebla.open(path, read_only=True) as db:
+        assert answers(db.table("t")) == expected
+        assert finds(db) > 100
+    assert lookups_at(path) == there[1:]
+
+
+def test_verify_and_garbage_collection_leave_lookup_files_out(
+    truth: tuple[Path, list[Any]],
+) -> None:
+    path, _ = truth
+    made(path)
+    with opened(path, garbage_age_seconds=0.0) as db:
+        assert not db.verify().findings
+        db.gc(dry_run=False)
+        db.gc(dry_run=False)
+    assert len(lookups_at(path)) > 3
