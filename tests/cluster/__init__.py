@@ -1,0 +1,1 @@
+"""Whole clusters, as processes, under load and under attack."""
