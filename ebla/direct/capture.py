@@ -172,7 +172,9 @@ def with_memory(view: TableView, txn: int, files: Files, new_path: Callable[[str
     changes: list[Change] = []
     erased: dict[RangeErasure, None] = {}
     for group in view.schema.groups:
-        blocks, erasures = view.memory_of(group.id).committed(txn)
+        held = [memory.committed(txn) for memory in view.memories_of(group.id).values()]
+        blocks = [block for own, _ in held for block in own]
+        erasures = [erasure for _, own in held for erasure in own]
         erased.update((RangeErasure(one.first, one.last, one.txn), None) for one in erasures)
         info = write_blocks(view, group.id, blocks, erasures, files, new_path)
         if info is not None:

@@ -26,9 +26,7 @@ from ebla.model.order import Indices
 from ebla.retry import CROWDS, SAVES
 from ebla.service.requests import Wait
 from ebla.settings import Settings
-from ebla.storage.log.log_entry import Slice
 from ebla.storage.log.log_writer import LogWriter
-from ebla.storage.record.records import Block
 from ebla.tablet.flush.flusher import Flusher
 from ebla.tablet.life.loader import Loader
 from ebla.tablet.life.readiness import Readiness
@@ -111,9 +109,7 @@ class WritePath:
     def start(self, writer: LogWriter, fence: Callable[[], None] | None) -> None:
         """Begin to accept writes."""
         self._fence = fence
-        self._state.log = CommitLog(
-            writer, self._sequencer, self._slices_of, self._on_durable, fence, self._settings.slow_seconds
-        )
+        self._state.log = CommitLog(writer, self._sequencer, self._on_durable, fence, self._settings.slow_seconds)
 
     def finish_saves(self) -> None:
         """Wait until METADATA that commits depend on is saved."""
@@ -337,17 +333,13 @@ class WritePath:
 
     # --- after the log ---
 
-    def _slices_of(self, table_id: str, block: Block) -> tuple[Slice, ...]:
-        table = self._tables.find(table_id)
-        return () if table is None else table.slices_of(block)
-
     def _on_durable(self, combined: Sequence[Combined], txn: int) -> None:
         with self._lock:
             for one in combined:
-                table = self._tables.find(one.new.table)
+                table = self._tables.find(one.table)
                 if table is not None:
                     with self._tables.counted(table):
-                        table.combined(one.new.group.id, one)
+                        table.combined(one)
             self._sequencer.commit(txn)
             if self._throttled:
                 self._throttled = 0

@@ -180,7 +180,7 @@ class Pair:
         horizon = history.bound
 
         def now(table: Any, group: int) -> Any:
-            is_flushed = table.view.memory_of(group).txn_min is None
+            is_flushed = table.view.oldest_in_memory(group) is None
             return store.sequencer.committed if table.name == name and is_flushed else horizon(table, group)
 
         history.bound = now

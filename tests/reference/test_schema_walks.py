@@ -151,7 +151,7 @@ class Walk:
         horizon = history.bound
 
         def now(table: Any, group: int) -> int:
-            unflushed = table.view.memory_of(group).txn_min
+            unflushed = table.view.oldest_in_memory(group)
             self.horizon = store.sequencer.committed
             return store.sequencer.committed if unflushed is None else min(store.sequencer.committed, unflushed - 1)
 

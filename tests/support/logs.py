@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ebla.storage.log.log_entry import LogBlock, LogEntry, Reply, Slice
+from ebla.storage.log.log_entry import LogBlock, LogEntry, LogPart, Reply
 from ebla.storage.log.log_extent import NOTHING, LogExtent
 from ebla.storage.log.log_format import ENTRY_HEADER_BYTES, SegmentInfo, segment_path
 from ebla.storage.log.log_reader import LogRecovery, read_segment, recover, truncate_torn_tail
@@ -28,8 +28,8 @@ def make_entry(txn: int, rows: int = 1, value: str = "v") -> LogEntry:
         [pa.array([b"%08d" % row for row in range(rows)], pa.binary()), pa.array([f"{value}{txn}"] * rows)],
         schema=SCHEMA,
     )
-    slices = (Slice("tablet", 1, txn, 0, rows),)
-    return LogEntry(txn, (LogBlock("t", 4, 1, txn, txn, slices, SCHEMA_BYTES, records),), (), (Reply("c", txn, txn),))
+    block = LogBlock(4, txn, txn, txn, SCHEMA_BYTES, records)
+    return LogEntry(txn, (LogPart("t", "tablet", 1, 1, txn, txn, txn, (block,), (), (Reply("c", txn, txn),)),))
 
 
 def open_writer(files: Any, segment_bytes: int = MANY) -> LogWriter:

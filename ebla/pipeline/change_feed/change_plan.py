@@ -71,7 +71,7 @@ def _places(view: TableView, projection: Projection, key_range: KeyRange, since:
     for tablet, share in view.tablets_in(key_range):
         for group in projection.groups:
             state = tablet.group(group.id)
-            memory = view.memory_of(group.id)
+            memory = view.memory_of(tablet.id, group.id)
             erasures: list[Erasure] = [*state.erasures, *memory.erasures]
             erased = [
                 part

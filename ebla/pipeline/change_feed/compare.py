@@ -85,7 +85,7 @@ def _fresh(table: TableState, projection: Projection, rows: pa.Array, since: int
                 return None
             kept.append(msgspec.structs.replace(state, fragments=fresh))
         tablets[tablet.id] = msgspec.structs.replace(tablet, groups=tuple(kept))
-    memory = [view.memory_of(group.id) for group in projection.groups]
+    memory = [view.memory_of(tablet, group.id) for tablet in tablets for group in projection.groups]
     if any(one.erasures or any(block.txn_max > since for block in one.blocks) for one in memory):
         return None
     metadata = view.metadata

@@ -76,9 +76,10 @@ def sources_of(
                 counted = ref.within(share)
                 if ref.txn_min <= as_of and counted is not None:
                     shares[ref].append(counted)
+            known: list[Erasure] = [*state.erasures, *view.memory_of(tablet.id, group.id).erasures]
             erasures += [
                 (group.id, _Hidden(part.first, part.last, erasure.txn))
-                for erasure in state.erasures
+                for erasure in known
                 if erasure.txn <= as_of and (part := share.intersect(KeyRange(erasure.first, erasure.last))) is not None
             ]
         for ref, own in shares.items():
@@ -86,13 +87,12 @@ def sources_of(
             is_native = group.id in native_groups and reads_as_it_is(ref, projection, group, as_of)
             sources.append(Source(group.id, (span,), _joined(own), ref.txn_min, ref.txn_max, ref.file, is_native))
             origins.append(ref)
-        memory = view.memory_of(group.id)
-        for block in memory.blocks:
-            if block.txn_min <= as_of:
-                span = Span(block.first, successor(block.last), len(block), block.bytes)
-                sources.append(Source(group.id, (span,), (key_range,), block.txn_min, block.txn_max))
-                origins.append(block)
-        erasures += [(group.id, erasure) for erasure in memory.erasures if erasure.txn <= as_of]
+        for tablet, share in tablets:
+            for block in view.memory_of(tablet.id, group.id).blocks:
+                if block.txn_min <= as_of:
+                    span = Span(block.first, successor(block.last), len(block), block.bytes)
+                    sources.append(Source(group.id, (span,), (share,), block.txn_min, block.txn_max))
+                    origins.append(block)
     return Survey(tuple(sources), tuple(origins), tuple(erasures))
 
 

@@ -90,7 +90,9 @@ class KeySurvey:
         self.codec = self.state.codec
         self.tablets: Sequence[TabletMetadata] = self._view.metadata.tablets
         self.files = _files(self.tablets)
-        self.unflushed = sum(len(block) for memory in self._view.memory.values() for block in memory.blocks)
+        self.unflushed = sum(
+            len(block) for own in self._view.memory.values() for memory in own.values() for block in memory.blocks
+        )
         self._recent_txn = max(0, txn_at(time.time_ns() // 1_000 - round(recent_seconds * 1e6)))
         self.marks = Marks([])
         self._by_group: dict[int, Marks] = {}
@@ -101,9 +103,10 @@ class KeySurvey:
         if self.files:
             for group, found in self._of_files(spark or active_session() or session(), report):
                 marks[group] += found
-        for group, memory in self._view.memory.items():
-            for block in memory.blocks:
-                marks[group] += marks_of_block(block, min(MARKS_MAX, len(block)), self._recent_txn)
+        for own in self._view.memory.values():
+            for group, memory in own.items():
+                for block in memory.blocks:
+                    marks[group] += marks_of_block(block, min(MARKS_MAX, len(block)), self._recent_txn)
         self._by_group = {group: Marks(own) for group, own in marks.items()}
         self.marks = Marks([*(mark for own in marks.values() for mark in own), *more])
 

@@ -139,7 +139,7 @@ def _tablet(found: KeySurvey, tablet: TabletMetadata) -> TabletStats:
         bytes=own.bytes,
         recent=own.recent,
         files=len({ref.file for state in tablet.groups for ref in state.fragments}),
-        commits=found.state.index_of(tablet.id),
+        commits=found.state.tablet(tablet.id).index,
         group_bytes={group.name: found.bytes_of(group.id, tablet) for group in found.schema.groups},
     )
 

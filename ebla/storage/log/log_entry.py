@@ -2,7 +2,11 @@
 
     commit    | u32 length | EntryPreamble (msgpack) | zeros | Arrow record batch | Arrow record batch | ...
 
+    entry     part of tablet A | part of tablet B | ...          one part per tablet, so that whoever wants the commits
+    part      blocks of groups, erasures of ranges, replies      of one tablet takes its parts, and needs no other
+
 log_format.py has the frame around it. As there, nothing here does I/O, and a `ValueError` means damaged bytes.
+former_entry.py reads what version 1 wrote.
 """
 
 from __future__ import annotations
@@ -20,45 +24,31 @@ from ebla.storage.log.log_format import ALIGNMENT_BYTES
 __all__ = [
     "BlockHeader",
     "EntryPreamble",
-    "ErasureHeader",
     "LogBlock",
     "LogEntry",
+    "LogErasure",
+    "LogPart",
+    "PartHeader",
     "Reply",
-    "Slice",
-    "TabletPosition",
     "decode_entry",
     "encode_entry",
+    "read_block",
+    "split_payload",
 ]
 
 _LENGTH = struct.Struct("<I")
 
 
-class Slice(msgspec.Struct, frozen=True, array_like=True):
-    """The rows [begin, end) of a block, which are one tablet's, and its epoch and index for them."""
+class LogErasure(msgspec.Struct, frozen=True, array_like=True):
+    """An erasure of the encoded rows [first, last), at an index of the tablet; `last` None has no end.
 
-    tablet: str
-    epoch: int
-    index: int
-    begin: int
-    end: int
+    Rows of the range that other tablets have are erased by their own parts.
+    """
 
-
-class TabletPosition(msgspec.Struct, frozen=True, array_like=True):
-    """A tablet that an erasure touches, and its epoch and index for it."""
-
-    tablet: str
-    epoch: int
-    index: int
-
-
-class ErasureHeader(msgspec.Struct, frozen=True, array_like=True):
-    """An erasure of the encoded rows [first, last); `last` None has no end."""
-
-    table: str
     first: bytes
     last: bytes | None
     txn: int
-    tablets: tuple[TabletPosition, ...]
+    index: int
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True):
@@ -70,20 +60,19 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LogBlock(msgspec.Struct, frozen=True):
-    """Sorted records of one group of one table, as they are in memory.
+    """Sorted records of one group of one tablet, as they are in memory.
 
     `schema` is ``records.schema.serialize()`` as bytes; the caller keeps it, since making it costs more than writing a
-    row does. `txn` is the largest txn of the records, and the txn of all of them if they have no ``_txn`` column.
+    row does. `txn` is the largest txn of the records, and the txn of all of them if they have no ``_txn`` column;
+    `index` is that of the tablet's newest commit among them.
     A block of one row may bring its records as `body`, serialized already and without a ``_txn`` column; `records` is
     None then.
     """
 
-    table: str
     group: int
-    schema_version: int
+    index: int
     txn: int
     txn_min: int
-    slices: tuple[Slice, ...]
     schema: bytes
     records: Any  # pa.RecordBatch
     body: bytes | None = None
@@ -99,47 +88,85 @@ class LogBlock(msgspec.Struct, frozen=True):
         return self.body is None and bool(self.records.schema.get_field_index("_txn") >= 0)
 
 
+class LogPart(msgspec.Struct, frozen=True):
+    """What an entry has of one tablet: its commits `index_min` to `index`, led at `epoch`, the newest at `txn`.
+
+    The parts of a tablet follow one another without a gap in their indices. One that has replies alone, which were
+    logged before, takes no index: its `index_min` is above its `index`.
+    """
+
+    table: str
+    tablet: str
+    epoch: int
+    schema_version: int
+    index_min: int
+    index: int
+    txn: int
+    blocks: tuple[LogBlock, ...] = ()
+    erasures: tuple[LogErasure, ...] = ()
+    replies: tuple[Reply, ...] = ()
+
+
 class LogEntry(msgspec.Struct, frozen=True):
-    """One group commit: everything that becomes durable together."""
+    """One group commit: everything that becomes durable together.
+
+    `replies` belong to no tablet: a version before this one logged them.
+    """
 
     txn_max: int
-    blocks: tuple[LogBlock, ...] = ()
-    erasures: tuple[ErasureHeader, ...] = ()
+    parts: tuple[LogPart, ...] = ()
     replies: tuple[Reply, ...] = ()
 
     @property
     def txn_min(self) -> int:
         """The smallest txn in the entry."""
         smallest = self.txn_max
-        for block in self.blocks:
-            smallest = min(smallest, block.txn_min)
-        for erasure in self.erasures:
-            smallest = min(smallest, erasure.txn)
+        for part in self.parts:
+            for block in part.blocks:
+                smallest = min(smallest, block.txn_min)
+            for erasure in part.erasures:
+                smallest = min(smallest, erasure.txn)
         return smallest
 
 
 class BlockHeader(msgspec.Struct, frozen=True, array_like=True):
-    """A `LogBlock` on disk; its records are `body_length` bytes at `body_offset` after the preamble."""
+    """A `LogBlock` on disk: its Arrow schema by its place in the preamble, its records by theirs behind it."""
 
-    table: str
     group: int
-    schema_version: int
+    index: int
     txn: int
     txn_min: int
     has_txn_column: bool
     rows: int
-    slices: tuple[Slice, ...]
-    schema: bytes
+    schema: int
     body_offset: int
     body_length: int
 
 
+class PartHeader(msgspec.Struct, frozen=True, array_like=True):
+    """A `LogPart` on disk."""
+
+    table: str
+    tablet: str
+    epoch: int
+    schema_version: int
+    index_min: int
+    index: int
+    txn: int
+    blocks: tuple[BlockHeader, ...]
+    erasures: tuple[LogErasure, ...]
+    replies: tuple[Reply, ...]
+
+
 class EntryPreamble(msgspec.Struct, frozen=True, array_like=True):
-    """Everything in a commit but the records. Fields are only ever added at the end, with a default."""
+    """Everything in a commit but the records. Fields are only ever added at the end, with a default.
+
+    The blocks of many tablets have the same few Arrow schemas, each of which stands here once.
+    """
 
     txn_max: int
-    blocks: tuple[BlockHeader, ...]
-    erasures: tuple[ErasureHeader, ...]
+    schemas: tuple[bytes, ...]
+    parts: tuple[PartHeader, ...]
     replies: tuple[Reply, ...]
 
 
@@ -150,30 +177,45 @@ _decode_preamble = msgspec.msgpack.Decoder(EntryPreamble).decode
 def encode_entry(entry: LogEntry) -> list[BytesLike]:
     """Return the payload of a commit, as buffers to be written one after the other. Arrow copies records once."""
     bodies = []
-    headers = []
+    parts = []
+    schemas: dict[bytes, int] = {}
     offset = 0
-    for block in entry.blocks:
-        body = _body_of(block)
-        length = len(body)
-        assert length % ALIGNMENT_BYTES == 0, "Arrow pads its messages"
-        headers.append(
-            BlockHeader(
-                block.table,
-                block.group,
-                block.schema_version,
-                block.txn,
-                block.txn_min,
-                block.has_txn_column,
-                block.rows,
-                block.slices,
-                block.schema,
-                offset,
-                length,
+    for part in entry.parts:
+        headers = []
+        for block in part.blocks:
+            body = _body_of(block)
+            length = len(body)
+            assert length % ALIGNMENT_BYTES == 0, "Arrow pads its messages"
+            headers.append(
+                BlockHeader(
+                    block.group,
+                    block.index,
+                    block.txn,
+                    block.txn_min,
+                    block.has_txn_column,
+                    block.rows,
+                    schemas.setdefault(block.schema, len(schemas)),
+                    offset,
+                    length,
+                )
+            )
+            bodies.append(body)
+            offset += length
+        parts.append(
+            PartHeader(
+                part.table,
+                part.tablet,
+                part.epoch,
+                part.schema_version,
+                part.index_min,
+                part.index,
+                part.txn,
+                tuple(headers),
+                part.erasures,
+                part.replies,
             )
         )
-        bodies.append(body)
-        offset += length
-    preamble = _encode_preamble(EntryPreamble(entry.txn_max, tuple(headers), entry.erasures, entry.replies))
+    preamble = _encode_preamble(EntryPreamble(entry.txn_max, tuple(schemas), tuple(parts), entry.replies))
     used = _LENGTH.size + len(preamble)
     return [b"".join((_LENGTH.pack(len(preamble)), preamble, bytes(-used % ALIGNMENT_BYTES))), *bodies]
 
@@ -186,35 +228,54 @@ def _body_of(block: LogBlock) -> Any:
     return block.records.serialize()
 
 
-def decode_entry(payload: Any) -> LogEntry:
-    """Return the commit that `payload` (a `pa.Buffer`) holds. The records point into it; nothing is copied."""
+def split_payload(payload: Any) -> tuple[memoryview, int]:
+    """Return the preamble of a commit, and where in `payload` (a `pa.Buffer`) the records begin."""
     if payload.size < _LENGTH.size:
         raise ValueError("a commit without a preamble")
     view = memoryview(payload)
     end = _LENGTH.size + _LENGTH.unpack_from(view)[0]
-    preamble = _decode_preamble(view[_LENGTH.size : end])
-    base = end + -end % ALIGNMENT_BYTES
-    blocks = tuple([_decode_block(header, payload, base) for header in preamble.blocks])
-    return LogEntry(preamble.txn_max, blocks, preamble.erasures, preamble.replies)
+    return view[_LENGTH.size : end], end + -end % ALIGNMENT_BYTES
 
 
-def _decode_block(header: BlockHeader, payload: Any, base: int) -> LogBlock:
-    begin = base + header.body_offset
-    if header.body_offset < 0 or header.body_length < 0 or begin + header.body_length > payload.size:
-        raise ValueError("a block reaches beyond its entry")
-    records = pa.ipc.read_record_batch(payload.slice(begin, header.body_length), _read_schema(header.schema))
-    if records.num_rows != header.rows:
-        raise ValueError(f"a block of {records.num_rows} records that should have {header.rows}")
-    return LogBlock(
-        header.table,
-        header.group,
-        header.schema_version,
-        header.txn,
-        header.txn_min,
-        header.slices,
-        header.schema,
-        records,
+def decode_entry(payload: Any) -> LogEntry:
+    """Return the commit that `payload` (a `pa.Buffer`) holds. The records point into it; nothing is copied."""
+    packed, base = split_payload(payload)
+    preamble = _decode_preamble(packed)
+    parts = tuple([_decode_part(part, preamble.schemas, payload, base) for part in preamble.parts])
+    return LogEntry(preamble.txn_max, parts, preamble.replies)
+
+
+def _decode_part(part: PartHeader, schemas: tuple[bytes, ...], payload: Any, base: int) -> LogPart:
+    blocks = []
+    for header in part.blocks:
+        if not 0 <= header.schema < len(schemas):
+            raise ValueError(f"a block of schema {header.schema}, of which there are {len(schemas)}")
+        schema = schemas[header.schema]
+        records = read_block(payload, base, header.body_offset, header.body_length, schema, header.rows)
+        blocks.append(LogBlock(header.group, header.index, header.txn, header.txn_min, schema, records))
+    return LogPart(
+        part.table,
+        part.tablet,
+        part.epoch,
+        part.schema_version,
+        part.index_min,
+        part.index,
+        part.txn,
+        tuple(blocks),
+        part.erasures,
+        part.replies,
     )
+
+
+def read_block(payload: Any, base: int, offset: int, length: int, schema: bytes, rows: int) -> Any:
+    """Return the records of a block, which are `length` bytes at `offset` after `base`; there must be so many."""
+    begin = base + offset
+    if offset < 0 or length < 0 or begin + length > payload.size:
+        raise ValueError("a block reaches beyond its entry")
+    records = pa.ipc.read_record_batch(payload.slice(begin, length), _read_schema(schema))
+    if records.num_rows != rows:
+        raise ValueError(f"a block of {records.num_rows} records that should have {rows}")
+    return records
 
 
 @lru_cache(maxsize=1024)

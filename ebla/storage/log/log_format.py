@@ -63,7 +63,7 @@ __all__ = [
 # A segment as it is read: all of it, or mapped into memory.
 SegmentBytes: TypeAlias = bytes | mmap.mmap
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SEGMENT_HEADER_BYTES = 64
 ENTRY_HEADER_BYTES = 32
 ALIGNMENT_BYTES = 8  # what Arrow needs to use the bodies where they lie
@@ -106,6 +106,7 @@ class SegmentHeader(msgspec.Struct, frozen=True):
     sequence: int
     previous_bytes: int | None
     seed: int = 0
+    version: int = FORMAT_VERSION
 
 
 def segment_path(directory: str, sequence: int) -> str:
@@ -149,7 +150,7 @@ def decode_segment_header(data: SegmentBytes) -> SegmentHeader | None:
     _, version, _, server, sequence, previous = _SEGMENT_HEADER.unpack(checked)
     if version > FORMAT_VERSION:
         raise FormatTooNew(f"a log of format {version}: this version of Ebla reads up to {FORMAT_VERSION}; update it")
-    return SegmentHeader(str(uuid.UUID(bytes=server)), sequence, previous - 1 if previous else None, seed)
+    return SegmentHeader(str(uuid.UUID(bytes=server)), sequence, previous - 1 if previous else None, seed, version)
 
 
 # --- frames --------------------------------------------------------------------------------------

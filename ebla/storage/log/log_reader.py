@@ -37,10 +37,12 @@ import pyarrow as pa
 
 from ebla.errors import Corruption, FormatTooNew, MissingFile
 from ebla.storage.files.files import Files, parent_of
+from ebla.storage.log.former_entry import decode_former_entry
 from ebla.storage.log.log_entry import LogEntry, decode_entry
 from ebla.storage.log.log_extent import NOTHING, LogExtent
 from ebla.storage.log.log_format import (
     ENTRY_HEADER_BYTES,
+    FORMAT_VERSION,
     SEGMENT_HEADER_BYTES,
     EntryHeader,
     EntryKind,
@@ -100,7 +102,8 @@ class LogRecovery(Iterator[RecoveredEntry]):
 
     `segments` are those read so far, with the size up to which each is good; `torn_tail` is what must be cut off before
     the log is written again; `next_sequence` is the number of the next segment to be made; `unfinished` is the header
-    of the last segment if it can be written on, as nothing is to be cut off and no mark says that it has ended;
+    of the last segment if it can be written on, as nothing is to be cut off, no mark says that it has ended, and it is
+    of the version that is written today;
     `exhausted` says that all was read and found good.
     """
 
@@ -129,8 +132,8 @@ class LogRecovery(Iterator[RecoveredEntry]):
             self.segments.append(reading.info())
             check_synced(self.segments[-1], extent)
             self.torn_tail = reading.torn_tail()
-            is_unfinished = self.torn_tail is None and not self.segments[-1].closed
-            self.unfinished = reading.header if is_unfinished and extent.last <= self.segments[-1].sequence else None
+            is_whole = self.torn_tail is None and extent.last <= self.segments[-1].sequence
+            self.unfinished = reading.header if is_whole and reading.can_be_written_on else None
         self.exhausted = True
 
 
@@ -218,7 +221,8 @@ def told_missing(directory: str, missing: Sequence[int], there: Sequence[int]) -
 
 def server_of(directory: str) -> str:
     """Return the server of a log: ``log/<server>``, or ``log/<server>/<start>`` where each start has one of its own."""
-    return directory.split("/")[1]
+    names = directory.split("/")
+    return names[min(1, len(names) - 1)]
 
 
 def _sequence(path: str) -> int:
@@ -303,6 +307,11 @@ class SegmentReading:
         """Return what was read: its size is that up to which it is good."""
         return SegmentInfo(self.path, _sequence(self.path), self._end, self._txn_min, self._txn_max, self._closed)
 
+    @property
+    def can_be_written_on(self) -> bool:
+        """Whether what comes next may stand in it: it has not ended, and its entries are written as today."""
+        return self.header is not None and self.header.version == FORMAT_VERSION and not self._closed
+
     def torn_tail(self) -> TornTail | None:
         """Return what is not good, if anything."""
         rest = len(self._data) - self._end
@@ -334,8 +343,9 @@ class SegmentReading:
                 f"{self.path} at offset {offset} has an entry of kind {header.kind} (flags {header.flags}), which this "
                 "version of Ebla does not know: update it"
             )
+        assert self.header is not None
         try:
-            return decode_entry(payload)
+            return decode_entry(payload) if self.header.version >= 2 else decode_former_entry(payload)
         except (ValueError, struct.error, msgspec.MsgspecError, pa.ArrowException) as error:
             raise Corruption(
                 self.path, f"an entry cannot be understood though its checksum fits ({error})", offset

@@ -1,4 +1,4 @@
-"""Memory fragments: what a table group holds that is not yet in a file.
+"""Memory fragments: what a group of a tablet holds that is not yet in a file.
 
 `Memory` is an immutable value; writers replace it by a new one, so a reader keeps what it has without a lock. It is a
 handful of sorted blocks: small ones are combined, so that a read never has to look into hundreds.
@@ -11,8 +11,8 @@ handful of sorted blocks: small ones are combined, so that a read never has to l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from ebla.storage.merge.combined import combine_runs
@@ -32,16 +32,16 @@ _ByRow: TypeAlias = dict[bytes, list[Block]]
 
 @dataclass(frozen=True, slots=True)
 class MemoryErasure:
-    """A range erasure that is only in the log so far, and the log index it has in each tablet."""
+    """A range erasure that is only in the log so far, and its log index in the tablet that holds it."""
 
     first: bytes
     last: bytes | None
     txn: int
-    indexes: Mapping[str, int] = field(default_factory=dict)
+    index: int = 0
 
 
 class Memory:
-    """The unflushed records and range erasures of one group of one table. Blocks stand in commit order.
+    """The unflushed records and range erasures of one group of one tablet. Blocks stand in commit order.
 
     To add a block must not cost more the more there are. So a value and those that come after it share one list, of
     which each has the first `count` blocks; only who adds to a value that has successors already copies the list.
@@ -94,6 +94,11 @@ class Memory:
             self._of_one_row = of_one_row
         found = [block for block in self._of_rows if block.first <= row <= block.last]
         return found + of_one_row[row] if row in of_one_row else found
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held."""
+        return not self.count and not self.erasures
 
     @property
     def txn_min(self) -> int | None:
@@ -174,16 +179,12 @@ def choose_blocks(blocks: Sequence[Block]) -> list[Block]:
 
 
 def combine(blocks: Sequence[Block], *, is_cells: bool) -> Block:
-    """Return one block with all records of `blocks`. No version is dropped."""
+    """Return one block with all records of `blocks`, which are of one tablet. No version is dropped."""
     fewer = rows_combined(blocks)
     if len(fewer) == 1 < len(blocks):
         return fewer[0]
     combined = combine_runs([Run(block.records, block.txn) for block in fewer], is_cells=is_cells)
-    indexes: dict[str, int] = {}
-    for block in fewer:
-        for tablet, index in block.indexes.items():
-            indexes[tablet] = max(index, indexes.get(tablet, 0))
-    return Block(combined.records, unique=combined.unique, indexes=indexes)
+    return Block(combined.records, unique=combined.unique, index=max([block.index for block in fewer]))
 
 
 def rows_combined(blocks: Sequence[Block]) -> Sequence[Block]:

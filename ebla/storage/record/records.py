@@ -15,7 +15,7 @@ In cells groups a null family erases the whole row, a null qualifier the whole f
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import lru_cache
 
 import numpy as np
@@ -108,8 +108,8 @@ class Run:
 class Block:
     """An immutable sorted batch of records in memory that can be searched by row.
 
-    Memory fragments are made of blocks, and so is what the block cache holds of a file. `indexes` says, for a block
-    that came from the log, up to which log index it holds each tablet's writes.
+    Memory fragments are made of blocks, and so is what the block cache holds of a file. `index` says, for a block in
+    memory, up to which log index it holds its tablet's writes.
     """
 
     __slots__ = (
@@ -125,7 +125,7 @@ class Block:
         "first",
         "has_erasures",
         "has_partial",
-        "indexes",
+        "index",
         "last",
         "records",
         "rows",
@@ -143,7 +143,7 @@ class Block:
         txn_min: int | None = None,
         txn_max: int | None = None,
         unique: bool = False,
-        indexes: Mapping[str, int] | None = None,
+        index: int = 0,
         bytes_known: int | None = None,
     ) -> None:
         assert records.num_rows, "a block holds at least one record"
@@ -163,7 +163,7 @@ class Block:
         self.has_erasures = ERASED in names
         self.has_partial = SET in names
         self.unique = unique
-        self.indexes: Mapping[str, int] = indexes or {}
+        self.index = index
         self.bytes: int = (records.nbytes if bytes_known is None else bytes_known) + 16 * records.num_rows
         self._columns: dict[str, pa.Array] | None = None
         self._fields: frozenset[str] | None = None

@@ -204,7 +204,7 @@ class RowBlock(Block):
         *,
         txn: int,
         size_bytes: int,
-        indexes: Mapping[str, int],
+        index: int,
     ) -> None:
         # Not by Block's own: `records` and `rows` stay unset, and `__getattr__` sees to them.
         self.plan = plan
@@ -213,7 +213,7 @@ class RowBlock(Block):
         self.first = self.last = row
         self.has_erasures = self.has_partial = False
         self.unique = True
-        self.indexes = indexes
+        self.index = index
         self.bytes = size_bytes + 16
         self._columns = None
         self._fields = plan.fields
@@ -260,15 +260,11 @@ def combine_rows(blocks: Sequence[RowBlock]) -> Block:
     rows = [block.first for block in ordered]
     txns = [block.txn_max for block in ordered]
     columns = [*plan.arrays(rows, [block.values for block in ordered]), pa.array(txns, pa.int64())]
-    indexes: dict[str, int] = {}
-    for block in blocks:
-        for tablet, index in block.indexes.items():
-            indexes[tablet] = max(index, indexes.get(tablet, 0))
     return Block(
         pa.RecordBatch.from_arrays(columns, schema=plan.schema_with_txn),
         txn_min=min(txns),
         txn_max=max(txns),
         unique=len(set(rows)) == len(rows),
-        indexes=indexes,
+        index=max([block.index for block in blocks]),
         bytes_known=sum([block.bytes for block in blocks]) - 8 * len(blocks),  # less 16 that Block adds, and 8 for _txn
     )

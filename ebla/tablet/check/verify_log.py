@@ -45,12 +45,9 @@ def read_positions(
         extent = read_extent()
         try:
             for found in recover(files, directory, extent):
-                for block in found.entry.blocks:
-                    for part in block.slices:
-                        _note(positions, (block.table, part.tablet), part.epoch, block.txn)
-                for erasure in found.entry.erasures:
-                    for position in erasure.tablets:
-                        _note(positions, (erasure.table, position.tablet), position.epoch, erasure.txn)
+                for part in found.entry.parts:
+                    if part.blocks or part.erasures:
+                        _note(positions, (part.table, part.tablet), part.epoch, part.txn)
         except FileNotFoundError:
             continue  # a segment went while it was read: all of it is in fragments
         except (Corruption, MissingFile) as error:

@@ -22,7 +22,8 @@ from ebla.tablet.read.windows import cut
 __all__ = ["FlushWindows"]
 
 WINDOW_BYTES = 6 << 20
-# Every block is cut once for every window: where they are many and small, windows are this much longer for each.
+# Every block is cut once for every window: where many small ones lie on each other, windows are this much longer for
+# each. Those of several tablets lie side by side.
 BLOCK_BYTES = 192 << 10
 # A window may be longer than it should be by this part of itself, for each block.
 MARKS_EACH = 16
@@ -36,7 +37,7 @@ class FlushWindows:
         self._blocks = rows_combined(blocks)
         self._is_cells = is_cells
         self._windows = [ALL]
-        window_bytes = max(WINDOW_BYTES, BLOCK_BYTES * len(self._blocks))
+        window_bytes = max(WINDOW_BYTES, BLOCK_BYTES * _depth(self._blocks))
         if sum(block.bytes for block in self._blocks) > window_bytes:
             marks = sorted(mark for block in self._blocks for mark in _marks(block, window_bytes // MARKS_EACH))
             self._windows = [window for window, _ in cut(ALL, marks, window_bytes, window_bytes)]
@@ -49,7 +50,9 @@ class FlushWindows:
         # A window has the columns of all blocks, also of those that have no rows in it.
         columns = {block.records.schema: Run(block.records.slice(0, 0), block.txn) for block in self._blocks}
         for window in self._windows:
-            found = [block.slice_range(window.first, window.last) for block in self._blocks]
+            first, last = window.first, window.last
+            touched = [one for one in self._blocks if one.last >= first and (last is None or one.first < last)]
+            found = [block.slice_range(first, last) for block in touched]
             runs = [run for run in found if run is not None]
             if not runs:
                 continue  # it was cut within a long row
@@ -57,6 +60,16 @@ class FlushWindows:
             yield combine_runs(
                 [*runs, *(empty for schema, empty in columns.items() if schema not in seen)], is_cells=self._is_cells
             )
+
+
+def _depth(blocks: Sequence[Block]) -> int:
+    """Return how many blocks lie on each other at most."""
+    edges = sorted([(block.first, 0) for block in blocks] + [(block.last, 1) for block in blocks])
+    deepest = depth = 0
+    for _, is_end in edges:
+        depth += -1 if is_end else 1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _marks(block: Block, mark_bytes: int) -> Iterator[tuple[bytes, int]]:

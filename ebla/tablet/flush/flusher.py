@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ebla.errors import EblaError, OutcomeUnknown, StoreError, TooManyFiles, UnknownTable
 from ebla.metadata.server.metadata_access import MetadataAccess
@@ -109,10 +109,10 @@ class Flusher:
         """Say that there may be something to flush."""
         self._worker.wake()
 
-    def wish_combining(self, table: TableState, group: int) -> None:
-        """Ask for a group's many small blocks to be combined."""
+    def wish_combining(self, table: TableState, tablet: str, group: int) -> None:
+        """Ask for the many small blocks of a group of a tablet to be combined."""
         if self._writer is not None:
-            table.combining_wanted.add(group)
+            table.combining_wanted.add((tablet, group))
             self._worker.wake()
 
     def log_bytes(self) -> int:
@@ -154,10 +154,10 @@ class Flusher:
 
     # --- flush ---
 
-    def flush_table(self, table: TableState) -> None:
-        """Flush everything that is committed in a table."""
+    def flush_table(self, table: TableState, tablets: Collection[str] | None = None) -> None:
+        """Flush everything that is committed in a table, or in some of its tablets."""
         for group in table.view.schema.groups:
-            self.flush_group(table, group.id)
+            self.flush_group(table, group.id, tablets)
 
     def flush_down_to(self, bytes_left: int) -> None:
         """Flush the largest table groups until at most this much is left in memory, as far as that is possible."""
@@ -191,29 +191,32 @@ class Flusher:
         for table in self._tables.all():
             if table.damage:
                 continue  # METADATA could not say that it is flushed
-            for group, memory in table.view.memory.items():
-                oldest = memory.txn_min
+            view = table.view
+            for group in view.schema.groups:
+                oldest = view.oldest_in_memory(group.id)
                 held = 0 if oldest is None else sum(s.bytes for s in segments if s.txn_max >= oldest)
-                found.append(Candidate(table.id, group, memory.bytes, held))
+                size = sum(memory.bytes for memory in view.memories_of(group.id).values())
+                found.append(Candidate(table.id, group.id, size, held))
         return found
 
-    def flush_group(self, table: TableState, group: int) -> bool:
-        """Flush what is committed of one group; False if there is nothing."""
+    def flush_group(self, table: TableState, group: int, tablets: Collection[str] | None = None) -> bool:
+        """Flush what is committed of one group, of some tablets or of all; False if there is nothing."""
         with self._flush_lock:
             with self._tables.lock:
-                blocks, erasures = table.view.memory_of(group).committed(self._sequencer.committed)
-                table.flushing[group] = frozenset(map(id, blocks))
+                work = FlushWork.of(table, group, self._sequencer.committed, tablets)
+                table.flushing[group] = frozenset(map(id, work.blocks))
             try:
-                if table.is_dropped or table.damage or not (blocks or erasures):
+                if table.is_dropped or table.damage or work.is_empty:
                     return False
                 began = now_seconds()
-                saved = self._save(FlushWork(table, group, blocks, erasures))
+                saved = self._save(work)
                 if saved is None:
                     return False
                 metadata, info = saved
                 with self._tables.lock:
                     table.use_metadata(metadata, self._server)
-                    self._tables.set_memory(table, group, table.view.memory_of(group).without(blocks, erasures))
+                    with self._tables.counted(table):
+                        work.let_go()
                     self.failure = None
                     self.flushing.add(now_seconds() - began)
                     self.bytes_written += 0 if info is None else info.bytes
@@ -223,7 +226,7 @@ class Flusher:
                     table.flushing.pop(group, None)
         _log.info(
             "flushed %d bytes of %s to %s in %.3f s",
-            sum(block.bytes for block in blocks),
+            sum(block.bytes for block in work.blocks),
             table.name,
             "METADATA alone" if info is None else f"{info.file}, {info.rows} records, {info.bytes} bytes",
             now_seconds() - began,
@@ -316,11 +319,11 @@ class Flusher:
     def _combine_wanted(self) -> None:
         for table in self._tables.all():
             while table.combining_wanted:
-                self._combine(table, table.combining_wanted.pop())
+                self._combine(table, *table.combining_wanted.pop())
 
-    def _combine(self, table: TableState, group: int) -> None:
+    def _combine(self, table: TableState, tablet: str, group: int) -> None:
         with self._tables.lock:
-            blocks, _ = table.view.memory_of(group).committed(self._sequencer.committed)
+            blocks, _ = table.view.memory_of(tablet, group).committed(self._sequencer.committed)
             busy = table.flushing.get(group, frozenset())
             chosen = choose_blocks([block for block in blocks if id(block) not in busy])
         if not chosen:
@@ -330,5 +333,6 @@ class Flusher:
             busy = table.flushing.get(group, frozenset())
             if any(id(block) in busy for block in chosen):
                 return
-            self._tables.set_memory(table, group, table.view.memory_of(group).replace(chosen, combined))
+            memory = table.view.memory_of(tablet, group).replace(chosen, combined)
+            self._tables.set_memory(table, tablet, group, memory)
             self.combinings += 1

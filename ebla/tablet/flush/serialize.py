@@ -10,19 +10,18 @@ A failure at any step leaves the records where they were, in memory and in the l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ebla.metadata.values.changes import Flush, FlushedTablet, NewFragment
 from ebla.metadata.values.table_metadata import FragmentRef, RangeErasure, TableMetadata
-from ebla.model.ranges import KeyRange
 from ebla.settings import Settings
 from ebla.storage.files.files import Files
 from ebla.storage.fragment.fragment_format import FragmentInfo, FragmentLayout
 from ebla.storage.fragment.fragment_run import conformed
 from ebla.storage.fragment.fragment_writer import FragmentWriter
-from ebla.storage.merge.erasure_cover import Erasure
+from ebla.storage.merge.erasure_cover import TXN_MAX, Erasure
 from ebla.storage.merge.memory import MemoryErasure
 from ebla.storage.merge.topping import count_surplus, top_batch
 from ebla.storage.record.records import Block
@@ -63,13 +62,59 @@ def choose(candidates: Iterable[Candidate], settings: Settings, total_log_bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """What a group of one tablet holds in memory: blocks and erasures that are committed."""
+
+    blocks: tuple[Block, ...]
+    erasures: tuple[MemoryErasure, ...]
+
+    @property
+    def index(self) -> int:
+        """The newest index of the tablet in it."""
+        return max([*(block.index for block in self.blocks), *(erasure.index for erasure in self.erasures)])
+
+
+@dataclass(frozen=True, slots=True)
 class FlushWork:
-    """What one flush takes out of memory: fixed when it begins, while writes go on."""
+    """What one flush takes out of memory, by tablet: fixed when it begins, while writes go on."""
 
     table: TableState
     group: int
-    blocks: tuple[Block, ...]
-    erasures: tuple[MemoryErasure, ...]
+    held: Mapping[str, Held]
+
+    @classmethod
+    def of(
+        cls, table: TableState, group: int, committed: int = TXN_MAX, tablets: Collection[str] | None = None
+    ) -> FlushWork:
+        """Take what is committed of a group, of some tablets or of all. The commit lock is held."""
+        found = {}
+        for tablet, memory in table.view.memories_of(group).items():
+            if tablets is None or tablet in tablets:
+                held = Held(*memory.committed(committed))
+                if held.blocks or held.erasures:
+                    found[tablet] = held
+        return cls(table, group, found)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to flush."""
+        return not self.held
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of all tablets."""
+        return tuple([block for held in self.held.values() for block in held.blocks])
+
+    @property
+    def erasures(self) -> tuple[MemoryErasure, ...]:
+        """The erasures of all tablets."""
+        return tuple([erasure for held in self.held.values() for erasure in held.erasures])
+
+    def let_go(self) -> None:
+        """Drop it from memory: it is in a file that METADATA names. The commit lock is held."""
+        for tablet, held in self.held.items():
+            left = self.table.view.memory_of(tablet, self.group).without(held.blocks, held.erasures)
+            self.table.set_memory(tablet, self.group, left)
 
 
 def write_fragment(
@@ -135,18 +180,10 @@ def flush_change(work: FlushWork, info: FragmentInfo | None, landed: TableMetada
     flushed as far as this one would are left out: their records are in its fragment.
     """
     metadata = work.table.view.metadata
-    flushed: dict[str, int] = {}
-    holders: set[str] = set()
-    for block in work.blocks:
-        holders.update(block.indexes)
-        for holder, index in block.indexes.items():
-            flushed[holder] = max(index, flushed.get(holder, 0))
-    for erasure in work.erasures:
-        for holder, index in erasure.indexes.items():
-            flushed[holder] = max(index, flushed.get(holder, 0))
+    flushed = {tablet: held.index for tablet, held in work.held.items()}
     if landed is not None:
         flushed = {t: index for t, index in flushed.items() if index > _flushed(landed, t, work.group)}
-        holders.intersection_update(flushed)
+    holders = [tablet for tablet in flushed if work.held[tablet].blocks]
     fragments: tuple[NewFragment, ...] = ()
     if info is not None:
         reference = reference_to(info, metadata.schema.version)
@@ -155,11 +192,7 @@ def flush_change(work: FlushWork, info: FragmentInfo | None, landed: TableMetada
     for tablet_id, index in sorted(flushed.items()):
         tablet = metadata.by_id(tablet_id)
         assert tablet is not None, "memory belongs to tablets that METADATA knows"
-        own = tuple(
-            RangeErasure(erasure.first, erasure.last, erasure.txn)
-            for erasure in work.erasures
-            if KeyRange(erasure.first, erasure.last).overlaps(tablet.range)
-        )
+        own = tuple(RangeErasure(one.first, one.last, one.txn) for one in work.held[tablet_id].erasures)
         tablets.append(FlushedTablet(tablet.id, tablet.epoch, index, own))
     return Flush(work.group, fragments, tuple(tablets))
 

@@ -92,7 +92,7 @@ class CompactDriver:
             horizon = self._history.agreed(table, group.id)
             with self._tables.lock:
                 newest = self._sequencer.committed
-                oldest = table.view.memory_of(group.id).txn_min
+                oldest = table.view.oldest_in_memory(group.id)
             groups.append(GroupTerms(group.id, horizon, min(newest, newest if oldest is None else oldest - 1) + 1))
         return CompactionTerms(tuple(groups), self._strategy)
 

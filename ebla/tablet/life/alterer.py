@@ -81,7 +81,7 @@ class Alterer:
         An interrupt may come when METADATA has the schema already: it leaves the doubt, as a lost reply does.
         """
         metadata = table.view.metadata
-        tablets = tuple(FlushedTablet(t.id, t.epoch, table.index_of(t.id)) for t in metadata.tablets)
+        tablets = tuple(FlushedTablet(t.id, t.epoch, table.tablet(t.id).index) for t in metadata.tablets)
         change = AlterSchema(metadata.schema.version, schema, tablets)
         table.is_schema_in_doubt = True
         try:

@@ -250,7 +250,7 @@ def _merged_of(block: Block, rows: KeyRange, *, newest: bool) -> int:
 
 def _newer(view: TableView, tablet: TabletMetadata, group: int, rows: KeyRange, after: int, as_of: int) -> Sources:
     """Return everything that may hold something newer than `after` for a reader of some rows at `as_of`."""
-    memory = view.memory_of(group)
+    memory = view.memory_of(tablet.id, group)
     state = tablet.group(group)
     first, last = rows.first, rows.last
     blocks = [

@@ -75,7 +75,7 @@ def distinct_files(tablets: Sequence[TabletMetadata]) -> dict[str, int]:
 def _count_group(
     view: TableView, tablet: TabletMetadata, group: GroupSchema, counted: Sequence[tuple[FragmentRef, int]]
 ) -> _GroupCount:
-    state, memory = tablet.group(group.id), view.memory_of(group.id)
+    state, memory = tablet.group(group.id), view.memory_of(tablet.id, group.id)
     blocks = [(block, found) for block in memory.blocks if (found := _block_records(block, tablet.range))]
     files = [(ref, records) for ref, records in counted if records]
     records = sum(found for _, found in blocks) + sum(_newest(ref, found) for ref, found in files)

@@ -85,7 +85,7 @@ class RowReader:
     def _runs_of_row(self, view: TableView, tablet: TabletMetadata, group: int, row: bytes, as_of: int) -> _RowRuns:
         """Return the records of one row in one group, from memory and from the fragments that may have it."""
         share = KeyRange(row, row + b"\0")
-        memory = view.memory_of(group)
+        memory = view.memory_of(tablet.id, group)
         sources = view.sources(tablet, group, share, as_of, blocks=memory.blocks_around(row) if memory.count else ())
         schema = view.schema.group_by_id[group]
         runs = []
@@ -203,7 +203,7 @@ class RowReader:
         """
         erased_at = 0
         mixed = has_erasures = False
-        memory = view.memory_of(group)
+        memory = view.memory_of(tablet.id, group)
         places = places_in_memory(memory.blocks_around(row), row, as_of, wanted) if memory.count else []
         state = tablet.group(group)
         if as_of < state.floor_txn:

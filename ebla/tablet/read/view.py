@@ -1,4 +1,4 @@
-"""What a reader of a table sees at one moment: METADATA, and the memory of every group. An immutable value.
+"""What a reader of a table sees at one moment: METADATA, and the memory of every tablet. An immutable value.
 
 Writers, flushes and schema changes put a new view in the place of the old one in a single assignment, so that a reader
 that holds a view needs no lock and never sees half a change. What exists only beyond a reader's txn is left out when
@@ -32,7 +32,7 @@ class TableView:
     """A table at one moment."""
 
     metadata: TableMetadata
-    memory: Mapping[int, Memory]
+    memory: Mapping[str, Mapping[int, Memory]]  # by tablet and group; what holds nothing is not in it
     parts: SchemaParts
 
     @property
@@ -40,9 +40,19 @@ class TableView:
         """The schema in force."""
         return self.metadata.schema
 
-    def memory_of(self, group: int) -> Memory:
-        """Return the unflushed records of a group."""
-        return self.memory.get(group, NO_MEMORY)
+    def memory_of(self, tablet: str, group: int) -> Memory:
+        """Return the unflushed records of a group of a tablet."""
+        own = self.memory.get(tablet)
+        return NO_MEMORY if own is None else own.get(group, NO_MEMORY)
+
+    def memories_of(self, group: int) -> dict[str, Memory]:
+        """Return the unflushed records of a group by tablet, of those that have some."""
+        return {tablet: own[group] for tablet, own in self.memory.items() if group in own}
+
+    def oldest_in_memory(self, group: int | None = None) -> int | None:
+        """Return the oldest txn that is in memory, of one group or of all; None if nothing is."""
+        held = [one.txn_min for own in self.memory.values() for at, one in own.items() if group is None or at == group]
+        return min((txn for txn in held if txn is not None), default=None)
 
     def tablets_in(self, key_range: KeyRange) -> Iterator[tuple[TabletMetadata, KeyRange]]:
         """Yield the tablets that a range touches, in order, each with its share of the range."""
@@ -53,7 +63,7 @@ class TableView:
 
     def erased_at(self, tablet: TabletMetadata, group: int, row: bytes, as_of: int = TXN_MAX) -> int:
         """Return the newest txn up to `as_of` at which a range erasure covered a row; 0 if none did."""
-        known: list[Erasure] = [*self.memory_of(group).erasures, *tablet.group(group).erasures]
+        known: list[Erasure] = [*self.memory_of(tablet.id, group).erasures, *tablet.group(group).erasures]
         covering = [e.txn for e in known if e.txn <= as_of and KeyRange(e.first, e.last).contains(row)]
         return max(covering, default=0)
 
@@ -71,7 +81,7 @@ class TableView:
         """
         state = tablet.group(group)
         check_history(state, as_of)
-        memory = self.memory_of(group)
+        memory = self.memory_of(tablet.id, group)
         looked_at = memory.blocks if blocks is None else blocks
         blocks = tuple(b for b in looked_at if b.txn_min <= as_of and _touches(share, b.first, b.last))
         fragments = tuple(f for f in state.fragments if f.txn_min <= as_of and f.may_have_rows_in(share))

@@ -18,7 +18,6 @@ import mmap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -207,12 +206,12 @@ class LogSorter:
             self._settle()
             self._syncing = pool.submit(sync)
 
-        for group, memory in table.view.memory.items():
-            if memory.blocks or memory.erasures:
-                work = FlushWork(table, group, memory.blocks, memory.erasures)
+        for group in table.view.schema.groups:
+            work = FlushWork.of(table, group.id)
+            if not work.is_empty:
                 info = write_fragment(work, self._files, self._new_path, sync_later)
                 self._flushes.append(SortedTable(table.id, flush_change(work, info)))
-        table.view = replace(table.view, memory={})
+                work.let_go()
 
     def _settle(self) -> None:
         """Wait until what was written is durable."""

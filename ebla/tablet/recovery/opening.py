@@ -132,7 +132,7 @@ def _open_for_writing(parts: _Parts, fence: Callable[[], None] | None) -> Tablet
 
     def refuse(table: TableState, error: EblaError) -> None:
         store.opener.refuse(table.name, table.id, error)
-        store.refused.hold(memory.txn_min for memory in table.view.memory.values())
+        store.refused.hold([table.view.oldest_in_memory()])
         del tables[table.id]
 
     def grown(table: TableState) -> None:

@@ -8,14 +8,13 @@ fragments. The records are used as they lie in the log: they were sorted before 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import pyarrow as pa
 
 from ebla.errors import Corruption
 from ebla.metadata.values.table_metadata import TabletMetadata
-from ebla.storage.log.log_entry import LogBlock, LogEntry, Slice, TabletPosition
+from ebla.storage.log.log_entry import LogBlock, LogEntry, LogPart
 from ebla.storage.merge.memory import MemoryErasure
 from ebla.storage.record.records import TXN, Block
 from ebla.tablet.tables.table_state import TableState
@@ -50,11 +49,14 @@ def replay(
     for reply in entry.replies:
         replayed.replies[reply.client] = (reply.sequence, reply.txn)
     changed: dict[str, TableState] = {}
-    for table_id in dict.fromkeys([*(b.table for b in entry.blocks), *(e.table for e in entry.erasures)]):
+    by_table: dict[str, list[LogPart]] = defaultdict(list)
+    for part in entry.parts:
+        by_table[part.table].append(part)
+    for table_id, parts in by_table.items():
         table = tables.get(table_id)
         if table is not None:
             try:
-                if _restore(entry, table):
+                if _restore(parts, table):
                     changed[table_id] = table
             except UnknownTablet as error:
                 unknown(table, error)
@@ -62,30 +64,27 @@ def replay(
         grown(table)
 
 
-def _restore(entry: LogEntry, table: TableState) -> bool:
-    """Apply one log entry to the memory of one of its tables; tell whether it got something."""
+def _restore(parts: Sequence[LogPart], table: TableState) -> bool:
+    """Apply what an entry has of one table to its memory; tell whether it got something."""
     is_changed = False
-    for logged in entry.blocks:
-        if logged.table != table.id or logged.group not in table.view.schema.group_by_id:
+    for part in parts:
+        if not part.blocks and not part.erasures:
             continue
-        block = _unflushed(logged, table)
-        if block is not None:
-            table.restore(logged.group, block)
+        tablet = _tablet(table, part)
+        if tablet is None:
+            continue
+        table.tablet(tablet.id).saw_index(part.index)
+        for logged in part.blocks:
+            if logged.group in table.view.schema.group_by_id and logged.index > tablet.group(logged.group).flushed:
+                table.restore(tablet.id, logged.group, _block_of(logged))
+                is_changed = True
+        for erasure in part.erasures:
+            held = MemoryErasure(erasure.first, erasure.last, erasure.txn, erasure.index)
+            for group in table.view.schema.groups:
+                if erasure.index > tablet.group(group.id).flushed:
+                    table.restore(tablet.id, group.id, None, held)
+            table.last_wide_txn = max(table.last_wide_txn, erasure.txn)
             is_changed = True
-    for erasure in entry.erasures:
-        if erasure.table != table.id:
-            continue
-        for group in table.view.schema.groups:
-            indexes = {}
-            for position in erasure.tablets:
-                table.saw_index(position.tablet, position.index)
-                tablet = _tablet(table, position, erasure.txn)
-                if tablet is not None and position.index > tablet.group(group.id).flushed:
-                    indexes[position.tablet] = position.index
-            if indexes:
-                table.restore(group.id, None, MemoryErasure(erasure.first, erasure.last, erasure.txn, indexes))
-        table.last_wide_txn = max(table.last_wide_txn, erasure.txn)
-        is_changed = True
     return is_changed
 
 
@@ -93,39 +92,23 @@ class UnknownTablet(Corruption):
     """The log has writes of a tablet that METADATA neither has nor had, had until before, or has at an older epoch."""
 
 
-def _tablet(table: TableState, at: Slice | TabletPosition, txn: int) -> TabletMetadata | None:
-    """Return a tablet that the log names; None if all it has of it is in fragments."""
+def _tablet(table: TableState, part: LogPart) -> TabletMetadata | None:
+    """Return the tablet of a part of the log; None if all that the log has of it is in fragments."""
     metadata = table.view.metadata
-    tablet = metadata.by_id(at.tablet)
-    if tablet is not None and at.epoch <= tablet.epoch:
+    tablet = metadata.by_id(part.tablet)
+    if tablet is not None and part.epoch <= tablet.epoch:
         return tablet
     if tablet is not None:
-        problem = f"led at epoch {at.epoch}, and METADATA is at {tablet.epoch}"
-    elif any(one.tablet == at.tablet and txn <= one.txn for one in metadata.retired):
+        problem = f"led at epoch {part.epoch}, and METADATA is at {tablet.epoch}"
+    elif any(one.tablet == part.tablet and part.txn <= one.txn for one in metadata.retired):
         return None
     else:
         problem = "which METADATA does not know"
-    write = f"it has a write at txn {txn} of tablet {at.tablet} of {table.name!r}"
+    write = f"it has a write at txn {part.txn} of tablet {part.tablet} of {table.name!r}"
     raise UnknownTablet("the log", f"{write}, {problem}: restore the newer METADATA")
 
 
-def _unflushed(logged: LogBlock, table: TableState) -> Block | None:
-    """Return the part of a logged block that no fragment holds yet."""
-    indexes: dict[str, int] = {}
-    parts: list[pa.RecordBatch] = []
-    for part in logged.slices:
-        table.saw_index(part.tablet, part.index)
-        tablet = _tablet(table, part, logged.txn)
-        if tablet is None or part.index <= tablet.group(logged.group).flushed:
-            continue
-        indexes[part.tablet] = part.index
-        parts.append(logged.records.slice(part.begin, part.end - part.begin))
-    if not parts:
-        return None
-    if len(parts) == len(logged.slices):
-        records = logged.records
-    else:
-        records = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
-    if TXN in records.schema.names:
-        return Block(records, indexes=indexes)
-    return Block(records, txn=logged.txn, indexes=indexes)
+def _block_of(logged: LogBlock) -> Block:
+    if TXN in logged.records.schema.names:
+        return Block(logged.records, index=logged.index)
+    return Block(logged.records, txn=logged.txn, index=logged.index)

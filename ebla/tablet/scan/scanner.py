@@ -248,7 +248,7 @@ class Scanner:
         if found is None:
             return None
         if len(found.newer) >= COMBINE_BLOCKS_MIN:
-            self._parts.flusher.wish_combining(self._table, self._projection.groups[0].id)
+            self._parts.flusher.wish_combining(self._table, tablet.id, self._projection.groups[0].id)
         return reader.read_folded(found, rest, point)
 
     def _view(self) -> TableView:
@@ -349,7 +349,7 @@ class Scanner:
         for state in tablet.groups:
             rows += sum(ref.rows for ref in state.fragments)
             size += sum(ref.bytes for ref in state.fragments)
-        for memory in view.memory.values():
+        for memory in view.memory.get(tablet.id, {}).values():
             rows += sum(len(block) for block in memory.blocks)
             size += memory.bytes
         row_bytes = max(1, size // max(1, rows))
@@ -364,12 +364,9 @@ class Scanner:
         as_of = self._txn()
         found = [view.sources(tablet, group.id, share, as_of) for group in self._projection.groups]
         for group, sources in zip(self._projection.groups, found, strict=True):
-            self._wish_combining(group.id, sources)
+            if len(sources.blocks) >= COMBINE_BLOCKS_MIN:
+                self._parts.flusher.wish_combining(self._table, tablet.id, group.id)
         return found
-
-    def _wish_combining(self, group: int, sources: Sources) -> None:
-        if len(sources.blocks) >= COMBINE_BLOCKS_MIN:
-            self._parts.flusher.wish_combining(self._table, group)
 
     def _source_marks(self, reader: Reader, sources: Sources, share: KeyRange) -> Iterator[tuple[bytes, int]]:
         """Yield rows of the sources, each with the number of records from it on to the next of its source."""

@@ -103,7 +103,7 @@ def _state_of(store: TabletStore, name: str, schema: Schema, batch: PutBatch) ->
     for group, part in state.admission.put(batch).groups.items():
         block = Block(part.stamped(0), txn=min(txn, 1), unique=part.unique)
         memory[group] = Memory().with_block(block)
-    state.view = TableView(metadata, memory, state.view.parts)
+    state.view = TableView(metadata, {metadata.tablets[0].id: memory}, state.view.parts)
     return state
 
 

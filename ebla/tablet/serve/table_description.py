@@ -39,19 +39,19 @@ def describe_table(table: TableState) -> dict[str, Any]:
     files_of_all = distinct_files(view.metadata.tablets)
     groups = {}
     for group in view.schema.groups:
-        memory = view.memory_of(group.id)
+        held = [*view.memories_of(group.id).values()]
         files = {ref.file: ref for t in view.metadata.tablets for ref in t.group(group.id).fragments}
         groups[group.name] = {
             "layout": group.layout,
-            "memory_bytes": memory.bytes,
-            "memory_records": sum(len(block) for block in memory.blocks),
-            "memory_blocks": len(memory.blocks),
+            "memory_bytes": sum(memory.bytes for memory in held),
+            "memory_records": sum(len(block) for memory in held for block in memory.blocks),
+            "memory_blocks": sum(memory.count for memory in held),
             "fragments": len(files),
             "fragment_records": sum(ref.rows for ref in files.values()),
             "fragment_bytes": sum(ref.bytes for ref in files.values()),
             "fragments_deep": max(len(runs_of(t.group(group.id).fragments)) for t in view.metadata.tablets),
             "versions_replaced": sum(ref.surplus for ref in files.values()),
-            "range_erasures": len(memory.erasures)
+            "range_erasures": sum(len(memory.erasures) for memory in held)
             + sum(len(tablet.group(group.id).erasures) for tablet in view.metadata.tablets),
         }
     return {

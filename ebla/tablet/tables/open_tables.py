@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from ebla.errors import EblaError, UnknownTable, shown
 from ebla.metadata.values.table_metadata import TableMetadata
@@ -141,7 +140,7 @@ class OpenTables:
 
     def oldest_txn(self) -> int | None:
         """Return the oldest txn that is only in the log and in memory, None if there is none. The lock is held."""
-        held = [memory.txn_min for table in self._by_id.values() for memory in table.view.memory.values()]
+        held = [table.view.oldest_in_memory() for table in self._by_id.values()]
         held.append(self.refused.held_txn)
         return min((txn for txn in held if txn is not None), default=None)
 
@@ -153,7 +152,7 @@ class OpenTables:
         if not table.is_dropped:
             self.memory_bytes += table.memory_bytes - before
 
-    def set_memory(self, table: TableState, group: int, memory: Memory) -> None:
-        """Replace the memory of one group. The lock is held."""
+    def set_memory(self, table: TableState, tablet: str, group: int, memory: Memory) -> None:
+        """Replace the memory of one group of a tablet. The lock is held."""
         with self.counted(table):
-            table.view = replace(table.view, memory={**table.view.memory, group: memory})
+            table.set_memory(tablet, group, memory)

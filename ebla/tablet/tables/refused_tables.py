@@ -61,14 +61,10 @@ class RefusedTables:
 
     def note(self, entry: LogEntry) -> None:
         """Look at an entry of the log that is replayed for the other tables."""
-        if self._ids and not self._ids.isdisjoint(_tables_of(entry)):
+        if self._ids and not self._ids.isdisjoint(part.table for part in entry.parts):
             self.hold([entry.txn_min])
 
     def hold(self, txns: Iterable[int | None]) -> None:
         """Keep the log from the smallest of these txns on: what was replayed of it is served by nobody."""
         held = [txn for txn in (self.held_txn, *txns) if txn is not None]
         self.held_txn = min(held, default=None)
-
-
-def _tables_of(entry: LogEntry) -> set[str]:
-    return {block.table for block in entry.blocks} | {erasure.table for erasure in entry.erasures}

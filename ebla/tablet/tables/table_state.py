@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -22,20 +22,21 @@ from ebla.model.order import lower_bound
 from ebla.model.projection import Projection
 from ebla.settings import Settings
 from ebla.storage.fragment.open_fragments import OpenFragments
-from ebla.storage.log.log_entry import ErasureHeader, Reply, Slice, TabletPosition
+from ebla.storage.log.log_entry import Reply
 from ebla.storage.merge.erasure_cover import TXN_MAX
-from ebla.storage.merge.memory import MemoryErasure
+from ebla.storage.merge.memory import ERASURE_BYTES, Memory, MemoryErasure
 from ebla.storage.record.records import Block
 from ebla.storage.record.row_block import RowBlock
 from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.row_cache import CachedRows, RowCache
-from ebla.tablet.read.view import TableView
+from ebla.tablet.read.view import NO_MEMORY, TableView
 from ebla.tablet.tables.door import Door
 from ebla.tablet.tables.events import Events
 from ebla.tablet.tables.led_tablets import LedTablets
 from ebla.tablet.tables.schema_parts import SchemaParts
+from ebla.tablet.tables.tablet_state import TabletState
 from ebla.tablet.write.admission import Admission
-from ebla.tablet.write.commit_log import SMALL_BLOCK_ROWS, Combined, Commit, StagedBlock
+from ebla.tablet.write.commit_log import SMALL_BLOCK_ROWS, Combined, Commit, StagedBlock, StagedPart
 from ebla.tablet.write.mutation import Mutation
 from ebla.tablet.write.row_admission import RowAdmission, RowMutation
 from ebla.tablet.write.turns import Turns
@@ -83,13 +84,13 @@ class TableState:
         self.flushing: dict[int, frozenset[int]] = {}
         # The newest commit that may have changed any row: a range erasure, a bulk commit, all that a clone began with.
         self.last_wide_txn = metadata.newest_txn
-        self.combining_wanted: set[int] = set()
+        self.combining_wanted: set[tuple[str, int]] = set()  # tablets and groups with many small blocks
+        self.memory_bytes = 0  # the size of everything unflushed
         self.is_paused = False  # writers wait: see pauses.py
         self.former: dict[int, TableView] = {}  # the last views of former schemas, by version: for scans under way
         self.invalid_schema: SchemaError | None = None  # what METADATA says and cannot be, so that it is ignored
         self.is_offline = False  # it was unloaded, or is damaged, and takes no writes: see loader.py
-        self._indexes: dict[str, int] = {}
-        self._log_taken: set[str] = set()
+        self._tablets: dict[str, TabletState] = {}
 
     def check_whole(self) -> None:
         """Raise `TableDamaged` if METADATA of the table is damaged, so that nothing of it can be changed."""
@@ -145,87 +146,111 @@ class TableState:
             return self._stage_row(mutation, txn, reply)
         view = self.view
         metadata = view.metadata
-        touched: dict[str, TabletMetadata] = {}
-        indexes: dict[str, int] = {}
-
-        def index_of(tablet: TabletMetadata) -> int:
-            if tablet.id not in indexes:
-                indexes[tablet.id] = self._indexes[tablet.id] = self._indexes.get(tablet.id, 0) + 1
-                touched[tablet.id] = tablet
-            return indexes[tablet.id]
-
+        version = metadata.schema.version
         memory = dict(view.memory)
-        staged: list[StagedBlock] = []
-        for group_id, part in mutation.groups.items():
-            records = part.stamped(microseconds_of(txn))
-            cuts = divide(records.column("_row"), metadata)
-            own = {tablet.id: index_of(tablet) for tablet, _, _ in cuts}
-            block = Block(records, txn=txn, unique=part.unique, indexes=own, bytes_known=part.size_bytes)
-            slices = tuple(Slice(t.id, t.epoch, own[t.id], begin, end) for t, begin, end in cuts)
+        changed: dict[str, dict[int, Memory]] = {}
+        parts: dict[str, StagedPart] = {}
+        first_touched: list[TabletMetadata] = []
+
+        def part_of(tablet: TabletMetadata) -> StagedPart:
+            part = parts.get(tablet.id)
+            if part is None:
+                state = self.tablet(tablet.id)
+                state.index += 1
+                if not state.is_log_taken:
+                    state.is_log_taken = True
+                    first_touched.append(tablet)
+                part = parts[tablet.id] = StagedPart(self.id, tablet.id, tablet.epoch, version, state.index)
+                memory[tablet.id] = changed[tablet.id] = dict(memory.get(tablet.id, {}))
+            return part
+
+        for group_id, given in mutation.groups.items():
+            records = given.stamped(microseconds_of(txn))
             group = metadata.schema.group_by_id[group_id]
-            staged.append(StagedBlock(self.id, group, metadata.schema.version, block, part.schema_bytes, slices))
-            memory[group_id] = view.memory_of(group_id).with_block(block)
-            if len(block) <= SMALL_BLOCK_ROWS and memory[group_id].count >= BLOCKS_GATHERED_MAX:
-                self.combining_wanted.add(group_id)
-        erasures: list[ErasureHeader] = []
+            rows = records.num_rows
+            for tablet, begin, end in divide(records.column("_row"), metadata):
+                part = part_of(tablet)
+                is_whole = end - begin == rows
+                block = Block(
+                    records if is_whole else records.slice(begin, end - begin),
+                    txn=txn,
+                    unique=given.unique,
+                    index=part.index,
+                    bytes_known=given.size_bytes * end // rows - given.size_bytes * begin // rows,
+                )
+                part.blocks.append(StagedBlock(group, block, given.schema_bytes))
+                own = changed[tablet.id]
+                held = own[group_id] = own.get(group_id, NO_MEMORY).with_block(block)
+                self.memory_bytes += block.bytes
+                if len(block) <= SMALL_BLOCK_ROWS and held.count >= BLOCKS_GATHERED_MAX:
+                    self.combining_wanted.add((tablet.id, group_id))
         for key_range in mutation.ranges:
-            tablets = metadata.overlapping(key_range)
-            positions = tuple(TabletPosition(t.id, t.epoch, index_of(t)) for t in tablets)
-            erasures.append(ErasureHeader(self.id, key_range.first, key_range.last, txn, positions))
-            erased = MemoryErasure(key_range.first, key_range.last, txn, {p.tablet: p.index for p in positions})
-            for group in metadata.schema.groups:
-                memory[group.id] = memory.get(group.id, view.memory_of(group.id)).with_erasure(erased)
+            for tablet in metadata.overlapping(key_range):
+                part = part_of(tablet)
+                erasure = MemoryErasure(key_range.first, key_range.last, txn, part.index)
+                part.erasures.append(erasure)
+                own = changed[tablet.id]
+                for group in metadata.schema.groups:
+                    own[group.id] = own.get(group.id, NO_MEMORY).with_erasure(erasure)
+                    self.memory_bytes += ERASURE_BYTES
             self.last_wide_txn = txn
-        self.view = TableView(metadata, memory, self.view.parts)
-        first_touched = [t for t in touched.values() if t.id not in self._log_taken]
-        self._log_taken.update(t.id for t in first_touched)
-        return Commit(txn, mutation.bytes, tuple(staged), tuple(erasures), reply), first_touched
+        self.view = TableView(metadata, memory, view.parts)
+        return Commit(txn, mutation.bytes, tuple(parts.values()), reply), first_touched
 
     def _stage_row(self, mutation: RowMutation, txn: int, reply: Reply | None) -> tuple[Commit, list[TabletMetadata]]:
-        metadata = self.view.metadata
+        view = self.view
+        metadata = view.metadata
         tablet = metadata.tablets[0] if len(metadata.tablets) == 1 else metadata.tablet_for(mutation.row)
-        index = self._indexes[tablet.id] = self._indexes.get(tablet.id, 0) + 1
-        own = {tablet.id: index}
-        slices = (Slice(tablet.id, tablet.epoch, index, 0, 1),)
-        memory = dict(self.view.memory)
-        staged: list[StagedBlock] = []
+        state = self.tablet(tablet.id)
+        index = state.index = state.index + 1
+        part = StagedPart(self.id, tablet.id, tablet.epoch, metadata.schema.version, index)
+        own = dict(view.memory.get(tablet.id, {}))
         for group, plan, values, size_bytes in mutation.parts:
-            block = RowBlock(plan, mutation.row, values, txn=txn, size_bytes=size_bytes, indexes=own)
-            staged.append(StagedBlock(self.id, group, metadata.schema.version, block, plan.schema_bytes, slices))
-            held = memory[group.id] = self.view.memory_of(group.id).with_block(block)
+            block = RowBlock(plan, mutation.row, values, txn=txn, size_bytes=size_bytes, index=index)
+            part.blocks.append(StagedBlock(group, block, plan.schema_bytes))
+            held = own[group.id] = own.get(group.id, NO_MEMORY).with_block(block)
+            self.memory_bytes += block.bytes
             if held.count >= BLOCKS_GATHERED_MAX:
-                self.combining_wanted.add(group.id)
-        self.view = TableView(metadata, memory, self.view.parts)
-        first_touched = [] if tablet.id in self._log_taken else [tablet]
-        self._log_taken.add(tablet.id)
-        return Commit(txn, mutation.bytes, tuple(staged), (), reply), first_touched
+                self.combining_wanted.add((tablet.id, group.id))
+        memory = dict(view.memory)
+        memory[tablet.id] = own
+        self.view = TableView(metadata, memory, view.parts)
+        first_touched = [] if state.is_log_taken else [tablet]
+        state.is_log_taken = True
+        return Commit(txn, mutation.bytes, (part,), reply), first_touched
 
-    def slices_of(self, block: Block) -> tuple[Slice, ...]:
-        """Divide a combined block among the tablets again."""
-        cuts = divide(block.rows, self.view.metadata)
-        return tuple(Slice(t.id, t.epoch, block.indexes[t.id], begin, end) for t, begin, end in cuts)
-
-    def combined(self, group: int, combined: Combined) -> None:
+    def combined(self, one: Combined) -> None:
         """Put a combined block in the place of the small ones that it is made of."""
-        memory = self.view.memory_of(group).replace([staged.block for staged in combined.old], combined.new.block)
-        self.view = replace(self.view, memory={**self.view.memory, group: memory})
+        memory = self.view.memory_of(one.tablet, one.group)
+        self.set_memory(one.tablet, one.group, memory.replace(one.old, one.new))
 
-    def restore(self, group: int, block: Block | None, erasure: MemoryErasure | None = None) -> None:
+    def restore(self, tablet: str, group: int, block: Block | None, erasure: MemoryErasure | None = None) -> None:
         """Add what a replay of the log found."""
-        memory = self.view.memory_of(group)
+        memory = self.view.memory_of(tablet, group)
         if block is not None:
             memory = memory.with_block(block)
         if erasure is not None:
             memory = memory.with_erasure(erasure)
-        self.view = replace(self.view, memory={**self.view.memory, group: memory})
+        self.set_memory(tablet, group, memory)
 
-    def index_of(self, tablet: str) -> int:
-        """Return the newest log index of a tablet."""
-        return self._indexes.get(tablet, 0)
+    def set_memory(self, tablet: str, group: int, memory: Memory) -> None:
+        """Replace what a group of a tablet holds in memory."""
+        view = self.view
+        self.memory_bytes += memory.bytes - view.memory_of(tablet, group).bytes
+        own = {**view.memory.get(tablet, {}), group: memory}
+        if memory.is_empty:
+            del own[group]
+        changed = {**view.memory, tablet: own}
+        if not own:
+            del changed[tablet]
+        self.view = replace(view, memory=changed)
 
-    def saw_index(self, tablet: str, index: int) -> None:
-        """Note a log index found in a replay: later ones are greater."""
-        self._indexes[tablet] = max(index, self._indexes.get(tablet, 0))
+    def tablet(self, tablet: str) -> TabletState:
+        """Return what is kept of a tablet."""
+        state = self._tablets.get(tablet)
+        if state is None:
+            state = self._tablets[tablet] = TabletState()
+        return state
 
     def use_metadata(self, metadata: TableMetadata, log: str | None) -> None:
         """Take over newer METADATA; an older one that arrives late is ignored."""
@@ -240,21 +265,22 @@ class TableState:
                 self.led.use(metadata)
             if self._events is not None:
                 self._events.note(before, metadata)
-            if log is not None:
-                self._log_taken.update(tablet.id for tablet in metadata.tablets if tablet.log == log)
             for tablet in metadata.tablets:
-                for state in tablet.groups:
-                    self.saw_index(tablet.id, state.flushed)
+                state = self.tablet(tablet.id)
+                state.is_log_taken |= log is not None and tablet.log == log
+                for group in tablet.groups:
+                    state.saw_index(group.flushed)
+            if len(self._tablets) > len(metadata.tablets):
+                self._tablets = {tablet.id: self._tablets[tablet.id] for tablet in metadata.tablets}
 
     def forget_logs(self) -> None:
         """Forget which tablets METADATA has in the log of this server: it has none any more."""
-        self._log_taken.clear()
+        for state in self._tablets.values():
+            state.is_log_taken = False
 
-    def holds_unflushed(self, tablets: frozenset[str]) -> bool:
+    def holds_unflushed(self, tablets: Iterable[str]) -> bool:
         """Tell whether something of these tablets is in memory and in the log only."""
-        held = [block.indexes for memory in self.view.memory.values() for block in memory.blocks]
-        held += [erasure.indexes for memory in self.view.memory.values() for erasure in memory.erasures]
-        return any(not tablets.isdisjoint(indexes) for indexes in held)
+        return not self.view.memory.keys().isdisjoint(tablets)
 
     def _use_schema(self, metadata: TableMetadata) -> bool:
         """Take over METADATA with another schema; False if that cannot be, and the last one stays in force."""
@@ -264,9 +290,7 @@ class TableState:
             self.invalid_schema = error
             _log.warning("table %s: schema version %s is ignored: %s", self.name, metadata.schema.version, error)
             return False
-        assert not any(memory.count or memory.erasures for memory in self.view.memory.values()), (
-            "a schema is changed when all is in fragments"
-        )
+        assert not self.view.memory, "a schema is changed when all is in fragments"
         self.invalid_schema = None
         self.former[self.view.parts.version] = self.view
         self.view.parts.row_cache.clear(TXN_MAX)  # the view stays for a while, and nobody asks its cache any more
@@ -280,11 +304,6 @@ class TableState:
         """Return the newest view under a version of the schema: that of now, or the last one before it was changed."""
         view = self.view
         return view if view.parts.version == schema_version else self.former.get(schema_version)
-
-    @property
-    def memory_bytes(self) -> int:
-        """The size of everything unflushed."""
-        return sum(memory.bytes for memory in self.view.memory.values())
 
 
 def divide(rows: pa.Array, metadata: TableMetadata) -> list[tuple[TabletMetadata, int, int]]:

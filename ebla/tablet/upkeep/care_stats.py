@@ -59,12 +59,12 @@ def held_stats(
 def log_held_by(tables: Iterable[TableState], refused: RefusedTables) -> dict[str, object] | None:
     """Return the table and group whose oldest unflushed record keeps the log from going; None if nothing does."""
     held = [
-        (memory.txn_min, table.name, group.name)
+        (oldest, table.name, group.name)
         for table in tables
         for view in (table.view,)
         for group in view.schema.groups
-        for memory in (view.memory_of(group.id),)
-        if memory.txn_min is not None
+        for oldest in (view.oldest_in_memory(group.id),)
+        if oldest is not None
     ]
     if refused.held_txn is not None and refused.errors:
         held.append((refused.held_txn, min(refused.errors), ""))

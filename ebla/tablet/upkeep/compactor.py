@@ -258,7 +258,9 @@ class Compactor:
         if not set(current.group(group.id).fragments).issuperset(choice.fragments):
             return None  # they were merged by others, perhaps while this one waited for them
         # Memory and fragments of one view: what is in neither is nowhere.
-        work = merge_of(current.group(group.id), choice, group, chosen.horizon, view.memory_of(group.id).txn_min)
+        work = merge_of(
+            current.group(group.id), choice, group, chosen.horizon, view.memory_of(current.id, group.id).txn_min
+        )
         del view  # or all that is in memory now would stay there until the end, flushed or not
         files_max = self._settings.fragment_bytes_max
         output = new_output(work, self._files, new_path, table.id, parts.schema, group, parts.codec, files_max)

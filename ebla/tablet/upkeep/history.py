@@ -54,7 +54,7 @@ class History:
     def bound(self, table: TableState, group: int) -> int:
         """Return the txn below which nobody reads a group any more, and nothing of it is only in memory."""
         with self._commit_lock:
-            unflushed = table.view.memory_of(group).txn_min
+            unflushed = table.view.oldest_in_memory(group)
             newest = self._sequencer.committed if unflushed is None else min(self._sequencer.committed, unflushed - 1)
         horizon = min(newest, self.ended())
         pinned = self._pins.oldest()

@@ -5,7 +5,8 @@
 Whoever waits for a commit and finds nobody draining drains himself, for all that are queued: a single writer pays for
 no change of thread, and many writers share one sync. Everybody else waits for a lock of his own, so that only those are
 woken whose commit is in the log, and one more: the next to drain. A background thread drains what nobody waits for.
-Small blocks of one table group that are queued together are combined into one, for the log and for memory alike.
+What is queued of one tablet becomes one part of the entry. Its small blocks of one group are combined into one, for the
+log and for memory alike.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from dataclasses import dataclass, field
 
 from ebla.errors import Closed, EblaError, LogFailed
 from ebla.model.schema import GroupSchema
-from ebla.storage.log.log_entry import ErasureHeader, LogBlock, LogEntry, Reply, Slice
+from ebla.storage.log.log_entry import LogBlock, LogEntry, LogErasure, LogPart, Reply
 from ebla.storage.log.log_writer import LogWriter
-from ebla.storage.merge.memory import combine
+from ebla.storage.merge.memory import MemoryErasure, combine
 from ebla.storage.record.records import Block, schema_bytes
 from ebla.storage.record.row_block import RowBlock
 from ebla.tablet.write.sequencer import Sequencer
@@ -38,12 +39,22 @@ _log = logging.getLogger(__name__)
 class StagedBlock:
     """A block in memory that is not in the log yet."""
 
-    table: str
     group: GroupSchema
-    schema_version: int
     block: Block
     schema_bytes: bytes
-    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPart:
+    """What a commit has for one tablet, whose next `index` it takes."""
+
+    table: str
+    tablet: str
+    epoch: int
+    schema_version: int
+    index: int
+    blocks: list[StagedBlock] = field(default_factory=list)
+    erasures: list[MemoryErasure] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +63,20 @@ class Commit:
 
     txn: int
     bytes: int
-    blocks: tuple[StagedBlock, ...] = ()
-    erasures: tuple[ErasureHeader, ...] = ()
+    parts: tuple[StagedPart, ...] = ()
     reply: Reply | None = None
     older_replies: tuple[Reply, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """Small blocks that were combined into one."""
+    """Small blocks of one tablet and group that were combined into one."""
 
-    old: tuple[StagedBlock, ...]
-    new: StagedBlock
+    table: str
+    tablet: str
+    group: int
+    old: tuple[Block, ...]
+    new: Block
 
 
 class _Waiting(Sleeper):
@@ -76,12 +89,6 @@ class _Waiting(Sleeper):
         self.txn = txn
 
 
-@dataclass(slots=True)
-class _Gathering:
-    blocks: list[StagedBlock] = field(default_factory=list)
-    combined: list[Combined] = field(default_factory=list)
-
-
 class CommitLog:
     """Puts staged commits into the log, in order, many at a time."""
 
@@ -89,19 +96,17 @@ class CommitLog:
         self,
         writer: LogWriter,
         sequencer: Sequencer,
-        slices_of: Callable[[str, Block], tuple[Slice, ...]],
         on_durable: Callable[[Sequence[Combined], int], None],
         fence: Callable[[], None] | None = None,
         slow_seconds: float = 0.0,
     ) -> None:
-        """`slices_of` divides a block among tablets; `on_durable` runs after the sync and makes commits visible.
+        """`on_durable` runs after the sync and makes commits visible.
 
         `fence` runs in between, and raises if somebody else may be writing by now: then nothing is acknowledged.
         """
         # Set once.
         self._writer = writer
         self._sequencer = sequencer
-        self._slices_of = slices_of
         self._on_durable = on_durable
         self._fence = fence
         self.writing = Timing(_log, "writing and syncing an entry of the log", slow_seconds)
@@ -273,61 +278,84 @@ class CommitLog:
 
     def _write(self, commits: Sequence[Commit]) -> float:
         """Write an entry, make it durable and show it; return how long the disk took."""
-        gathering = self._gather(commits)
-        blocks = tuple([_log_block(staged) for staged in gathering.blocks])
-        erasures = tuple(erasure for commit in commits for erasure in commit.erasures)
+        parts, combined = _parts_of(commits)
         replies = [commit.reply for commit in commits if commit.reply is not None]
         replies += [reply for commit in commits for reply in commit.older_replies]
         last = commits[-1].txn
-        entry = LogEntry(last, blocks, erasures, tuple(replies))
+        entry = LogEntry(last, parts, tuple(replies))
         began = now_seconds()
         self._writer.append(entry)
         self._writer.sync()
         seconds = now_seconds() - began
         if self._fence is not None:
             self._fence()
-        self._on_durable(gathering.combined, last)
+        self._on_durable(combined, last)
         return seconds
 
-    def _gather(self, commits: Sequence[Commit]) -> _Gathering:
-        gathering = _Gathering()
-        if len(commits) == 1:
-            gathering.blocks = list(commits[0].blocks)
-            return gathering
-        small: dict[tuple[str, int], list[StagedBlock]] = defaultdict(list)
-        for commit in commits:
-            for staged in commit.blocks:
-                if len(staged.block) <= SMALL_BLOCK_ROWS:
-                    small[staged.table, staged.group.id].append(staged)
-                else:
-                    gathering.blocks.append(staged)
-        for several in small.values():
-            if len(several) == 1:
-                gathering.blocks += several
-                continue
-            combined = self._combine(several)
-            gathering.blocks.append(combined)
-            gathering.combined.append(Combined(tuple(several), combined))
-        return gathering
 
-    def _combine(self, several: Sequence[StagedBlock]) -> StagedBlock:
-        first = several[0]
-        block = combine([staged.block for staged in several], is_cells=first.group.is_cells)
-        slices = self._slices_of(first.table, block)
-        described = schema_bytes(block.records.schema)
-        return StagedBlock(first.table, first.group, first.schema_version, block, described, slices)
+def _parts_of(commits: Sequence[Commit]) -> tuple[tuple[LogPart, ...], list[Combined]]:
+    """Return the parts of an entry that has all these commits, and what was combined on the way."""
+    if len(commits) == 1:
+        commit = commits[0]
+        parts = [_log_part([part], [_log_block(staged) for staged in part.blocks], commit.txn) for part in commit.parts]
+        return tuple(parts), []
+    gathered: dict[tuple[str, str, int, int], list[StagedPart]] = defaultdict(list)
+    newest: dict[tuple[str, str, int, int], int] = {}
+    for commit in commits:
+        for part in commit.parts:
+            key = part.table, part.tablet, part.epoch, part.schema_version
+            gathered[key].append(part)
+            newest[key] = commit.txn
+    combined: list[Combined] = []
+    parts = [_log_part(several, _blocks_of(several, combined), newest[key]) for key, several in gathered.items()]
+    return tuple(parts), combined
+
+
+def _blocks_of(several: Sequence[StagedPart], combined: list[Combined]) -> list[LogBlock]:
+    """Return the blocks of one tablet for the log, small ones combined, which is added to `combined`."""
+    blocks: list[LogBlock] = []
+    small: dict[int, list[StagedBlock]] = defaultdict(list)
+    for part in several:
+        for staged in part.blocks:
+            if len(staged.block) <= SMALL_BLOCK_ROWS:
+                small[staged.group.id].append(staged)
+            else:
+                blocks.append(_log_block(staged))
+    for group_id, own in small.items():
+        one = own[0]
+        if len(own) > 1:
+            old = tuple([staged.block for staged in own])
+            new = combine(old, is_cells=one.group.is_cells)
+            combined.append(Combined(several[0].table, several[0].tablet, group_id, old, new))
+            one = StagedBlock(one.group, new, schema_bytes(new.records.schema))
+        blocks.append(_log_block(one))
+    return blocks
+
+
+def _log_part(several: Sequence[StagedPart], blocks: Sequence[LogBlock], txn: int) -> LogPart:
+    first = several[0]
+    erasures = [LogErasure(one.first, one.last, one.txn, one.index) for part in several for one in part.erasures]
+    return LogPart(
+        first.table,
+        first.tablet,
+        first.epoch,
+        first.schema_version,
+        first.index,
+        several[-1].index,
+        txn,
+        tuple(blocks),
+        tuple(erasures),
+    )
 
 
 def _log_block(staged: StagedBlock) -> LogBlock:
     block = staged.block
     body = block.message if isinstance(block, RowBlock) else None
     return LogBlock(
-        staged.table,
         staged.group.id,
-        staged.schema_version,
+        block.index,
         block.txn_max,
         block.txn_min,
-        staged.slices,
         staged.schema_bytes,
         block.records if body is None else None,
         body,

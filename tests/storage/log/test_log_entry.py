@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -9,12 +10,11 @@ from hypothesis import strategies as st
 
 from ebla.errors import Corruption
 from ebla.storage.log.log_entry import (
-    ErasureHeader,
     LogBlock,
     LogEntry,
+    LogErasure,
+    LogPart,
     Reply,
-    Slice,
-    TabletPosition,
     decode_entry,
     encode_entry,
 )
@@ -64,21 +64,31 @@ def blocks(draw: st.DrawFn) -> LogBlock:
     records = pa.record_batch(arrays, names=names)
     begin = draw(st.integers(0, rows))
     records = records.slice(begin, draw(st.integers(0, rows - begin)))
-    slices = draw(st.lists(st.builds(Slice, NAMES, NUMBERS, NUMBERS, NUMBERS, NUMBERS), max_size=3))
     schema = records.schema.serialize().to_pybytes()
     txn, txn_min = draw(NUMBERS), draw(NUMBERS)
-    return LogBlock(draw(NAMES), draw(NUMBERS), draw(NUMBERS), txn, txn_min, tuple(slices), schema, records)
+    return LogBlock(draw(NUMBERS), draw(NUMBERS), txn, txn_min, schema, records)
 
 
-TABLETS = st.lists(st.builds(TabletPosition, NAMES, NUMBERS, NUMBERS), max_size=3).map(tuple)
-ERASURES = st.builds(ErasureHeader, NAMES, st.binary(), st.none() | st.binary(), NUMBERS, TABLETS)
-ENTRIES = st.builds(
-    LogEntry,
-    NUMBERS,
+ERASURES = st.builds(LogErasure, st.binary(), st.none() | st.binary(), NUMBERS, NUMBERS)
+REPLIES = st.lists(st.builds(Reply, NAMES, NUMBERS, NUMBERS), max_size=3).map(tuple)
+PARTS = st.builds(
+    LogPart,
+    NAMES,
+    NAMES,
+    *[NUMBERS] * 5,
     st.lists(blocks(), max_size=3).map(tuple),
     st.lists(ERASURES, max_size=3).map(tuple),
-    st.lists(st.builds(Reply, NAMES, NUMBERS, NUMBERS), max_size=3).map(tuple),
+    REPLIES,
 )
+ENTRIES = st.builds(LogEntry, NUMBERS, st.lists(PARTS, max_size=3).map(tuple), REPLIES)
+
+
+def blocks_of(entry: LogEntry) -> list[LogBlock]:
+    return [block for part in entry.parts for block in part.blocks]
+
+
+def entry_of(block: LogBlock, *erasures: LogErasure) -> LogEntry:
+    return LogEntry(60, (LogPart("t", "tablet", 1, 1, 1, 1, 60, (block,), erasures),))
 
 
 class TestEntry:
@@ -89,7 +99,7 @@ class TestEntry:
         assert len(payload) % 8 == 0
         decoded = decode_entry(pa.py_buffer(payload))
         assert decoded == entry
-        for block, other in zip(decoded.blocks, entry.blocks, strict=True):
+        for block, other in zip(blocks_of(decoded), blocks_of(entry), strict=True):
             block.records.validate(full=True)
             assert block.has_txn_column == other.has_txn_column
             assert block.rows == other.rows
@@ -105,7 +115,7 @@ class TestEntry:
 
     def test_records_are_not_copied_by_reading(self) -> None:
         payload = pa.py_buffer(b"".join(encode_entry(make_entry(1, rows=100))))
-        block = decode_entry(payload).blocks[0]
+        (block,) = blocks_of(decode_entry(payload))
         for column in block.records.columns:
             for buffer in column.buffers():
                 if buffer is not None:
@@ -115,7 +125,7 @@ class TestEntry:
     def test_a_schema_that_is_not_the_records_is_refused(self) -> None:
         records = pa.record_batch({"_row": pa.array([b"a"]), "9": pa.array([1])})
         with pytest.raises(ValueError, match="schema"):
-            encode_entry(LogEntry(1, (LogBlock("t", 1, 1, 1, 1, (), SCHEMA_BYTES, records),)))
+            encode_entry(entry_of(LogBlock(1, 1, 1, 1, SCHEMA_BYTES, records)))
 
     @pytest.mark.parametrize(
         "kind", [pa.dictionary(pa.int8(), pa.string()), pa.list_(pa.dictionary(pa.int8(), pa.string()))]
@@ -124,11 +134,23 @@ class TestEntry:
         records = pa.record_batch([pa.array([None], kind)], names=["2"])
         schema = records.schema.serialize().to_pybytes()
         with pytest.raises(ValueError, match="dictionary"):
-            encode_entry(LogEntry(1, (LogBlock("t", 1, 1, 1, 1, (), schema, records),)))
+            encode_entry(entry_of(LogBlock(1, 1, 1, 1, schema, records)))
 
     def test_the_smallest_txn_of_an_entry(self) -> None:
-        block = make_entry(50).blocks[0]
-        erasure = ErasureHeader("t", b"", None, 40, ())
-        assert LogEntry(60, (block,)).txn_min == 50
-        assert LogEntry(60, (block,), (erasure,)).txn_min == 40
+        (block,) = blocks_of(make_entry(50))
+        assert entry_of(block).txn_min == 50
+        assert entry_of(block, LogErasure(b"", None, 40, 1)).txn_min == 40
         assert LogEntry(60).txn_min == 60
+
+    def test_the_part_of_a_tablet_needs_nothing_of_the_others(self) -> None:
+        entries = [make_entry(txn, rows=3) for txn in (5, 6)]
+        both = LogEntry(6, tuple(msgspec.structs.replace(e.parts[0], tablet=f"tablet {e.txn_max}") for e in entries))
+        found = decode_entry(pa.py_buffer(b"".join(encode_entry(both))))
+        alone = LogEntry(6, tuple(part for part in found.parts if part.tablet == "tablet 5"))
+        again = decode_entry(pa.py_buffer(b"".join(encode_entry(alone))))
+        assert again.parts == both.parts[:1]
+
+    def test_blocks_of_many_tablets_share_their_arrow_schema(self) -> None:
+        (part,) = make_entry(1).parts
+        sizes = [sum(len(b) for b in encode_entry(LogEntry(1, (part,) * count))) for count in (1, 2, 3)]
+        assert sizes[2] - sizes[1] <= sizes[1] - sizes[0] < sizes[0] - len(SCHEMA_BYTES)

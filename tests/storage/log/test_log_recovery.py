@@ -14,6 +14,7 @@ import pytest
 from ebla.errors import Corruption, FormatTooNew, MissingFile
 from ebla.storage.log.log_format import (
     ENTRY_HEADER_BYTES,
+    FORMAT_VERSION,
     SEGMENT_HEADER_BYTES,
     encode_segment_header,
     frame_entry,
@@ -288,9 +289,9 @@ class TestDamage:
 class TestLaterVersions:
     def test_a_segment_of_a_later_version_is_told_from_damage(self) -> None:
         _, data = encode_segment_header(SERVER, 1, None)
-        checked = data[:8] + struct.pack("<I", 2) + data[12:-4]
+        checked = data[:8] + struct.pack("<I", FORMAT_VERSION + 1) + data[12:-4]
         files = with_segment(checked + struct.pack("<I", google_crc32c.value(checked)))
-        with pytest.raises(FormatTooNew, match=r"0000000000000001.log is a log of format 2.*update"):
+        with pytest.raises(FormatTooNew, match=r"0000000000000001.log is a log of format 3.*update"):
             recovered(files)
 
     def test_an_entry_of_an_unknown_kind_is_told_from_damage(self) -> None:

@@ -11,6 +11,7 @@ from ebla.errors import LogFailed
 from ebla.storage.log.log_entry import (
     LogBlock,
     LogEntry,
+    LogPart,
 )
 from ebla.storage.log.log_format import (
     segment_path,
@@ -288,8 +289,9 @@ class TestFailing:
         files = SimulatedFiles()
         writer = open_writer(files)
         writer.append(make_entry(1))
+        block = LogBlock(1, 1, 1, 1, SCHEMA_BYTES, pa.record_batch({"a": [1]}))
         with pytest.raises(ValueError, match="schema"):
-            writer.append(LogEntry(2, (LogBlock("t", 1, 1, 1, 1, (), SCHEMA_BYTES, pa.record_batch({"a": [1]})),)))
+            writer.append(LogEntry(2, (LogPart("t", "tablet", 1, 1, 1, 1, 2, (block,)),)))
         writer.append(make_entry(3))
         writer.close()
         assert recovered(files) == [1, 3]

@@ -92,12 +92,12 @@ def test_a_reader_sees_the_same_before_and_after_combining_cells(runs: list[list
         assert getattr(after, name).equals(getattr(before, name))
 
 
-def test_a_combined_block_knows_its_txns_and_the_highest_index_of_each_tablet() -> None:
-    one = Block(_plain(b"a", b"c"), txn=5, unique=True, indexes={"t": 1, "u": 9})
-    two = Block(_plain(b"b"), txn=6, unique=True, indexes={"t": 2})
+def test_a_combined_block_knows_its_txns_and_the_highest_index() -> None:
+    one = Block(_plain(b"a", b"c"), txn=5, unique=True, index=9)
+    two = Block(_plain(b"b"), txn=6, unique=True, index=10)
     both = combine([one, two], is_cells=False)
     assert (both.txn, both.txn_min, both.txn_max) == (None, 5, 6)
-    assert both.indexes == {"t": 2, "u": 9}
+    assert both.index == 10
     assert both.unique
     assert not combine([one, Block(_plain(b"a"), txn=7)], is_cells=False).unique
 
@@ -131,7 +131,7 @@ def test_blocks_are_found_by_the_rows_between_their_ends(several: list[list[byte
         assert sorted(map(id, memory.blocks_around(row))) == sorted(map(id, around))
 
 
-ERASURE = MemoryErasure(b"a", None, 4, {"t": 3})
+ERASURE = MemoryErasure(b"a", None, 4, 3)
 
 
 class TestMemory:
@@ -182,7 +182,7 @@ class TestMemory:
 
     def test_a_flush_takes_out_what_it_took_and_nothing_that_looks_like_it(self) -> None:
         one, same, later = block_at(1), block_at(1), block_at(5)
-        twin = MemoryErasure(b"a", None, 4, {"t": 3})
+        twin = MemoryErasure(b"a", None, 4, 3)
         memory = memory_of(one, same, later).with_erasure(ERASURE).with_erasure(twin)
         left = memory.without([one], [ERASURE])
         assert left.blocks == (same, later)

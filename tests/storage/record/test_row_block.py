@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebla.storage.log.log_entry import LogBlock, LogEntry, Slice, decode_entry, encode_entry
+from ebla.storage.log.log_entry import LogBlock, LogEntry, LogPart, decode_entry, encode_entry
 from ebla.storage.merge.memory import combine
 from ebla.storage.record.records import ROW, Block
 from ebla.storage.record.row_block import Physical, RowBlock, RowPlan, combine_rows, is_plain, plan_of
@@ -26,11 +26,11 @@ rows = st.binary(max_size=9)
 
 def row_block(plan: RowPlan, row: bytes, given_values: tuple[Physical, ...], txn: int) -> RowBlock:
     size = plan.size_bytes(row, given_values)
-    return RowBlock(plan, row, given_values, txn=txn, size_bytes=size, indexes={"tablet": txn})
+    return RowBlock(plan, row, given_values, txn=txn, size_bytes=size, index=txn)
 
 
 def plain_block(block: RowBlock) -> Block:
-    return Block(block.records, txn=block.txn, unique=True, indexes=block.indexes)
+    return Block(block.records, txn=block.txn, unique=True, index=block.index)
 
 
 @given(rows, values)
@@ -60,7 +60,7 @@ def test_it_answers_as_any_block_of_one_row_does(row: bytes, given_values: tuple
     if asked == row:
         assert (begin, end) == (other_begin, other_end) == (0, 1)
         assert block.find_many(pa.array([asked], pa.binary())).tolist() == [0]
-    names = ("first", "last", "txn", "txn_min", "txn_max", "unique", "has_erasures", "has_partial", "indexes")
+    names = ("first", "last", "txn", "txn_min", "txn_max", "unique", "has_erasures", "has_partial", "index")
     assert [getattr(block, name) for name in names] == [getattr(plain, name) for name in names]
     assert len(block) == len(plain) == 1
     assert block.rows.equals(plain.rows)
@@ -78,14 +78,14 @@ def test_rows_are_combined_as_blocks_are(lines: list[tuple[bytes, tuple[Physical
         assert combined.records.equals(expected.records)
         assert combined.records.schema.equals(expected.records.schema)
         assert (combined.txn_min, combined.txn_max, combined.unique) == (1, len(lines), expected.unique)
-        assert combined.indexes == {"tablet": len(lines)}
+        assert combined.index == len(lines)
 
 
 def test_rows_of_several_shapes_and_larger_blocks_are_combined_together() -> None:
     records = pa.record_batch({"_row": pa.array([b"a", b"d"], pa.binary()), "2": [10, 20]})
     blocks: list[Block] = [
         row_block(WIDE, b"b", (1, b"x", None, True), 1),
-        Block(records, txn=2, unique=True, indexes={"tablet": 2}),
+        Block(records, txn=2, unique=True, index=2),
         row_block(NARROW, b"b", (b"y",), 3),
         row_block(NARROW, b"a", (None,), 4),
     ]
@@ -93,17 +93,20 @@ def test_rows_of_several_shapes_and_larger_blocks_are_combined_together() -> Non
     combined = combine(blocks, is_cells=False)
     assert combined.records.equals(expected.records)
     assert combined.records["_txn"].to_pylist() == [4, 2, 3, 1, 2]
-    assert combined.indexes == {"tablet": 4}
+    assert combined.index == 4
 
 
 def test_a_row_in_the_log_is_read_back_as_its_records() -> None:
     block = row_block(WIDE, b"key", (1, b"text", 3, None), 5)
-    slices = (Slice("tablet", 1, 5, 0, 1),)
-    logged = LogBlock("t", 1, 1, 5, 5, slices, WIDE.schema_bytes, None, block.message)
-    by_records = LogBlock("t", 1, 1, 5, 5, slices, WIDE.schema_bytes, block.records)
-    payload = b"".join(bytes(part) for part in encode_entry(LogEntry(5, (logged,))))
-    assert payload == b"".join(bytes(part) for part in encode_entry(LogEntry(5, (by_records,))))
-    found = decode_entry(pa.py_buffer(payload)).blocks[0]
+    logged = LogBlock(1, 5, 5, 5, WIDE.schema_bytes, None, block.message)
+    by_records = LogBlock(1, 5, 5, 5, WIDE.schema_bytes, block.records)
+
+    def payload_of(one: LogBlock) -> bytes:
+        return b"".join(bytes(b) for b in encode_entry(LogEntry(5, (LogPart("t", "tablet", 1, 1, 5, 5, 5, (one,)),))))
+
+    payload = payload_of(logged)
+    assert payload == payload_of(by_records)
+    (found,) = decode_entry(pa.py_buffer(payload)).parts[0].blocks
     assert found.records.equals(block.records)
     assert (logged.rows, logged.has_txn_column) == (by_records.rows, by_records.has_txn_column) == (1, False)
 

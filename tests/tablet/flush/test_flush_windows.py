@@ -81,7 +81,11 @@ def test_a_flush_in_windows_leaves_every_answer_as_it_was(
             return now + [list(table.scan(as_of=txn)) for txn in txns]
 
         before = answers()
-        windows = [len(FlushWindows(m.blocks, is_cells=g == 2)) for g, m in state_of(table).view.memory.items()]
+        windows = [
+            len(FlushWindows(m.blocks, is_cells=g == 2))
+            for own in state_of(table).view.memory.values()
+            for g, m in own.items()
+        ]
         assert min(windows) > 3
         table.flush()
         assert not state_of(table).memory_bytes
@@ -89,6 +93,23 @@ def test_a_flush_in_windows_leaves_every_answer_as_it_was(
         assert [tablet["fragments"] for tablet in table.tablets()] == [2]  # one for each group
         table.compact()
         assert answers()[:3] == before[:3]
+
+
+def test_blocks_of_many_tablets_do_not_make_windows_longer_and_those_on_each_other_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flush_windows, "WINDOW_BYTES", 2_000)
+    monkeypatch.setattr(flush_windows, "BLOCK_BYTES", 1_000)
+
+    def block(first: int) -> Block:
+        rows = pa.array([b"%06d" % n for n in range(first, first + 40)], pa.binary())
+        return Block(pa.record_batch({"_row": rows, "2": [first] * 40}), txn=first + 1)
+
+    side_by_side = FlushWindows([block(n * 40) for n in range(20)], is_cells=False)
+    on_each_other = FlushWindows([block(n) for n in range(20)], is_cells=False)
+    assert len(side_by_side) > 5 * len(on_each_other)
+    for windows in (side_by_side, on_each_other):
+        assert sum(window.records.num_rows for window in windows) == 800
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ class World:
         self.table.stage(erase_range(KeyRange(first, last)), txn)
 
     def work(self, group: int, committed: int = 1 << 40) -> FlushWork:
-        return FlushWork(self.table, group, *self.table.view.memory_of(group).committed(committed))
+        return FlushWork.of(self.table, group, committed)
 
     def flush(self, group: int, committed: int = 1 << 40) -> Any:
         work = self.work(group, committed)
@@ -170,17 +170,17 @@ class TestStaging:
         world = World()
         commit, touched = world.put(1 << 10, ada=1, zoe=2)
         assert [tablet.id for tablet in touched] == ["a", "c"]
-        assert [(s.tablet, s.index, s.begin, s.end) for s in commit.blocks[0].slices] == [
-            ("a", 1, 0, 1),
-            ("c", 1, 1, 2),
+        assert [(part.tablet, part.index, len(part.blocks[0].block)) for part in commit.parts] == [
+            ("a", 1, 1),
+            ("c", 1, 1),
         ]
         commit, touched = world.put(2 << 10, bob=1, hal=1)
         assert [tablet.id for tablet in touched] == ["b"]  # the others have this log already
-        assert [(s.tablet, s.index) for s in commit.blocks[0].slices] == [("a", 2), ("b", 1)]
+        assert [(part.tablet, part.index) for part in commit.parts] == [("a", 2), ("b", 1)]
 
     def test_a_reader_keeps_the_view_it_has(self) -> None:
         world = World()
         before = world.table.view
         world.put(1 << 10, ada=1)
-        assert before.memory_of(PROFILE).blocks == ()
-        assert len(world.table.view.memory_of(PROFILE).blocks) == 1
+        assert before.memory == {}
+        assert len(world.table.view.memory_of("a", PROFILE).blocks) == 1

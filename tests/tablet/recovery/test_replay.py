@@ -9,7 +9,7 @@ import pytest
 
 import ebla
 from ebla.settings import Settings
-from ebla.storage.log.log_entry import ErasureHeader, LogBlock, LogEntry, Slice, TabletPosition
+from ebla.storage.log.log_entry import LogBlock, LogEntry, LogErasure, LogPart
 from ebla.tablet.recovery.replay import Replayed, UnknownTablet, replay
 from ebla.tablet.tables.table_state import TableState
 from tests.support.inside import engine_of, state_of
@@ -38,17 +38,16 @@ def test_an_erasure_in_the_middle_of_an_entry_survives_a_flush_of_the_entry(tmp_
             ],
             names=["_row", "_txn", str(column.id)],
         )
-        slices = (Slice(tablet.id, tablet.epoch, 13, 0, 2),)
         schema = records.schema.serialize().to_pybytes()
-        block = LogBlock(state.id, group.id, 1, base + 3, base + 1, slices, schema, records)
-        position = TabletPosition(tablet.id, tablet.epoch, 12)
-        erasure = ErasureHeader(state.id, b"", None, base + 2, (position,))
+        block = LogBlock(group.id, 13, base + 3, base + 1, schema, records)
+        erasure = LogErasure(b"", None, base + 2, 12)
+        part = LogPart(state.id, tablet.id, tablet.epoch, 1, 11, 13, base + 3, (block,), (erasure,))
 
         def flush(grown: TableState) -> None:
             engine_of(db).flusher.flush_table(grown)
 
-        replay(LogEntry(base + 3, (block,), (erasure,)), {state.id: state}, Replayed(), flush, refuse)
-        assert state.view.memory_of(group.id).txn_min is None, "everything was flushed"
+        replay(LogEntry(base + 3, (part,)), {state.id: state}, Replayed(), flush, refuse)
+        assert state.view.oldest_in_memory() is None, "everything was flushed"
         assert [row["k"] for row in table.scan()] == ["b"]
 
 
@@ -67,14 +66,14 @@ def test_the_log_of_a_retired_tablet_is_passed_over_and_that_of_an_unknown_one_i
 
         def entry(tablet: str, txn: int, epoch: int = 1) -> LogEntry:
             if kind == "erasure":
-                position = TabletPosition(tablet, epoch, 9)
-                return LogEntry(txn, (), (ErasureHeader(state.id, b"", None, txn, (position,)),))
+                erasure = LogErasure(b"", None, txn, 9)
+                return LogEntry(txn, (LogPart(state.id, tablet, epoch, 1, 9, 9, txn, (), (erasure,)),))
             records = pa.RecordBatch.from_arrays(
                 [pa.array([b"b"], pa.binary()), pa.array([3], pa.int64())], names=["_row", str(column.id)]
             )
             described = records.schema.serialize().to_pybytes()
-            slices = (Slice(tablet, epoch, 9, 0, 1),)
-            return LogEntry(txn, (LogBlock(state.id, group.id, 1, txn, txn, slices, described, records),))
+            block = LogBlock(group.id, 9, txn, txn, described, records)
+            return LogEntry(txn, (LogPart(state.id, tablet, epoch, 1, 9, 9, txn, (block,)),))
 
         before = list(table.scan())
         replay(entry(parent.id, last), {state.id: state}, Replayed(), lambda grown: None, refuse)

@@ -497,7 +497,12 @@ def test_a_compaction_does_not_keep_in_memory_what_is_flushed_while_it_goes_on(
     held: list[bool] = []
 
     def flush_meanwhile(*arguments: Any) -> int:
-        blocks = [weakref.ref(block.records) for m in state_of(table).view.memory.values() for block in m.blocks]
+        blocks = [
+            weakref.ref(block.records)
+            for own in state_of(table).view.memory.values()
+            for m in own.values()
+            for block in m.blocks
+        ]
         assert any(block() is not None for block in blocks)
         table.flush()
         held.extend(block() is not None for block in blocks)

@@ -16,12 +16,13 @@ from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.errors import Closed, LogFailed
 from ebla.model.declaration import Schema
-from ebla.storage.log.log_entry import ErasureHeader, LogEntry, Reply, Slice
+from ebla.storage.log.log_entry import LogBlock, LogEntry, Reply
 from ebla.storage.log.log_reader import recover
 from ebla.storage.log.log_writer import LogWriter
+from ebla.storage.merge.memory import MemoryErasure
 from ebla.storage.record.records import Block
 from ebla.tablet.write import commit_log
-from ebla.tablet.write.commit_log import SMALL_BLOCK_ROWS, Combined, Commit, CommitLog, StagedBlock
+from ebla.tablet.write.commit_log import SMALL_BLOCK_ROWS, Combined, Commit, CommitLog, StagedBlock, StagedPart
 from ebla.tablet.write.sequencer import Sequencer
 from tests.support.logs import DIRECTORY, MANY, SERVER
 from tests.support.simulated_files import FaultPlan, SimulatedFiles
@@ -29,11 +30,10 @@ from tests.support.simulated_files import FaultPlan, SimulatedFiles
 GROUP = Schema(key={"row": "binary"}, columns={"n": "int64"}).number().groups[0]
 
 
-def staged(txn: int, rows: int = 1, table: str = "t") -> StagedBlock:
+def staged(txn: int, rows: int = 1) -> StagedBlock:
     records = pa.record_batch({"_row": pa.array([b"%06d" % n for n in range(rows)], pa.binary()), "2": [txn] * rows})
-    block = Block(records, txn=txn, unique=True, indexes={"tablet": txn})
-    slices = (Slice("tablet", 1, txn, 0, rows),)
-    return StagedBlock(table, GROUP, 1, block, records.schema.serialize().to_pybytes(), slices)
+    block = Block(records, txn=txn, unique=True, index=txn)
+    return StagedBlock(GROUP, block, records.schema.serialize().to_pybytes())
 
 
 class World:
@@ -45,27 +45,25 @@ class World:
         self.combined: list[Combined] = []
         self.durable: list[int] = []
         writer = LogWriter(self.files, DIRECTORY, SERVER, 1, MANY)
-        self.log = CommitLog(writer, self.sequencer, self._slices_of, self._on_durable)
+        self.log = CommitLog(writer, self.sequencer, self._on_durable)
         self._push_lock = threading.Lock()
         self._txn = 0
-
-    def _slices_of(self, table: str, block: Block) -> tuple[Slice, ...]:
-        return (Slice("tablet", 1, block.indexes["tablet"], 0, len(block)),)
 
     def _on_durable(self, combined: Sequence[Combined], txn: int) -> None:
         self.combined += combined
         self.durable.append(txn)
         self.sequencer.commit(txn)
 
-    def push(self, *sizes: int, table: str = "t", attended: bool = True, erasure: bool = False) -> int:
+    def push(self, *sizes: int, tablet: str = "a", epoch: int = 1, attended: bool = True, erasure: bool = False) -> int:
         """Queue one commit with a block of each size, as a store does under its commit lock."""
         with self._push_lock:
             self._txn += 1
             txn = self._txn
             self.sequencer.allocate(txn)
-            blocks = tuple(staged(txn, rows, table) for rows in sizes)
-            erasures = (ErasureHeader(table, b"a", None, txn, ()),) if erasure else ()
-            commit = Commit(txn, 100 * sum(sizes), blocks, erasures, Reply("client", txn, txn))
+            part = StagedPart("t", tablet, epoch, 1, txn, [staged(txn, rows) for rows in sizes])
+            if erasure:
+                part.erasures.append(MemoryErasure(b"a", None, txn, txn))
+            commit = Commit(txn, 100 * sum(sizes), (part,), Reply("client", txn, txn))
             self.log.push(commit, attended=attended)
             return txn
 
@@ -79,8 +77,12 @@ def txns_of(entry: LogEntry) -> list[list[int]]:
     """The txns in each block of an entry."""
     return [
         block.records.column("_txn").to_pylist() if block.has_txn_column else [block.txn] * block.rows
-        for block in entry.blocks
+        for block in blocks_of(entry)
     ]
+
+
+def blocks_of(entry: LogEntry) -> list[LogBlock]:
+    return [block for part in entry.parts for block in part.blocks]
 
 
 class TestGroupCommit:
@@ -94,21 +96,38 @@ class TestGroupCommit:
         world.log.close()
         assert len(world.entries()) == 1
 
-    def test_small_blocks_of_one_table_group_become_one_block(self) -> None:
+    def test_small_blocks_of_one_tablet_and_group_become_one_block(self) -> None:
         world = World()
         for _ in range(3):
             world.push(2)
-        world.push(1, table="other")
+        world.push(1, tablet="b")
         world.log.wait(4)
         world.log.close()
         (entry,) = world.entries()
-        assert [(block.table, block.rows) for block in entry.blocks] == [("t", 6), ("other", 1)]
+        assert [(part.tablet, [block.rows for block in part.blocks]) for part in entry.parts] == [
+            ("a", [6]),
+            ("b", [1]),
+        ]
         assert txns_of(entry)[0] == [3, 2, 1, 3, 2, 1]
         (combined,) = world.combined
-        assert [old.block.txn for old in combined.old] == [1, 2, 3]
-        assert combined.new.block.indexes == {"tablet": 3}
-        assert entry.blocks[0].slices == (Slice("tablet", 1, 3, 0, 6),)
-        assert (entry.blocks[0].txn_min, entry.blocks[0].txn, entry.txn_max) == (1, 3, 4)
+        assert (combined.table, combined.tablet, combined.group) == ("t", "a", GROUP.id)
+        assert [old.txn for old in combined.old] == [1, 2, 3]
+        assert combined.new.index == 3
+        (part, _) = entry.parts
+        assert (part.index_min, part.index, part.txn, part.blocks[0].index) == (1, 3, 3, 3)
+        assert (part.blocks[0].txn_min, part.blocks[0].txn, entry.txn_max) == (1, 3, 4)
+
+    def test_a_tablet_that_is_led_at_another_epoch_meanwhile_has_a_part_of_each(self) -> None:
+        world = World()
+        for epoch in (1, 1, 2):
+            world.push(1, epoch=epoch)
+        world.log.wait(3)
+        world.log.close()
+        (entry,) = world.entries()
+        assert [(part.epoch, part.index_min, part.index, part.txn) for part in entry.parts] == [
+            (1, 1, 2, 2),
+            (2, 3, 3, 3),
+        ]
 
     def test_large_blocks_are_written_as_they_are(self) -> None:
         world = World()
@@ -118,7 +137,7 @@ class TestGroupCommit:
         world.log.wait(3)
         world.log.close()
         (entry,) = world.entries()
-        assert [block.rows for block in entry.blocks] == [SMALL_BLOCK_ROWS + 1, SMALL_BLOCK_ROWS + 1, 1]
+        assert [block.rows for block in blocks_of(entry)] == [SMALL_BLOCK_ROWS + 1, SMALL_BLOCK_ROWS + 1, 1]
         assert world.combined == []
 
     def test_erasures_and_replies_go_along(self) -> None:
@@ -128,7 +147,7 @@ class TestGroupCommit:
         world.log.wait(2)
         world.log.close()
         (entry,) = world.entries()
-        assert [erasure.txn for erasure in entry.erasures] == [1]
+        assert [erasure.txn for part in entry.parts for erasure in part.erasures] == [1]
         assert entry.replies == (Reply("client", 1, 1), Reply("client", 2, 2))
 
     def test_an_entry_does_not_grow_without_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:

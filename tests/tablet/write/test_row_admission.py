@@ -102,7 +102,7 @@ def dicts(draw: st.DrawFn, unusual: bool) -> dict[Any, Any]:
 
 def block_of(mutation: RowMutation, at: int) -> RowBlock:
     _, plan, values, size_bytes = mutation.parts[at]
-    return RowBlock(plan, mutation.row, values, txn=7, size_bytes=size_bytes, indexes={"tablet": 1})
+    return RowBlock(plan, mutation.row, values, txn=7, size_bytes=size_bytes, index=1)
 
 
 def check_same(row: dict[Any, Any], mutation: RowMutation) -> None:
