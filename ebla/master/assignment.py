@@ -64,22 +64,26 @@ def loads_of(catalog: Catalog, servers: Iterable[Server]) -> Loads:
 
 def plan_assignments(
     catalog: Catalog,
-    servers: Iterable[Server],
+    loads: Loads,
     creating_since: dict[str, float],
     now: float,
     settings: MasterSettings,
     random: Random,
     new_id: Callable[[], str],
+    is_hopeless: Callable[[TabletInfo], bool] = lambda info: False,
 ) -> AssignmentPlan:
-    """Go over the tablets that wait; `creating_since` gets those that are seen creating for the first time."""
+    """Go over the tablets that wait; `creating_since` gets those that are seen creating for the first time.
+
+    `is_hopeless` says of a tablet that is creating whether its leader is gone or has failed: it is not waited for.
+    """
     plan = AssignmentPlan()
-    loads = loads_of(catalog, servers)
     for tablet_id in [*catalog.pending]:
         info = catalog.tablet(tablet_id)
         if info is None or not info.table.is_visible:
             continue
         is_new = info.tablet.state == PREPARING
-        if not is_new and now - creating_since.setdefault(tablet_id, now) <= settings.assignment_timeout_seconds:
+        is_waited_for = now - creating_since.setdefault(tablet_id, now) <= settings.assignment_timeout_seconds
+        if not is_new and is_waited_for and not is_hopeless(info):
             continue
         chosen = choose_replicas(loads, settings.replication, random)
         if chosen is None:

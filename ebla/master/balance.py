@@ -1,11 +1,14 @@
 """The balancer: which tablets should be elsewhere, or be led by another of their servers. Pure; a dry run is its plan.
 
 In this order, and no more than so many moves in a round:
-1. **dead servers**: another replica leads, another server takes the place of the dead one. A majority of the replicas
-   must be alive; a tablet with a single replica moves only where any server can read the dead one's log.
+1. **dead servers**: another server takes the place of the dead one, in tablets with several replicas, a majority of
+   which must be alive. (Who leads what a dead server led is decided long before that: `failover.py`.)
 2. **replicas**: from the server with most to the one with fewest, while they differ by more than is tolerated. So a new
    server takes its share, a few tablets at a time.
 3. **leaders**: from the server that leads most to a replica of the same tablet that leads fewest.
+
+A leader is one that has the tablet: what moves to `target` is led by another replica. A tablet with a single replica is
+*offered* to the target, which takes it over when its leader has resigned.
 
 One change per tablet at a time: a tablet is left alone until every replica has reported the last one.
 """
@@ -51,12 +54,11 @@ def plan_moves(
     dead: frozenset[str],
     moves_max: int,
     imbalance_tolerated: int = 1,
-    is_log_shared: bool = False,
 ) -> list[Move]:
     """Return at most so many moves; `hosts` has the servers that are alive, `dead` those that are known not to be."""
     plan = _Plan([*tablets], hosts, moves_max, max(1, imbalance_tolerated))
     if dead:
-        plan.rescue(dead, is_log_shared)
+        plan.rescue(dead)
     plan.even_out()
     plan.spread_leaders()
     return plan.moves
@@ -102,32 +104,27 @@ class _Plan:
 
     # --- dead servers ---
 
-    def rescue(self, dead: frozenset[str], is_log_shared: bool) -> None:
+    def rescue(self, dead: frozenset[str]) -> None:
         """Let others take the place of dead servers."""
         for placed in self._tablets:
             if self._is_full:
                 return
             source = next((server for server in placed.servers if server in dead), None)
-            if source is None:
+            if source is None or len(placed.servers) == 1:
                 continue
-            move = self._rescued(placed, source, is_log_shared)
+            move = self._rescued(placed, source)
             if move is not None:
                 self._take(placed, move)
 
-    def _rescued(self, placed: Placed, source: str, is_log_shared: bool) -> Move | None:
+    def _rescued(self, placed: Placed, source: str) -> Move | None:
         reason = f"{source} is dead"
         target = self._target(placed.servers, source)
-        if len(placed.servers) == 1:
-            if not is_log_shared or target is None:
-                return None
-            return Move(placed.tablet, target, source, target, reason)
         alive = [server for server in placed.servers if server in self._hosts]
         if len(alive) * 2 <= len(placed.servers):
             return None
-        leader = placed.leader if placed.leader in alive else min(alive, key=lambda server: self._leaders[server])
-        if target is not None:
-            return Move(placed.tablet, leader, source, target, reason)
-        return None if leader == placed.leader else Move(placed.tablet, leader, None, None, reason)
+        if target is None or placed.leader not in alive:
+            return None
+        return Move(placed.tablet, placed.leader, source, target, reason)
 
     def _target(self, servers: tuple[str, ...], source: str) -> str | None:
         """Return the live server with fewest replicas that has none of the tablet; on a host of its own, if any is."""
@@ -159,10 +156,21 @@ class _Plan:
                 return False
             for placed in by_server[source]:
                 if self._is_free(placed) and target not in placed.servers and self._spreads(placed, source, target):
-                    leader = target if placed.leader == source else placed.leader
+                    leader = self._leader_without(placed, source, target)
+                    if leader is None:
+                        continue
                     self._take(placed, Move(placed.tablet, leader, source, target, f"{source} has too many"))
                     return True
         return False
+
+    def _leader_without(self, placed: Placed, source: str, target: str) -> str | None:
+        """Return who leads a tablet when one replica moves: with several, one that has it already; None if none can."""
+        if placed.leader != source:
+            return placed.leader
+        if len(placed.servers) == 1:
+            return target
+        others = [server for server in placed.servers if server != source and server in self._hosts]
+        return min(others, key=lambda server: self._leaders[server], default=None)
 
     def _spreads(self, placed: Placed, source: str, target: str) -> bool:
         """Whether a move leaves the replicas on as many hosts as before."""

@@ -16,10 +16,9 @@ _RUNNING = "running"
 
 def plan_balance(catalog: Catalog, servers: Servers, settings: MasterSettings, now: float) -> list[Move]:
     """Return the moves of one round. None while servers that should be there are neither known nor known to be dead."""
-    timeout = settings.server_timeout_seconds
-    hosts = {server.uuid: server.registration.host for server in servers.live(now, timeout)}
+    hosts = {server.uuid: server.registration.host for server in servers.live(now, settings.silent_after_seconds)}
     absent = [server for server in catalog.placed_servers() if server not in hosts]
-    dead = frozenset(server for server in absent if servers.is_dead(server, now, timeout))
+    dead = frozenset(server for server in absent if servers.is_dead(server, now, settings.replace_after_seconds))
     if not hosts or len(dead) < len(absent):
         return []
     if not dead and not _is_uneven(catalog, hosts, max(1, settings.imbalance_tolerated)):
@@ -30,7 +29,6 @@ def plan_balance(catalog: Catalog, servers: Servers, settings: MasterSettings, n
         dead=dead,
         moves_max=settings.moves_max,
         imbalance_tolerated=settings.imbalance_tolerated,
-        is_log_shared=settings.is_log_shared,
     )
 
 
@@ -45,6 +43,9 @@ def _placed(catalog: Catalog, servers: Servers, hosts: dict[str, str]) -> Iterab
         metadata = info.metadata
         version = metadata.schema.version
         for tablet in metadata.tablets:
+            if tablet.target is not None:  # it is moving already, and counts where it will be
+                yield Placed(tablet.id, tablet.target.server, (tablet.target.server,), False)
+                continue
             if tablet.state != _RUNNING or tablet.leader is None:
                 continue
             wanted = (tablet.epoch, version, _RUNNING)

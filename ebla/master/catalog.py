@@ -43,6 +43,9 @@ class Catalog:
         self.gone: dict[str, str] = {}  # tablets that were replaced, split or joined -> their table
         self.retired: set[str] = set()  # those of them that were split or joined; never iterated
         self.pending: dict[str, None] = {}  # tablets of running tables that wait for servers, or for their leader
+        self.vacant: dict[str, None] = {}  # tablets that are to be served, and that nobody leads
+        self.offered: dict[str, None] = {}  # tablets that another server is to lead next
+        self.altering: dict[str, None] = {}  # tables of which former schemas are kept
         self.deleted: dict[str, TableInfo] = {}  # tables that are to be purged, or brought back
         self.stale: dict[str, None] = {}  # tables that are known to be otherwise than they are here: look again
         self.moved: list[tuple[TabletMetadata | None, TabletMetadata | None]] = []  # placed otherwise: before, after
@@ -83,6 +86,11 @@ class Catalog:
     def placed_on(self, server: str) -> dict[str, None]:
         """Return the tablets of which a server is to keep a replica, as a set that must not be changed."""
         return self._placed.get(server, {})
+
+    def led_by(self, server: str) -> list[tuple[str, int]]:
+        """Return the tablets that a server is to lead, with their epochs."""
+        found = (self.tablet(tablet_id) for tablet_id in self.placed_on(server))
+        return [(info.tablet.id, info.tablet.epoch) for info in found if info and info.tablet.leader == server]
 
     def replicas_on(self, server: str) -> int:
         """Return how many replicas a server is to keep."""
@@ -200,6 +208,10 @@ class Catalog:
         else:
             gone = [tablet for tablet in known.tablets if metadata.by_id(tablet.id) is not tablet]
             new = [tablet for tablet in metadata.tablets if known.by_id(tablet.id) is not tablet]
+        if metadata.former:
+            self.altering[info.id] = None
+        else:
+            self.altering.pop(info.id, None)
         if not self._is_loading:
             self._note_moves(gone, new)
             if known is not None and known.schema.version != metadata.schema.version:
@@ -219,8 +231,8 @@ class Catalog:
         before = {tablet.id: tablet for tablet in gone}
         for tablet in new:
             former = before.pop(tablet.id, None)
-            if tablet.replicas and (
-                former is None or former.epoch != tablet.epoch or former.replicas != tablet.replicas
+            if tablet.assigned and (
+                former is None or former.epoch != tablet.epoch or former.assigned != tablet.assigned
             ):
                 self.moved.append((former, tablet))
         self.moved.extend((tablet, None) for tablet in before.values())
@@ -228,7 +240,7 @@ class Catalog:
     def _add_tablet(self, info: TableInfo, tablet: TabletMetadata) -> None:
         self.tablets[tablet.id] = info
         self._index_state(tablet)
-        for replica in tablet.replicas:
+        for replica in tablet.assigned:
             placed = self._placed.get(replica.server)
             if placed is None:
                 placed = self._placed[replica.server] = {}
@@ -241,11 +253,20 @@ class Catalog:
             self.pending[tablet.id] = None
         else:
             self.pending.pop(tablet.id, None)
+        for is_so, known in (
+            (tablet.is_served and tablet.leader is None, self.vacant),
+            (tablet.target is not None, self.offered),
+        ):
+            if is_so:
+                known[tablet.id] = None
+            else:
+                known.pop(tablet.id, None)
 
     def _drop_tablet(self, tablet: TabletMetadata) -> None:
         self.tablets.pop(tablet.id, None)
-        self.pending.pop(tablet.id, None)
-        for replica in tablet.replicas:
+        for known in (self.pending, self.vacant, self.offered):
+            known.pop(tablet.id, None)
+        for replica in tablet.assigned:
             self._placed[replica.server].pop(tablet.id, None)
         if tablet.leader is not None:
             self._leads[tablet.leader] -= 1
@@ -254,6 +275,7 @@ class Catalog:
         self.tombstones.add(table_id)
         info = self.tables.pop(table_id, None)
         self.deleted.pop(table_id, None)
+        self.altering.pop(table_id, None)
         if info is None or info.stored is None:
             return
         if info.is_visible and self.names.get(info.name) is info:
@@ -274,5 +296,6 @@ def _is_placed_alike(former: TabletMetadata, tablet: TabletMetadata) -> bool:
         former.id == tablet.id
         and former.epoch == tablet.epoch
         and former.leader == tablet.leader
+        and former.target == tablet.target
         and (former.replicas is tablet.replicas or former.replicas == tablet.replicas)
     )

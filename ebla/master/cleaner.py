@@ -19,8 +19,17 @@ from ebla.master.table_info import TableInfo
 from ebla.master.tasks import Tasks
 from ebla.master.writes import ChangeTable
 from ebla.metadata.values.assigning import ForgetReplaced
+from ebla.metadata.values.late import ForgetSchemas
+from ebla.metadata.values.table_metadata import TabletMetadata
 
-__all__ = ["delete_replicas", "purgeable", "replaced_to_forget"]
+__all__ = [
+    "delete_replicas",
+    "delete_strays",
+    "is_in_other_hands",
+    "purgeable",
+    "replaced_to_forget",
+    "schemas_to_forget",
+]
 
 
 def delete_replicas(info: TableInfo, servers: Servers, tasks: Tasks, now: float) -> None:
@@ -30,6 +39,28 @@ def delete_replicas(info: TableInfo, servers: Servers, tasks: Tasks, now: float)
             server = servers.get(replica.server)
             if server is not None and tablet.id in server.reported:
                 tasks.ensure(server.uuid, tablet.id, DELETE, now, replica.assignment_id)
+
+
+def is_in_other_hands(tablet: TabletMetadata, server: str, servers: Servers) -> bool:
+    """Whether every other server that is to have a tablet has said that it serves it, as METADATA has it.
+
+    Until then nothing is deleted on the strength of METADATA alone: what another server has may be the last of it.
+    """
+    return tablet.leader not in (None, server) and all(
+        replica.server == server or servers.runs(replica.server, tablet.id, tablet.epoch) for replica in tablet.replicas
+    )
+
+
+def delete_strays(catalog: Catalog, servers: Servers, tasks: Tasks, retained: dict[str, bool], now: float) -> None:
+    """Ask for the deletion of replicas that METADATA no longer names, once their tablets are in other hands."""
+    for server in servers:
+        for stray in server.strays.values():
+            info = catalog.tablet(stray.tablet)
+            if info is None:
+                continue
+            is_over = info.table.is_deleted and not retained.get(info.table.id, True)
+            if is_over or is_in_other_hands(info.tablet, server.uuid, servers):
+                tasks.ensure(server.uuid, stray.tablet, DELETE, now, stray.assignment_id)
 
 
 def purgeable(info: TableInfo, servers: Servers) -> bool:
@@ -57,6 +88,25 @@ def replaced_to_forget(catalog: Catalog, table_ids: dict[str, None], servers: Se
         if confirmed:
             changes.append(ChangeTable(table_id, (ForgetReplaced(confirmed),)))
     return tuple(changes)
+
+
+def schemas_to_forget(catalog: Catalog, servers: Servers) -> tuple[ChangeTable, ...]:
+    """Return the changes that drop former schemas, for tables all of whose leaders have reported the one of today."""
+    changes = []
+    for table_id in catalog.altering:
+        info = catalog.tables[table_id]
+        if not info.is_visible:
+            continue
+        metadata = info.metadata
+        version = metadata.schema.version
+        if all(_uses(servers, tablet, version) for tablet in metadata.tablets):
+            changes.append(ChangeTable(table_id, (ForgetSchemas(version),)))
+    return tuple(changes)
+
+
+def _uses(servers: Servers, tablet: TabletMetadata, version: int) -> bool:
+    state = None if tablet.leader is None else servers.reported(tablet.leader, tablet.id)
+    return state is not None and state.epoch == tablet.epoch and state.schema_version >= version
 
 
 def _is_confirmed(tablet: str, at: tuple[str, ...], servers: Servers) -> bool:

@@ -19,9 +19,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ebla.master.catalog import Catalog
+from ebla.master.cleaner import is_in_other_hands
 from ebla.master.messages import Heartbeat, HeartbeatReply, Refusal, ReportedTablet, TabletReport
 from ebla.master.refresh import refresh_tables
-from ebla.master.reports import ALTER, CREATE, DELETE, REFRESH, START, UNKNOWN, UPDATE, judge
+from ebla.master.reports import ALTER, CREATE, DELETE, FAILED, REFRESH, START, UNKNOWN, UPDATE, judge
 from ebla.master.servers import Server, Servers, StaleInstance
 from ebla.master.settings import MasterSettings
 from ebla.master.tasks import Tasks
@@ -73,7 +74,7 @@ class HeartbeatHandler:
             return self._refuse("old_instance", f"{heartbeat.instance.uuid} was started again since: stop")
         if server is None:
             return HeartbeatReply(self._term, needs_register=True)
-        server.heard_seconds = now
+        self._servers.heard(server, now)
         report = heartbeat.report
         if report is None or report.sequence <= server.sequence:
             return HeartbeatReply(self._term, needs_full_report=not server.is_whole)
@@ -146,13 +147,17 @@ class HeartbeatHandler:
         is_second: bool = False,
     ) -> None:
         uuid = server.instance.uuid
-        tablet, actions = judge(self._catalog, uuid, replica, retained)
+        tablet, actions = judge(self._catalog, uuid, replica, retained, self._is_in_other_hands)
         self._note(server, replica, tablet)
         tasks = self._tasks
         if tablet is not None:
             tasks.done_but(uuid, replica.tablet, _REPORT_ENDS, actions)
+        elif UNKNOWN not in actions:
+            self._want(server, replica.tablet, now)  # it has it by an older assignment, and may be to have it anew
         for action in actions:
-            if action == START:
+            if action == FAILED:
+                self._servers.failed[replica.tablet] = uuid
+            elif action == START:
                 table_id = self._catalog.tablets[replica.tablet].id
                 findings.starts.setdefault(table_id, []).append(TabletAt(replica.tablet, replica.epoch))
             elif action in (REFRESH, UNKNOWN) and not is_second and replica.table in self._catalog.tables:
@@ -160,10 +165,17 @@ class HeartbeatHandler:
                 findings.again.append(replica)
             elif action == UNKNOWN:
                 server.unknown[replica.tablet] = replica
+            elif action == CREATE:
+                tasks.ensure(uuid, replica.tablet, action, now)
             elif action in (ALTER, UPDATE, DELETE):
                 tasks.ensure(uuid, replica.tablet, action, now, replica.assignment_id)
 
+    def _is_in_other_hands(self, tablet: TabletMetadata, server: str) -> bool:
+        return is_in_other_hands(tablet, server, self._servers)
+
     def _note(self, server: Server, replica: ReportedTablet, tablet: TabletMetadata | None) -> None:
+        if self._servers.failed.get(replica.tablet) == server.uuid:
+            del self._servers.failed[replica.tablet]  # unless this report says so again
         if tablet is not None:
             state = self._servers.shared(replica.epoch, replica.schema_version, replica.state)
             server.reported[tablet.id] = state  # the catalog's copy of the id
@@ -184,7 +196,7 @@ class HeartbeatHandler:
         if info is None:
             server.reported.pop(tablet_id, None)
             return
-        if all(replica.assignment_id != assignment_id for replica in info.tablet.replicas):
+        if all(replica.assignment_id != assignment_id for replica in info.tablet.assigned):
             return  # of an older assignment: what the server is to have is something else
         server.reported.pop(tablet_id, None)
         self._want(server, tablet_id, now)
@@ -206,6 +218,6 @@ class HeartbeatHandler:
         info = self._catalog.tablet(tablet_id)
         if info is None or not info.table.is_visible:
             return
-        for replica in info.tablet.replicas:
+        for replica in info.tablet.assigned:
             if replica.server == server.uuid:
                 self._tasks.ensure(server.uuid, tablet_id, CREATE, now)

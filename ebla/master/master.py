@@ -21,11 +21,12 @@ from typing import TypeVar
 from ebla.clock import Clock, txn_at
 from ebla.errors import Conflict, EblaError, OutcomeUnknown, Unavailable
 from ebla.master import tables
-from ebla.master.assignment import plan_assignments
+from ebla.master.assignment import loads_of, plan_assignments
 from ebla.master.balance import Move
 from ebla.master.balance_plan import plan_balance
 from ebla.master.catalog import Catalog
-from ebla.master.cleaner import delete_replicas, purgeable, replaced_to_forget
+from ebla.master.cleaner import delete_replicas, delete_strays, purgeable, replaced_to_forget, schemas_to_forget
+from ebla.master.failover import Offered, plan_failover
 from ebla.master.heartbeats import HeartbeatHandler
 from ebla.master.messages import (
     Heartbeat,
@@ -33,6 +34,7 @@ from ebla.master.messages import (
     Requests,
 )
 from ebla.master.orders import Orders
+from ebla.master.placement import Loads
 from ebla.master.refresh import refresh_tables
 from ebla.master.servers import Servers
 from ebla.master.settings import MasterSettings
@@ -40,6 +42,7 @@ from ebla.master.table_info import TableInfo, TabletInfo
 from ebla.master.tasks import Tasks
 from ebla.master.writes import ChangeTable, ChangeTables, Operation, PurgeTable, StoredTable, Write
 from ebla.metadata.values.assigning import Assignment, PlaceTablets
+from ebla.metadata.values.handing_over import Offer, OfferTablets
 from ebla.metadata.values.table_metadata import Replica, TableMetadata
 from ebla.model.schema import TableSchema
 from ebla.model.schema_change import Alteration
@@ -81,6 +84,7 @@ class Master:
         self._heartbeats = HeartbeatHandler(cluster_id, term, self.catalog, self.servers, self.tasks, self.settings)
         self._orders = Orders(term, self.catalog, self.servers, self.tasks, self.settings)
         self._creating_since: dict[str, float] = {}
+        self._offered: dict[str, Offered] = {}
         self._is_in_round = False
 
     def stop(self, reason: str) -> None:
@@ -154,6 +158,10 @@ class Master:
         self._orders.take_news(now)
         return self._orders.due(now, self._retained())
 
+    def lease_over(self, server: str) -> None:
+        """Take note that a server's lease is over and was taken away: the next round has others lead what it led."""
+        self.servers.lease_over(server, self.catalog.led_by(server))
+
     def refresh(self, table_ids: Sequence[str]) -> Operation[None]:
         """Look again at tables that somebody has changed, as a watch of the coordination service tells."""
         return self._guarded(refresh_tables(self.catalog, table_ids))
@@ -173,20 +181,50 @@ class Master:
                 stale, self.catalog.stale = [*self.catalog.stale], {}
                 yield from refresh_tables(self.catalog, stale)
             self._orders.take_news(self._clock.monotonic_seconds())
+            yield from self._fail_over()
             yield from self._assign()
             yield from self._clean()
             yield from self._balance()
         finally:
             self._is_in_round = False
 
+    def _loads(self, now: float) -> Loads:
+        return loads_of(self.catalog, self.servers.live(now, self.settings.silent_after_seconds))
+
+    def _fail_over(self) -> Operation[None]:
+        if not (self.servers.orphans or self.servers.failed or self.catalog.vacant or self.catalog.offered):
+            return
+        now = self._clock.monotonic_seconds()
+        orphans = dict(self.servers.orphans)
+        plan = plan_failover(
+            self.catalog, self.servers, self._offered, self._loads(now), now, self.settings, self._new_id
+        )
+        changes = plan.changes()
+        if changes:
+            yield from self._change(changes)
+        for tablet_id, (leader, epoch) in orphans.items():
+            info = self.catalog.tablet(tablet_id)
+            if info is None or (info.tablet.leader, info.tablet.epoch) != (leader, epoch):
+                self.servers.orphans.pop(tablet_id, None)
+
+    def _is_hopeless(self, info: TabletInfo) -> bool:
+        leader = info.tablet.leader
+        return self.servers.is_over(leader) or self.servers.failed.get(info.tablet.id) == leader
+
     def _assign(self) -> Operation[None]:
         if not self.catalog.pending:
             self._creating_since.clear()
             return
         now = self._clock.monotonic_seconds()
-        live = self.servers.live(now, self.settings.server_timeout_seconds)
         plan = plan_assignments(
-            self.catalog, live, self._creating_since, now, self.settings, self._random, self._new_id
+            self.catalog,
+            self._loads(now),
+            self._creating_since,
+            now,
+            self.settings,
+            self._random,
+            self._new_id,
+            self._is_hopeless,
         )
         changes = plan.changes()
         if not changes:
@@ -212,6 +250,11 @@ class Master:
                     self.catalog.stale[table_id] = None  # it was brought back by another master: look again
                 finally:
                     info.end()
+        delete_strays(self.catalog, self.servers, self.tasks, self._retained(), now)
+        if self.catalog.altering:
+            known = schemas_to_forget(self.catalog, self.servers)
+            if known:
+                yield from self._change(known)
         if self.catalog.gone:
             changes = replaced_to_forget(self.catalog, dict.fromkeys(self.catalog.gone.values()), self.servers)
             if changes:
@@ -223,20 +266,24 @@ class Master:
 
     def _balance(self) -> Operation[None]:
         by_table: dict[str, list[Assignment]] = {}
+        offers: dict[str, list[Offer]] = {}
         for move in self.plan_balance():
             info = self.catalog.tablet(move.tablet)
             assert info is not None
+            if move.target and len(info.tablet.replicas) == 1:
+                offer = Offer(info.tablet.id, info.tablet.epoch, Replica(move.target, self._new_id()))
+                offers.setdefault(info.table.id, []).append(offer)
+                continue
             replicas = tuple(
                 Replica(move.target, self._new_id()) if move.target and replica.server == move.source else replica
                 for replica in info.tablet.replicas
             )
             assignment = Assignment(info.tablet.id, info.tablet.epoch, move.leader, replicas)
             by_table.setdefault(info.table.id, []).append(assignment)
-        if not by_table:
-            return
-        yield from self._change(
-            [ChangeTable(table_id, (PlaceTablets(tuple(moves)),)) for table_id, moves in by_table.items()]
-        )
+        changes = [ChangeTable(table_id, (PlaceTablets(tuple(moves)),)) for table_id, moves in by_table.items()]
+        changes += [ChangeTable(table_id, (OfferTablets(tuple(moves)),)) for table_id, moves in offers.items()]
+        if changes:
+            yield from self._change(changes)
 
     # --- writes ----------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
     server  --Heartbeat-->       master        who I am, how often I was started, what changed on me
     server  <--HeartbeatReply--  master        register; send a full report; I have seen your report
-    server  <--Requests--------  master        create, update, alter, delete: the state that a tablet should have
+    server  <--Requests--------  master        create, update, hand over, alter, delete: what a tablet should be
 
 A server repeats what it has to report until the reply acknowledges it; the master repeats a request until a report
 shows the state that it asked for. So either side may lose any message, and gets some of them twice or late:
@@ -27,6 +27,7 @@ __all__ = [
     "CreateTablet",
     "DeleteTablet",
     "FullChunk",
+    "HandOverTablet",
     "Heartbeat",
     "HeartbeatReply",
     "Instance",
@@ -129,7 +130,7 @@ class CreateTablet(msgspec.Struct, frozen=True, tag="create"):
     last: bytes | None
     schema: TableSchema
     epoch: int
-    leader: str
+    leader: str | None  # None: it is offered to this server, which takes it over from whoever led it before
     replicas: tuple[Replica, ...]
 
 
@@ -139,9 +140,18 @@ class UpdateTablet(msgspec.Struct, frozen=True, tag="update"):
     tablet: str
     assignment_id: str
     epoch: int
-    leader: str
+    leader: str | None
     replicas: tuple[Replica, ...]
     is_stopped: bool  # the table is deleted: keep everything, serve nothing
+
+
+class HandOverTablet(msgspec.Struct, frozen=True, tag="hand over"):
+    """Another server is to lead this tablet: flush it, stop serving it, and resign in METADATA."""
+
+    tablet: str
+    assignment_id: str
+    epoch: int
+    target: Replica
 
 
 class AlterTablet(msgspec.Struct, frozen=True, tag="alter"):
@@ -159,7 +169,7 @@ class DeleteTablet(msgspec.Struct, frozen=True, tag="delete"):
     assignment_id: str
 
 
-Request: TypeAlias = CreateTablet | UpdateTablet | AlterTablet | DeleteTablet
+Request: TypeAlias = CreateTablet | UpdateTablet | HandOverTablet | AlterTablet | DeleteTablet
 
 
 class Requests(msgspec.Struct, frozen=True):

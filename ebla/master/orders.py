@@ -9,16 +9,18 @@ decided it. What a server lacks because it was away, its next full report shows 
 from __future__ import annotations
 
 from ebla.master.catalog import Catalog
+from ebla.master.cleaner import is_in_other_hands
 from ebla.master.messages import (
     AlterTablet,
     CreateTablet,
     DeleteTablet,
+    HandOverTablet,
     ReportedTablet,
     Request,
     Requests,
     UpdateTablet,
 )
-from ebla.master.reports import ALTER, CREATE, DELETE, UPDATE
+from ebla.master.reports import ALTER, CREATE, DELETE, HAND_OVER, UPDATE
 from ebla.master.servers import Servers
 from ebla.master.settings import MasterSettings
 from ebla.master.table_info import TableInfo
@@ -52,7 +54,7 @@ class Orders:
         for before, after in moved:
             # Servers that split or join a tablet see to the old one themselves.
             if before is not None and before.id not in self._catalog.retired:
-                for replica in before.replicas:
+                for replica in before.assigned:
                     self._tell_removed(before.id, replica, now)
             if after is not None:
                 self._tell_placed(after, now)
@@ -70,21 +72,29 @@ class Orders:
                     self._tasks.ensure(replica.server, tablet.id, UPDATE, now)
 
     def _tell_placed(self, tablet: TabletMetadata, now: float) -> None:
-        for replica in tablet.replicas:
+        if tablet.target is not None and tablet.leader is not None:
+            self._tasks.ensure(tablet.leader, tablet.id, HAND_OVER, now)
+        for replica in tablet.assigned:
             server = self._servers.get(replica.server)
-            if server is None or not server.is_whole:
+            if server is None:
                 continue  # its full report will show what it lacks
             state = server.reported.get(tablet.id)
-            if state is None:
+            if tablet.leader is None and replica == tablet.target:
                 self._tasks.ensure(replica.server, tablet.id, CREATE, now)
+            elif state is None:
+                if server.is_whole:  # else the rest of its full report will show it
+                    self._tasks.ensure(replica.server, tablet.id, CREATE, now)
             elif state.epoch < tablet.epoch:
                 self._tasks.ensure(replica.server, tablet.id, UPDATE, now)
 
     def _tell_removed(self, tablet_id: str, replica: Replica, now: float) -> None:
-        """Have a replica deleted that METADATA no longer names, if its server has said that it has it."""
+        """Have a replica deleted that METADATA no longer names, if its server has said that it has it.
+
+        Not before its tablet is in other hands: until then it may be the last.
+        """
         info = self._catalog.tablet(tablet_id)
         server = self._servers.get(replica.server)
-        if server is None or (info is not None and replica in info.tablet.replicas):
+        if server is None or (info is not None and replica in info.tablet.assigned):
             return
         state = server.reported.pop(tablet_id, None)
         if state is not None:
@@ -92,7 +102,8 @@ class Orders:
             server.strays[tablet_id] = ReportedTablet(
                 tablet_id, table_id, replica.assignment_id, "running", state.schema_version, state.epoch
             )
-            self._tasks.ensure(replica.server, tablet_id, DELETE, now, replica.assignment_id)
+            if info is None or is_in_other_hands(info.tablet, replica.server, self._servers):
+                self._tasks.ensure(replica.server, tablet_id, DELETE, now, replica.assignment_id)
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -100,7 +111,7 @@ class Orders:
         """Return what is to be sent now; `retained` says which deleted tables can still be brought back."""
         found = []
         for server in self._servers:
-            if now - server.heard_seconds > self._settings.server_timeout_seconds or not self._tasks.of(server.uuid):
+            if now - server.heard_seconds > self._settings.silent_after_seconds or not self._tasks.of(server.uuid):
                 continue
 
             def is_wanted(tablet: str, operation: str, assignment_id: str, uuid: str = server.uuid) -> bool:
@@ -129,11 +140,16 @@ class Orders:
         if operation != CREATE and known.has_nothing_of(tablet_id):
             return None
         tablet, metadata = info.tablet, info.stored.metadata
-        assert tablet.leader is not None
         assert metadata is not None
         is_deleted = info.stored.config.is_deleted
+        if operation == HAND_OVER:
+            if tablet.leader != server or tablet.target is None:
+                return None
+            return HandOverTablet(tablet.id, replica.assignment_id, tablet.epoch, tablet.target)
         if operation == CREATE:
-            if is_deleted:
+            # Nobody leads it: it is for the one that it is offered to. Somebody does: that one has to resign first.
+            is_target = replica == tablet.target
+            if is_deleted or is_target != (tablet.leader is None):
                 return None
             return CreateTablet(
                 tablet.id,
@@ -154,7 +170,8 @@ class Orders:
 
 
 def _replica_on(tablet: TabletMetadata, server: str) -> Replica | None:
-    for replica in tablet.replicas:
+    # The target first: a server that had the tablet before may be offered it again.
+    for replica in reversed(tablet.assigned):
         if replica.server == server:
             return replica
     return None

@@ -14,7 +14,7 @@ state) under the catalog's own copy of the tablet's id. Everything else it repor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -69,6 +69,11 @@ class Servers:
         self._servers: dict[str, Server] = {}
         self._states: dict[tuple[int, int, str], ReplicaState] = {}  # one copy of each value
         self._forgotten: dict[str, None] = {}  # removed by people: nobody waits for them
+        self._over: dict[str, None] = {}  # servers whose lease was taken away, and that were not heard since
+        self.orphans: dict[str, tuple[str, int]] = {}
+        """Tablets whose leader lost its lease: the leader, and the epoch that it can never lead at again."""
+        self.failed: dict[str, str] = {}
+        """Tablets that their server has reported as failed."""
 
     def __iter__(self) -> Iterator[Server]:
         return iter(self._servers.values())
@@ -106,7 +111,30 @@ class Servers:
 
     def live(self, now: float, timeout_seconds: float) -> list[Server]:
         """Return the servers that can be given tablets: heard lately, and known whole."""
-        return [server for server in self if server.is_whole and now - server.heard_seconds <= timeout_seconds]
+        return [
+            server
+            for server in self
+            if server.is_whole and now - server.heard_seconds <= timeout_seconds and server.uuid not in self._over
+        ]
+
+    def lease_over(self, uuid: str, led: Iterable[tuple[str, int]]) -> None:
+        """Take note that a server's lease was taken away: it leads these tablets, at these epochs, never again."""
+        self._over[uuid] = None
+        self.orphans.update((tablet, (uuid, epoch)) for tablet, epoch in led)
+
+    def heard(self, server: Server, now: float) -> None:
+        """Take note that a server is there. What it led before its lease was over, it does not lead."""
+        server.heard_seconds = now
+        self._over.pop(server.uuid, None)
+
+    def is_over(self, uuid: str | None) -> bool:
+        """Whether a server's lease was taken away, and it was not heard since."""
+        return uuid in self._over
+
+    def runs(self, uuid: str, tablet: str, epoch: int) -> bool:
+        """Whether a server has said that it serves its replica of a tablet at this epoch, or a later one."""
+        state = self.reported(uuid, tablet)
+        return state is not None and state.state == "running" and state.epoch >= epoch
 
     def shared(self, epoch: int, schema_version: int, state: str) -> ReplicaState:
         """Return the one copy of a replica's state."""

@@ -18,10 +18,14 @@ class MasterSettings:
     # A report has so many tablets at most; longer ones are sent in chunks.
     report_tablets_max: int = 200_000
 
-    # A tablet that its leader does not report in this time gives way to a new one.
+    # (When a server's lease is over, others lead what it led: coordination/server_lease.py has those seconds.)
+    # A server that was not heard for so long gets nothing new.
+    silent_after_seconds: float = 6.0
+    # A tablet that its leader does not report in this time gives way to a new one, and one that was offered to a server
+    # and not taken over is offered to another.
     assignment_timeout_seconds: float = 30.0
-    # A server that was not heard for so long is dead: its tablets go elsewhere.
-    server_timeout_seconds: float = 60.0
+    # A server that was not heard for so long is dead: others keep its replicas in its place.
+    replace_after_seconds: float = 300.0
     # A deleted table can be brought back for so long.
     retention_seconds: float = 3600.0
 

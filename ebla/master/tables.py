@@ -149,7 +149,8 @@ def alter_table(catalog: Catalog, name: str, alteration: Alteration, *, dropped_
             metadata = info.metadata
             schema = altered(metadata.schema, alteration, dropped_at)
             tablets = tuple(FlushedTablet(tablet.id, tablet.epoch, 0) for tablet in metadata.tablets)
-            change = ChangeTable(info.id, (AlterSchema(metadata.schema.version, schema, tablets),))
+            # No leader is asked to flush first: each does under the version that its rows were written with (late.py).
+            change = ChangeTable(info.id, (AlterSchema(metadata.schema.version, schema, tablets, is_late=True),))
             (answer,) = yield ChangeTables((change,))
             if isinstance(answer, TableMetadata):
                 catalog.install_metadata(answer)

@@ -28,7 +28,10 @@ from ebla.metadata.server.copies import MetadataCopies
 from ebla.metadata.server.metadata_store import MetadataStore
 from ebla.metadata.server.naming import TableNaming
 from ebla.metadata.server.servers import MetadataServers
-from ebla.metadata.values.table_metadata import TableMetadata
+from ebla.metadata.values.changes import Change
+from ebla.metadata.values.handing_over import Offer, OfferTablets, TakeOver, VacateTablets
+from ebla.metadata.values.requirements import TabletAt
+from ebla.metadata.values.table_metadata import Replica, TableMetadata, TabletMetadata
 from ebla.model.declaration import Group, Schema
 from ebla.retry import Retries
 from tests.master.memory_durable import MemoryDurable
@@ -39,6 +42,16 @@ CLUSTER = "cluster-1"
 SCHEMA = Schema(key={"user": "string"}, groups=[Group("profile", columns={"name": "string", "age": "int32"})]).number()
 
 _terms = itertools.count(1)
+
+
+def moved_to(server: str, tablet: TabletMetadata) -> tuple[Change, ...]:
+    """Return the changes by which a tablet of one replica changes hands, by the assignment `new`."""
+    assert tablet.leader is not None
+    return (
+        VacateTablets((TabletAt(tablet.id, tablet.epoch),), tablet.leader, is_flushed=True),
+        OfferTablets((Offer(tablet.id, tablet.epoch + 1, Replica(server, "new")),)),
+        TakeOver(TabletAt(tablet.id, tablet.epoch + 1), server, "new", f"{server}/1"),
+    )
 
 
 class DurableOfTests(MetadataDurable):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from typing import Protocol
+
+import msgspec
 
 from ebla.master.messages import (
     AlterTablet,
     CreateTablet,
     DeleteTablet,
     FullChunk,
+    HandOverTablet,
     Heartbeat,
     HeartbeatReply,
     Instance,
@@ -43,6 +47,21 @@ class SimulatedReplica:
         return ReportedTablet(self.tablet, self.table, self.assignment_id, self.state, self.version, self.epoch)
 
 
+class Hands(Protocol):
+    """How servers change METADATA when a tablet changes hands."""
+
+    is_single: bool  # tablets have one replica
+
+    def take_over(self, server: str, request: CreateTablet) -> int | None:
+        """Have a tablet that nobody leads; return the epoch that it is led at, None if METADATA refuses."""
+
+    def take_own_again(self, server: str, replica: SimulatedReplica) -> int | None:
+        """Lead a tablet again after a restart."""
+
+    def resign(self, server: str, replica: SimulatedReplica) -> bool:
+        """Lead a tablet no more."""
+
+
 class SimulatedServer:
     """One server. Its replicas outlive its crashes; what it has to report does not need to."""
 
@@ -53,6 +72,7 @@ class SimulatedServer:
         cluster_id: str,
         on_lead: Callable[[str, str, int], None],
         on_delete: Callable[[str, SimulatedReplica], None],
+        hands: Hands,
     ) -> None:
         self.uuid = uuid
         self.replicas: dict[str, SimulatedReplica] = {}
@@ -63,6 +83,7 @@ class SimulatedServer:
         self._cluster_id = cluster_id
         self._on_lead = on_lead
         self._on_delete = on_delete
+        self._hands = hands
         self.start()
 
     def start(self) -> None:
@@ -70,6 +91,7 @@ class SimulatedServer:
         self.seqno += 1
         self._term = 0
         self._sequence = 0
+        self._lost_beats: int | None = None  # heartbeats since the lease was lost
         self._needs_register = True
         self._needs_full = True
         self._full: list[ReportedTablet] | None = None
@@ -80,7 +102,25 @@ class SimulatedServer:
         self._changes = 0
         self._sent: dict[int, int] = {}  # report -> the latest change in it
         for replica in self.replicas.values():
+            self._take_own_again(replica)
             self._lead(replica)
+
+    def lose_lease(self) -> None:
+        """What was led is never led at that epoch again, and the master is told."""
+        self._lost_beats = 0
+        for replica in self.replicas.values():
+            if replica.leader == self.uuid and replica.state == "running":
+                replica.state = "failed"
+                self._change(replica.tablet)
+
+    def _take_own_again(self, replica: SimulatedReplica) -> None:
+        """After a restart a server leads at a new epoch, or not at all."""
+        if replica.leader != self.uuid or not self._hands.is_single:
+            return
+        epoch = self._hands.take_own_again(self.uuid, replica)
+        replica.leader = None if epoch is None else self.uuid
+        replica.epoch = epoch or replica.epoch
+        replica.state = "stopped" if epoch is None else "running"
 
     def crash(self) -> None:
         self.is_up = False
@@ -93,6 +133,15 @@ class SimulatedServer:
 
     def heartbeat(self) -> Heartbeat:
         self._sequence += 1
+        if self._lost_beats is not None:
+            self._lost_beats += 1
+            if self._lost_beats == 3:  # it has a lease again: what nobody else was given meanwhile, it leads again
+                self._lost_beats = None
+                for replica in self.replicas.values():
+                    if replica.state == "failed":
+                        self._take_own_again(replica)
+                        self._lead(replica)
+                        self._change(replica.tablet)
         report = None
         if self._needs_full:
             if self._full is None:
@@ -165,9 +214,17 @@ class SimulatedServer:
     def _take(self, request: Request) -> None:
         replica = self.replicas.get(request.tablet)
         if isinstance(request, CreateTablet):
-            if replica is None:
-                if self.is_failing:
+            if self.is_failing:
+                return
+            if request.leader is None:
+                epoch = self._hands.take_over(self.uuid, request)
+                if epoch is None:
                     return
+                request = msgspec.structs.replace(request, leader=self.uuid, epoch=epoch)
+                replica = None
+            if replica is not None and replica.assignment_id != request.assignment_id:
+                replica = None  # it goes on with what it has, by the new assignment
+            if replica is None:
                 replica = self.replicas[request.tablet] = SimulatedReplica(request)
                 self._removed.pop((replica.tablet, replica.assignment_id), None)
                 self._lead(replica)
@@ -182,10 +239,16 @@ class SimulatedServer:
             return
         match request:
             case UpdateTablet():
-                if request.epoch >= replica.epoch:
+                if request.epoch > replica.epoch or (request.epoch == replica.epoch and replica.state != "failed"):
                     replica.epoch, replica.leader = request.epoch, request.leader
+                    is_back = replica.state == "stopped" and not request.is_stopped
                     replica.state = "stopped" if request.is_stopped else "running"
+                    if is_back:
+                        self._take_own_again(replica)
                     self._lead(replica)
+            case HandOverTablet():
+                if request.epoch == replica.epoch and self._hands.resign(self.uuid, replica):
+                    replica.leader, replica.epoch = None, replica.epoch + 1
             case AlterTablet():
                 replica.version = max(replica.version, request.schema.version)
             case DeleteTablet():

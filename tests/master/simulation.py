@@ -26,8 +26,11 @@ from ebla.master.master import Master
 from ebla.master.messages import CreateTablet, Heartbeat, HeartbeatReply
 from ebla.master.settings import MasterSettings
 from ebla.master.writes import ChangeTable, ChangeTables, Operation, PurgeTable, ReadTables, Write
+from ebla.metadata.values.changes import Change
+from ebla.metadata.values.handing_over import Offer, OfferTablets, TakeOver, VacateTablets
 from ebla.metadata.values.recutting import BeginSplit, FinishSplit
 from ebla.metadata.values.requirements import TabletAt
+from ebla.metadata.values.table_metadata import LogEnd, TabletMetadata
 from ebla.model.declaration import Group, Schema
 from ebla.model.schema_change import Alteration
 from tests.master.memory_durable import MemoryDurable
@@ -90,16 +93,19 @@ class Simulation:
         self.settings = MasterSettings(
             replication=self.replication,
             assignment_timeout_seconds=4.0,
-            server_timeout_seconds=4.0,
+            silent_after_seconds=4.0,
+            replace_after_seconds=4.0,
             retention_seconds=self.random.choice((0.0, 3.0, 8.0)),
             retry_seconds_min=0.5,
             retry_seconds_max=2.0,
             moves_max=3,
             is_log_shared=self.random.random() < 0.5,
         )
+        self.is_single = self.replication == 1
+        self.down_since: dict[str, float] = {}
         self.leads: dict[tuple[str, int], str] = {}
         self.servers = {
-            f"s{number}": SimulatedServer(f"s{number}", f"h{number % 3}", CLUSTER, self._lead, self._deleted)
+            f"s{number}": SimulatedServer(f"s{number}", f"h{number % 3}", CLUSTER, self._lead, self._deleted, self)
             for number in range(count)
         }
         self.has_foreign = self.random.random() < 0.5  # a tablet that nobody knows: a mistake of people, or ours
@@ -107,7 +113,7 @@ class Simulation:
             self.servers["s0"]._take(FOREIGN)
         self.stranger: SimulatedServer | None = None
         if self.random.random() < 0.3:  # a server of another cluster, which asks the wrong master
-            self.stranger = SimulatedServer("s0", "h9", "another", self._lead, self._deleted)
+            self.stranger = SimulatedServer("s0", "h9", "another", self._lead, self._deleted, self)
         self.term = 0
         self.lease_until = 0.0
         self.masters: list[Master] = []  # the last one has the lease; others may not know yet that they have lost it
@@ -134,6 +140,7 @@ class Simulation:
             (self._hurt_server, 3),
             (self._hurt_master, 1),
             (self._split, 3),
+            (self._fence, 4),
         )
         names = [action for action, _ in actions]
         weights = list(itertools.accumulate(weight for _, weight in actions))
@@ -406,12 +413,61 @@ class Simulation:
         server = self.random.choice([*self.servers.values()])
         if not server.is_up:
             server.start()
+            self.down_since.pop(server.uuid, None)
             self.tell(f"{server.uuid} is started")
         elif self.random.random() < 0.3:
             server.is_failing = not server.is_failing
         else:
             server.crash()
+            self.down_since[server.uuid] = self.clock.seconds
             self.tell(f"{server.uuid} dies")
+
+    def _fence(self) -> None:
+        """The leases of servers that are down run out; now and then one that is up was stopped for too long."""
+        master = self.masters[-1]
+        for uuid, since in self.down_since.items():
+            if self.clock.seconds - since > LEASE_SECONDS:
+                master.lease_over(uuid)
+        if self._faults and self.random.random() < 0.1:
+            server = self.random.choice([*self.servers.values()])
+            if server.is_up and self.is_single:
+                self.tell(f"{server.uuid} has lost its lease")
+                server.lose_lease()
+                master.lease_over(server.uuid)
+
+    # --- servers change METADATA -----------------------------------------------------------------
+
+    def take_over(self, server: str, request: CreateTablet) -> int | None:
+        tablet = self._tablet(request.table, request.tablet)
+        if tablet is None:
+            return None
+        end = None if tablet.log is None else LogEnd(tablet.log, "1", 0)
+        take = TakeOver(TabletAt(tablet.id, request.epoch), server, request.assignment_id, server, end)
+        return request.epoch + 1 if self._changed(request.table, take) else None
+
+    def take_own_again(self, server: str, replica: SimulatedReplica) -> int | None:
+        tablet = self._tablet(replica.table, replica.tablet)
+        if tablet is None or (tablet.leader, tablet.epoch) != (server, replica.epoch):
+            return None
+        if not tablet.is_served:
+            return replica.epoch  # nothing was ever written to it
+        end = None if tablet.log is None else LogEnd(tablet.log, "1", 0)
+        vacate = VacateTablets((TabletAt(tablet.id, tablet.epoch),), server)
+        offer = OfferTablets((Offer(tablet.id, tablet.epoch + 1, None),))  # whoever it was offered to
+        take = TakeOver(TabletAt(tablet.id, tablet.epoch + 1), server, replica.assignment_id, server, end)
+        return tablet.epoch + 2 if self._changed(replica.table, vacate, offer, take) else None
+
+    def resign(self, server: str, replica: SimulatedReplica) -> bool:
+        at = TabletAt(replica.tablet, replica.epoch)
+        return self._changed(replica.table, VacateTablets((at,), server, is_flushed=True))
+
+    def _tablet(self, table_id: str, tablet_id: str) -> TabletMetadata | None:
+        config = self.durable.configs.get(table_id)
+        return None if config is None or config.state != "running" else self.durable.current(table_id).by_id(tablet_id)
+
+    def _changed(self, table_id: str, *changes: Change) -> bool:
+        (answer,) = self._write(ChangeTables((ChangeTable(table_id, changes),)))
+        return not isinstance(answer, EblaError)
 
     def _pass(self) -> None:
         self.clock.seconds += self.random.choice((0.1, 0.5, 1.0, 2.5))
@@ -435,6 +491,15 @@ class Simulation:
         tablet = self.durable.current(replica.table).by_id(replica.tablet)
         if tablet is not None and any(one.assignment_id == replica.assignment_id for one in tablet.replicas):
             raise Broken(f"{server} was made to delete {replica.tablet}, which it is to have")
+        if tablet is None or not tablet.is_served:
+            return
+        held = {
+            uuid: one.replicas[tablet.id].assignment_id
+            for uuid, one in self.servers.items()
+            if tablet.id in one.replicas
+        }
+        if not any(held.get(one.server) == one.assignment_id for one in tablet.replicas):
+            raise Broken(f"{server} was made to delete {replica.tablet}, which nobody else has")
 
     def _is_retained(self, deleted_microseconds: int) -> bool:
         return self.clock.microseconds() < deleted_microseconds + self.settings.retention_seconds * 1_000_000
@@ -470,8 +535,10 @@ class Simulation:
             server.is_failing = False
             if server.uuid == dead:
                 server.crash()
+                self.down_since.setdefault(server.uuid, self.clock.seconds)
             elif not server.is_up:
                 server.start()
+                del self.down_since[server.uuid]
         self.tell(f"the faults stop; {dead or 'nobody'} stays dead")
         if master.stopped is not None or self.random.random() < 0.5:
             self._elect()
@@ -492,6 +559,7 @@ class Simulation:
 
     def _quiet_turn(self) -> None:
         master = self.masters[-1]
+        self._fence()
         if master.term in self.changed:
             self._finish(master.refresh([*self.changed.pop(master.term)]))
         self._finish(master.round())
@@ -523,6 +591,8 @@ class Simulation:
             for tablet in metadata.tablets:
                 if tablet.state != "running":
                     return f"tablet {tablet.id} is {tablet.state}"
+                if tablet.leader is None or tablet.target is not None:
+                    return f"tablet {tablet.id} is led by {tablet.leader} and offered to {tablet.target}"
                 for replica in tablet.replicas:
                     if replica.server == dead:
                         return f"tablet {tablet.id} is on {dead}, which is dead"

@@ -13,7 +13,7 @@ from ebla.master.settings import MasterSettings
 from ebla.master.writes import UndeleteTable
 from tests.master.master_world import MasterWorld
 
-SETTINGS = MasterSettings(assignment_timeout_seconds=10.0, retention_seconds=0.0)
+SETTINGS = MasterSettings(assignment_timeout_seconds=10.0, silent_after_seconds=60.0, retention_seconds=0.0)
 
 
 def test_request_goes_out_only_after_creating_is_durable() -> None:
@@ -180,7 +180,7 @@ def test_too_few_servers_are_no_choice() -> None:
 
 
 def _deleted_in_service(retention_seconds: float) -> MasterWorld:
-    settings = MasterSettings(replication=2, retention_seconds=retention_seconds, server_timeout_seconds=20.0)
+    settings = MasterSettings(replication=2, retention_seconds=retention_seconds, silent_after_seconds=20.0)
     world = MasterWorld(settings=settings)
     world.create("users", [b"m"])
     world.join("s1", "s2")

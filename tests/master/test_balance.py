@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from ebla.master.balance import Move, Placed, plan_moves
-from ebla.master.messages import CreateTablet, DeleteTablet, UpdateTablet
+from ebla.master.messages import HandOverTablet
 from ebla.master.settings import MasterSettings
 from tests.master.master_world import MasterWorld
 
@@ -87,36 +87,35 @@ def test_tablet_that_is_not_settled_is_left_alone() -> None:
     assert plan_moves(tablets, hosts(2), dead=NOBODY, moves_max=10) == []
 
 
-def test_dead_server_is_replaced_and_another_replica_leads() -> None:
-    placed = Placed("t1", "s0", ("s0", "s1", "s2"), True)
+def test_a_dead_follower_is_replaced() -> None:
+    placed = Placed("t1", "s1", ("s0", "s1", "s2"), True)
     servers = {server: host for server, host in hosts(5).items() if server != "s0"}
     (move,) = plan_moves([placed], servers, dead=frozenset({"s0"}), moves_max=10)
     assert (move.source, move.leader) == ("s0", "s1")
     assert move.target in ("s3", "s4")
     assert str(move) == f"tablet t1: from s0 to {move.target}, led by s1 (s0 is dead)"
+    without = {"s1": "h1", "s2": "h2"}
+    assert plan_moves([placed], without, dead=frozenset({"s0"}), moves_max=10) == [], "nobody can take its place"
 
 
-def test_without_a_server_to_take_the_place_another_replica_leads_at_least() -> None:
+def test_what_a_dead_server_leads_is_none_of_the_balancers_business() -> None:
     placed = Placed("t1", "s0", ("s0", "s1", "s2"), True)
-    servers = {"s1": "h1", "s2": "h2"}
-    (move,) = plan_moves([placed], servers, dead=frozenset({"s0"}), moves_max=10)
-    assert (move.source, move.leader) == (None, "s1")
-    follower = Placed("t1", "s1", ("s0", "s1", "s2"), True)
-    assert plan_moves([follower], servers, dead=frozenset({"s0"}), moves_max=10) == []
+    servers = {server: host for server, host in hosts(5).items() if server != "s0"}
+    assert plan_moves([placed], servers, dead=frozenset({"s0"}), moves_max=10) == []
+    single = Placed("t1", "s0", ("s0",), True)
+    assert plan_moves([single], servers, dead=frozenset({"s0"}), moves_max=10) == []
+
+
+def test_what_moves_is_led_by_one_that_has_it() -> None:
+    tablets = [Placed(f"t{number}", "s0", ("s0", "s1"), True) for number in range(6)]
+    for move in plan_moves(tablets, hosts(3), dead=NOBODY, moves_max=10):
+        assert move.leader in ("s0", "s1"), "not the one that has nothing yet"
 
 
 def test_tablet_without_a_majority_waits() -> None:
     placed = Placed("t1", "s0", ("s0", "s1", "s2"), True)
     servers = {"s2": "h2", "s3": "h3", "s4": "h4"}
     assert plan_moves([placed], servers, dead=frozenset({"s0", "s1"}), moves_max=10) == []
-
-
-def test_single_replica_waits_for_its_server_unless_its_log_can_be_read() -> None:
-    placed = Placed("t1", "s0", ("s0",), False)
-    servers = {"s1": "h1", "s2": "h2"}
-    assert plan_moves([placed], servers, dead=frozenset({"s0"}), moves_max=10) == []
-    (move,) = plan_moves([placed], servers, dead=frozenset({"s0"}), moves_max=10, is_log_shared=True)
-    assert (move.source, move.target, move.leader) == ("s0", "s1", "s1")
 
 
 def test_moves_keep_replicas_on_different_hosts() -> None:
@@ -143,14 +142,17 @@ def test_dry_run_shows_the_plan_and_a_round_carries_it_out() -> None:
     world.requests()
     world.round()
     moved = {move.tablet for move in plan}
-    assert {tablet.id for tablet in world.metadata().tablets if tablet.leader == "s2"} == moved
+    offered = {tablet.id: tablet for tablet in world.metadata().tablets if tablet.target is not None}
+    assert offered.keys() == moved
+    assert {tablet.leader for tablet in offered.values()} == {"s1"}, "until it has resigned"
     asked = {(server, type(request), request.tablet) for server, request in world.requests()}
-    assert asked == {("s2", CreateTablet, one) for one in moved} | {("s1", DeleteTablet, one) for one in moved}
+    assert asked == {("s1", HandOverTablet, one) for one in moved}
+    assert world.master.plan_balance() == [], "one change per tablet at a time"
 
 
 def test_nothing_moves_while_servers_are_still_expected() -> None:
     """A new master knows nobody: those who register first must not get everything."""
-    world = MasterWorld(settings=MasterSettings(server_timeout_seconds=60.0, is_log_shared=True))
+    world = MasterWorld(settings=MasterSettings(silent_after_seconds=60.0, replace_after_seconds=60.0))
     world.create("users", [b"g", b"m", b"t"])
     world.join("s1", "s2")
     world.settle("users", ["s1", "s2"])
@@ -162,24 +164,4 @@ def test_nothing_moves_while_servers_are_still_expected() -> None:
     world.clock.advance(61)
     for server in ("s1", "s3"):
         world.beat(server, has_report=False)
-    assert {move.source for move in world.master.plan_balance()} == {"s2"}
-
-
-def test_followers_are_told_of_a_new_leader() -> None:
-    world = MasterWorld(settings=MasterSettings(replication=3, server_timeout_seconds=10.0))
-    world.create("users")
-    world.join("s1", "s2", "s3")
-    world.settle("users", ["s1", "s2", "s3"])
-    (tablet,) = world.metadata().tablets
-    world.requests()
-    alive = [server for server in ("s1", "s2", "s3") if server != tablet.leader]
-    world.clock.advance(11)
-    for server in alive:
-        world.beat(server, has_report=False)
-    world.round()
-    (after,) = world.metadata().tablets
-    assert after.leader in alive
-    assert after.epoch == tablet.epoch + 1
-    assert {(server, type(request)) for server, request in world.requests()} == {
-        (server, UpdateTablet) for server in alive
-    }
+    assert {move.target for move in world.master.plan_balance()} == {"s3"}

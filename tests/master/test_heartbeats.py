@@ -20,13 +20,11 @@ from ebla.master.messages import (
 )
 from ebla.master.settings import MasterSettings
 from ebla.master.writes import ChangeTable, ChangeTables
-from ebla.metadata.values.assigning import Assignment, PlaceTablets
 from ebla.metadata.values.recutting import BeginSplit, FinishSplit
 from ebla.metadata.values.requirements import TabletAt
-from ebla.metadata.values.table_metadata import Replica
 from ebla.model.schema import decode_hook, encode_hook
 from ebla.model.schema_change import Alteration
-from tests.master.master_world import MasterWorld
+from tests.master.master_world import MasterWorld, moved_to
 
 
 def in_service(splits: tuple[bytes, ...] = (), **settings: object) -> MasterWorld:
@@ -192,12 +190,13 @@ def test_report_of_many_tablets_is_one_write_per_table() -> None:
     assert world.durable.changes == before + 2, "what is as it should be is not written"
 
 
-def test_tablet_of_an_older_assignment_is_deleted_by_that_assignment() -> None:
+def test_tablet_of_an_older_assignment_is_kept_and_the_new_one_asked_for() -> None:
+    """Nobody else has it: what its leader has by an older assignment may be all there is."""
     world = in_service()
     world.beat("s1", world.reported("users", "s1", assignment_id="old", epoch=1))
-    ((server, request),) = [one for one in world.requests() if isinstance(one[1], DeleteTablet)]
-    assert server == "s1"
-    assert request.assignment_id == "old"
+    ((server, request),) = world.requests()
+    assert (server, type(request)) == ("s1", CreateTablet)
+    assert request.assignment_id != "old"
 
 
 def test_replica_on_a_server_that_is_not_to_have_it_is_deleted() -> None:
@@ -255,9 +254,9 @@ def test_epoch_that_is_news_makes_the_master_look_again_and_delete_nothing() -> 
     world = in_service()
     world.join("s2")
     (tablet,) = world.metadata().tablets
-    moved = Assignment(tablet.id, tablet.epoch, "s2", (Replica("s2", "new"),))
-    world.durable.write(ChangeTables((ChangeTable(world.metadata().table_id, (PlaceTablets((moved,)),)),)))
-    world.beat("s2", [ReportedTablet(tablet.id, world.metadata().table_id, "new", "running", 1, tablet.epoch + 1)])
+    changes = moved_to("s2", tablet)
+    world.durable.write(ChangeTables((ChangeTable(world.metadata().table_id, changes),)))
+    world.beat("s2", [ReportedTablet(tablet.id, world.metadata().table_id, "new", "running", 1, tablet.epoch + 2)])
     assert world.metadata().tablets[0].leader == "s2"
     ((server, request),) = world.requests()
     assert (server, request.assignment_id) == ("s1", tablet.replicas[0].assignment_id), "only the old one goes"

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Literal
 import google_crc32c
 import msgspec
 
-from ebla.errors import EblaError
+from ebla.errors import EblaError, UnknownTable
 from ebla.metadata.consensus.history import NotOnRecord
 from ebla.metadata.consensus.protocol import ChangeRequest, Committed, Drop, NotStored, Outcome, Reply, Store
+from ebla.metadata.consensus.refusals import refusal_of
 from ebla.metadata.values.changes import update
 from ebla.metadata.values.table_config import TableConfig, majority
 from ebla.metadata.values.table_metadata import TableMetadata
@@ -88,16 +89,16 @@ class Coordinator:
         waiting: _Waiting,
         outcome: Outcome,
         reason: str = "",
-        metadata: TableMetadata | None = None,
         txnid: str | None = None,
         error: EblaError | None = None,
     ) -> None:
         config = self._peer.config
-        request_id = waiting.asked.request_id
-        del self._by_id[request_id]
-        txnid = txnid if metadata is None else metadata.txnid
+        asked = waiting.asked
+        del self._by_id[asked.request_id]
         servers = config.metadata_servers if config is not None and outcome == "elsewhere" else ()
-        self._peer.send(waiting.client, Reply(request_id, outcome, txnid, metadata, reason, error, servers))
+        contents = () if txnid is None else self._peer.contents_since(txnid, asked.base)
+        kind = "" if error is None else refusal_of(error)
+        self._peer.send(waiting.client, Reply(asked.request_id, outcome, txnid, reason, kind, servers, contents))
 
     def go_on(self) -> None:
         """Take the next step, if it can be taken."""
@@ -164,7 +165,7 @@ class Coordinator:
             if not self._is_certain(request) or not (peer.is_gone or not peer.is_member):
                 waiting.append(request)
             elif peer.is_gone:
-                self._reply(request, "refused", "there is no such table")
+                self._reply(request, "refused", "there is no such table", error=UnknownTable("gone"))
             else:
                 self._reply(request, "elsewhere", "this server does not keep the table")
         self._queue = waiting
@@ -275,7 +276,7 @@ class Coordinator:
             for server in peer.others():
                 peer.send(server, Committed(proposal.config, version))
         for waiting in proposal.accepted:
-            self._reply(waiting, "committed", metadata=proposal.metadata)
+            self._reply(waiting, "committed", txnid=proposal.metadata.txnid)
         for waiting, error in proposal.refused:
             self._reply(waiting, "refused", str(error), error=error)
 

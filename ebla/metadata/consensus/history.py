@@ -119,6 +119,20 @@ class History:
             records.pop()
         return records[::-1]
 
+    def shortest(self, txnid: str, known: str | None) -> list[Record]:
+        """Return the fewest records that lead to `txnid` for one who knows `known`, oldest first; none if not held.
+
+        They begin after `known`, or with the newest snapshot if that is not an ancestor, or is further away.
+        """
+        records: list[Record] = []
+        for record in self.walk(txnid):
+            if record.txnid == known:
+                return records[::-1]
+            records.append(record)
+            if isinstance(record, SnapshotRecord):
+                return records[::-1]
+        return []
+
     def prunable(self, current: TableMetadata) -> list[str]:
         """Return the transactions that nobody can need now that `current` is committed; forget old outcomes."""
         self._outcomes = {

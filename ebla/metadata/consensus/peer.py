@@ -51,6 +51,7 @@ from ebla.metadata.consensus.protocol import (
     Stored,
     Subscribe,
 )
+from ebla.metadata.consensus.refusals import GONE
 from ebla.metadata.values.table_config import TableConfig
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.metadata.values.transaction_file import Record, encode, is_snapshot
@@ -98,7 +99,7 @@ class MetadataPeer:
         self._wanted = 0
         self._outrun_tag = 0
         self._switches: dict[int, Callable[[str, int], None]] = {}
-        self._reads: list[tuple[str, str, int]] = []
+        self._reads: list[tuple[str, ReadRequest, int]] = []
         self._watchers: dict[str, str] = {}
         self._quiet_ticks = 0
         self._actions: list[Action] = []
@@ -304,18 +305,19 @@ class MetadataPeer:
     # --- messages --------------------------------------------------------------------------------
 
     def _on_read(self, sender: str, message: ReadRequest) -> None:
-        self._reads.append((sender, message.request_id, self.fresh_tag()))
+        self._reads.append((sender, message, self.fresh_tag()))
         self._serve_reads()
 
     def _serve_reads(self) -> None:
         if not self._reads:
             return
         waiting = []
-        for client, request_id, tag in self._reads:
+        for client, asked, tag in self._reads:
+            request_id = asked.request_id
             if not self.is_fresh(tag):
-                waiting.append((client, request_id, tag))
+                waiting.append((client, asked, tag))
             elif self.is_gone:
-                self.send(client, Reply(request_id, "refused", reason="there is no such table"))
+                self.send(client, Reply(request_id, "refused", reason="there is no such table", refusal=GONE))
             elif not self.is_member:
                 servers = () if self.config is None else self.config.metadata_servers
                 self.send(client, Reply(request_id, "elsewhere", servers=servers))
@@ -323,8 +325,13 @@ class MetadataPeer:
                 reason = "this server is behind and fetches what it lacks"
                 self.send(client, Reply(request_id, "unavailable", reason=reason))
             else:
-                self.send(client, Reply(request_id, "read", self.current.txnid, self.current))
+                txnid = self.current.txnid
+                self.send(client, Reply(request_id, "read", txnid, contents=self.contents_since(txnid, asked.known)))
         self._reads = waiting
+
+    def contents_since(self, txnid: str, known: str | None) -> tuple[bytes, ...]:
+        """Return the files that lead from `known` to a transaction, or from the newest snapshot before it."""
+        return tuple(map(encode, self.history.shortest(txnid, known)))
 
     def _on_subscribe(self, sender: str, message: Subscribe) -> None:
         self._watchers[sender] = message.known

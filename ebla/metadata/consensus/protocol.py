@@ -69,9 +69,10 @@ class ChangeRequest(msgspec.Struct, frozen=True):
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
-    """Please tell me the metadata as it is now, or later."""
+    """Please tell me the metadata as it is now, or later. I have `known` already: what came after it will do."""
 
     request_id: str
+    known: str | None = None
 
 
 class Subscribe(msgspec.Struct, frozen=True):
@@ -81,15 +82,15 @@ class Subscribe(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What became of a request."""
+    """What became of a request. It can go over a wire: errors as words, and METADATA as what is new in it."""
 
     request_id: str
     outcome: Outcome
     txnid: str | None = None
-    metadata: TableMetadata | None = None
     reason: str = ""
-    error: Exception | None = None
+    refusal: str = ""  # of what kind a refusal is: `refusals.py` makes an error of it
     servers: tuple[str, ...] = ()
+    contents: tuple[bytes, ...] = ()  # the files that lead from what the requester had seen to `txnid`, oldest first
 
 
 class Changed(msgspec.Struct, frozen=True):

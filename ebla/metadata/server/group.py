@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from ebla.clock import Clock
 from ebla.coordination.service import CoordinationConflict, CoordinationService
-from ebla.errors import Conflict, EblaError, OutcomeUnknown, RequestError, Unavailable
+from ebla.errors import EblaError, OutcomeUnknown, RequestError, Unavailable
 from ebla.metadata.consensus.peer import MetadataPeer
 from ebla.metadata.consensus.protocol import (
     Action,
@@ -36,6 +36,8 @@ from ebla.metadata.consensus.protocol import (
     Save,
     Send,
 )
+from ebla.metadata.consensus.reading import metadata_after
+from ebla.metadata.consensus.refusals import error_of
 from ebla.metadata.server.metadata_store import MetadataStore
 from ebla.metadata.values.changes import Change
 from ebla.metadata.values.table_config import config_path, decode_config, encode_config
@@ -182,8 +184,8 @@ class MetadataGroup:
         for _ in range(self._attempts_max):
             request_id = self._new_id()
             reply = self._ask(server, request_id, ReadRequest(request_id))
-            if reply.metadata is not None:
-                return reply.metadata
+            if reply.outcome == "read" and reply.txnid is not None:
+                return metadata_after(self._table_id, reply.contents, None)
             if reply.outcome != "unavailable":
                 break
             with self._driving():
@@ -316,7 +318,7 @@ def _txnid(reply: Reply) -> str:
         case "committed" if reply.txnid is not None:
             return reply.txnid
         case "refused":
-            raise reply.error or Conflict(reply.reason)
+            raise error_of(reply.refusal, reply.reason)
         case "unknown":
             raise OutcomeUnknown(reply.reason)
         case "elsewhere":

@@ -23,41 +23,77 @@ What is dropped stops to count. It vanishes from the files when they are compact
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 
 import msgspec
 
-from ebla.metadata.values.table_metadata import FragmentRef, GroupState, RangeErasure, TabletMetadata
+from ebla.metadata.values.table_metadata import FormerGroup, FragmentRef, GroupState, RangeErasure, TabletMetadata
 from ebla.model.schema import WILDCARD, GroupSchema, TableSchema
 
-__all__ = ["repartitioned"]
+__all__ = ["Shares", "repartitioned", "shares_of"]
 
 
-def repartitioned(tablet: TabletMetadata, old: TableSchema, new: TableSchema, flushed: int) -> TabletMetadata:
-    """Return a tablet with its references in the groups of the new schema; its log is flushed up to an index."""
+def repartitioned(tablet: TabletMetadata, old: TableSchema, new: TableSchema, flushed: int | None) -> TabletMetadata:
+    """Return a tablet with its references in the groups of the new schema; its log is flushed up to an index.
+
+    None: its leader flushes what it has in memory later, under the old version. Then a group is flushed as far as all
+    that it is made of, and how far the former groups are is kept for that time (`late.py`).
+    """
+    shares = Shares(old, new)
     parts: dict[int, list[FragmentRef]] = {group.id: [] for group in new.groups}
-    sources: dict[int, set[int]] = {group.id: {group.id} for group in new.groups}
     for group in old.groups:
-        fragments = tablet.group(group.id).fragments
-        shares: Mapping[int, _ColumnShare | _FamilyShare] = (
-            _family_shares(group, old, new) if group.is_cells else _column_shares(group, old, new)
-        )
-        for target, share in shares.items():
-            sources[target].add(group.id)
-            parts[target] += [ref for one in fragments if (ref := share.of(one)) is not None]
+        for target, refs in shares.of(group.id, tablet.group(group.id).fragments).items():
+            parts[target] += refs
     states = []
     for group_id in sorted(parts):
-        before = [tablet.group(source) for source in sorted(sources[group_id])]
+        sources = shares.sources[group_id]
+        before = [tablet.group(source) for source in sorted({group_id, *sources})]
+        flushed_before = [tablet.group(source).flushed for source in sources] or [0]
         states.append(
             GroupState(
                 group_id,
                 tuple(dict.fromkeys(parts[group_id])),  # a column that comes and goes may bring the same rows again
                 _all_erasures(before),
-                max(flushed, *(state.flushed for state in before)),
+                min(flushed_before) if flushed is None else max(flushed, *(state.flushed for state in before)),
                 max(state.floor_txn for state in before),
             )
         )
-    return msgspec.structs.replace(tablet, groups=tuple(states))
+    behind = tablet.behind
+    if flushed is None:
+        behind += tuple(FormerGroup(old.version, group.id, tablet.group(group.id).flushed) for group in old.groups)
+    return msgspec.structs.replace(tablet, groups=tuple(states), behind=behind)
+
+
+class Shares:
+    """What of the references of a table's groups counts for which groups of its next schema."""
+
+    def __init__(self, old: TableSchema, new: TableSchema) -> None:
+        self.new = new
+        self._shares: dict[int, Mapping[int, _ColumnShare | _FamilyShare]] = {
+            group.id: _family_shares(group, old, new) if group.is_cells else _column_shares(group, old, new)
+            for group in old.groups
+        }
+        self.sources: dict[int, set[int]] = {group.id: set() for group in new.groups}
+        """By group of the new schema: those of the old one that it gets something from."""
+        for source, targets in self._shares.items():
+            for target in targets:
+                self.sources[target].add(source)
+
+    def of(self, source: int, fragments: Iterable[FragmentRef]) -> dict[int, list[FragmentRef]]:
+        """Return the references of a group as they count afterwards, by group."""
+        return {
+            target: [ref for one in fragments if (ref := share.of(one)) is not None]
+            for target, share in self._shares[source].items()
+        }
+
+
+def shares_of(former: Sequence[TableSchema], schema: TableSchema, version: int) -> list[Shares]:
+    """Return the steps that lead from a former version to the schema of today; none if it is not on record."""
+    schemas = [*(one for one in former if one.version >= version), schema]
+    if schemas[0].version != version:
+        return []
+    return [Shares(old, new) for old, new in pairwise(schemas)]
 
 
 def _all_erasures(states: Iterable[GroupState]) -> tuple[RangeErasure, ...]:

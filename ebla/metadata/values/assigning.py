@@ -1,6 +1,8 @@
 """Where tablets are, in METADATA: which servers keep a tablet, which of them leads it, at which epoch. Pure.
 
     preparing --AssignTablets--> creating --StartTablets--> running --PlaceTablets--> running, on other servers
+                                                                    --TakeOver------> the same where there is one
+                                                                                      replica (handing_over.py)
         ^                            |
         `-- a new tablet in its place, ReplaceTablets (nobody reported the old one in time)
 
@@ -77,7 +79,7 @@ class ReplaceTablets(msgspec.Struct, frozen=True, array_like=True, tag="replace_
 
 
 class PlaceTablets(msgspec.Struct, frozen=True, array_like=True, tag="place_tablets"):
-    """Tablets that run get another leader, or one replica elsewhere, or both."""
+    """Tablets that run get another leader out of those that keep a replica, or one replica elsewhere, or both."""
 
     assignments: tuple[Assignment, ...]
 
@@ -130,6 +132,9 @@ def _check_step(tablet: TabletMetadata, at: Assignment) -> None:
     before, after = set(tablet.replicas), set(at.replicas)
     if len(before - after) > 1 or len(after - before) > 1:
         raise RequirementFailed("two_steps", f"tablet {tablet.id}: one replica changes at a time")
+    if at.leader not in [replica.server for replica in tablet.replicas]:
+        # It would lead what it does not have yet.
+        raise RequirementFailed("empty_leader", f"tablet {tablet.id}: {at.leader} is to lead it and has nothing of it")
 
 
 def _started(metadata: TableMetadata, change: StartTablets) -> Iterable[TabletMetadata]:

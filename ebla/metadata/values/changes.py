@@ -17,7 +17,9 @@ touch each other commute, and one that lost a race is tried again on what the wi
     BeginSplit, FinishSplit, CancelSplit, BeginJoin, FinishJoin, CancelJoin       recutting.py
     AlterSchema     the schema becomes another, and references count for the groups that it has      altering.py
     AssignTablets, StartTablets, ReplaceTablets, PlaceTablets, ForgetReplaced     assigning.py
+    ForgetSchemas   nothing comes under earlier versions of the schema any more                       late.py
     UnloadTablets, LoadTablets       serving.py
+    OfferTablets, VacateTablets, TakeOver         handing_over.py
 
 Applying a list of changes is all or nothing. Invariants: `flushed` never goes down; a stale epoch changes nothing.
 """
@@ -29,7 +31,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from ebla.metadata.values.altering import repartitioned
+from ebla.metadata.values.altering import Shares, repartitioned, shares_of
 from ebla.metadata.values.assigning import (
     Assign,
     AssignTablets,
@@ -39,6 +41,8 @@ from ebla.metadata.values.assigning import (
     StartTablets,
     assign,
 )
+from ebla.metadata.values.handing_over import HandOver, OfferTablets, TakeOver, VacateTablets, hand_over
+from ebla.metadata.values.late import ForgetSchemas, arrived, flushed_late, forget_schemas
 from ebla.metadata.values.recutting import (
     BeginJoin,
     BeginSplit,
@@ -131,6 +135,7 @@ class Flush(msgspec.Struct, frozen=True, array_like=True, tag="flush"):
     group: int
     fragments: tuple[NewFragment, ...]
     tablets: tuple[FlushedTablet, ...]
+    schema_version: int = 0  # of which `group` is a group; 0: the one of today, or of the fragments
 
 
 class AddFragments(msgspec.Struct, frozen=True, array_like=True, tag="add_fragments"):
@@ -185,12 +190,14 @@ class RequireSchema(msgspec.Struct, frozen=True, array_like=True, tag="require_s
 class AlterSchema(msgspec.Struct, frozen=True, array_like=True, tag="alter_schema"):
     """The schema becomes the next version of it; `tablets` are all there are, with everything they have in fragments.
 
-    It was worked out from the schema of `base_version`, and is refused on any other.
+    It was worked out from the schema of `base_version`, and is refused on any other. With `is_late` the tablets are
+    those of a cluster and have not been flushed: their leaders do that under the former version, which is kept.
     """
 
     base_version: int
     schema: TableSchema
     tablets: tuple[FlushedTablet, ...]
+    is_late: bool = False
 
 
 Change: TypeAlias = (
@@ -203,9 +210,11 @@ Change: TypeAlias = (
     | RecordBatch
     | RequireSchema
     | AlterSchema
+    | ForgetSchemas
     | Recut
     | Assign
     | Serving
+    | HandOver
 )
 
 
@@ -254,8 +263,12 @@ def _update(metadata: TableMetadata, change: Change) -> TableMetadata:
             return assign(metadata, change)
         case AlterSchema():
             return _alter(metadata, change)
+        case ForgetSchemas():
+            return forget_schemas(metadata, change)
         case UnloadTablets() | LoadTablets():
             return serve(metadata, change)
+        case OfferTablets() | VacateTablets() | TakeOver():
+            return hand_over(metadata, change)
 
 
 def _alter(metadata: TableMetadata, change: AlterSchema) -> TableMetadata:
@@ -267,11 +280,12 @@ def _alter(metadata: TableMetadata, change: AlterSchema) -> TableMetadata:
         raise RequirementFailed("wrong_tablets", "the change of the schema does not name exactly the tablets there are")
     for at in change.tablets:
         led(metadata, at)
-    flushed = {at.tablet: at.flushed for at in change.tablets}
-    return metadata.with_schema(
+    flushed = {at.tablet: None if change.is_late else at.flushed for at in change.tablets}
+    altered = metadata.with_schema(
         change.schema,
         [repartitioned(tablet, metadata.schema, change.schema, flushed[tablet.id]) for tablet in metadata.tablets],
     )
+    return altered.with_former((*metadata.former, metadata.schema)) if change.is_late else altered
 
 
 def _take_log(metadata: TableMetadata, change: TakeLog) -> list[TabletMetadata]:
@@ -291,6 +305,10 @@ def _take_log(metadata: TableMetadata, change: TakeLog) -> list[TabletMetadata]:
 
 def _flush(metadata: TableMetadata, change: Flush) -> list[TabletMetadata]:
     named_once(change.tablets)
+    version = change.schema_version or next((new.fragment.schema_version for new in change.fragments), 0)
+    steps = _late_steps(metadata, version, change.group)
+    if steps:
+        return _flush_late(metadata, change, version, steps)
     received = _received(metadata, change.group, change.fragments, [at.tablet for at in change.tablets])
     changed = []
     for at in change.tablets:
@@ -309,8 +327,38 @@ def _flush(metadata: TableMetadata, change: Flush) -> list[TabletMetadata]:
     return changed
 
 
+def _late_steps(metadata: TableMetadata, version: int, group: int) -> list[Shares]:
+    """Return the steps from a former version of the schema to that of today; none if it is that, or is forgotten."""
+    if not version or version >= metadata.schema.version:
+        return []
+    steps = shares_of(metadata.former, metadata.schema, version)
+    if steps and not any(one.version == version and group in one.group_by_id for one in metadata.former):
+        raise RequirementFailed("unknown_group", f"version {version} of the schema had no group {group}")
+    return steps
+
+
+def _flush_late(metadata: TableMetadata, change: Flush, version: int, steps: Sequence[Shares]) -> list[TabletMetadata]:
+    received = _received(metadata, change.group, change.fragments, [at.tablet for at in change.tablets], version)
+    changed = []
+    for at in change.tablets:
+        state = GroupState(change.group, tuple(received[at.tablet]), flushed=at.flushed)
+        changed.append(flushed_late(led(metadata, at), steps, version, state, at.erasures))
+    return changed
+
+
 def _add_fragments(metadata: TableMetadata, change: AddFragments) -> list[TabletMetadata]:
     named_once(change.tablets)
+    version = next((new.fragment.schema_version for new in change.fragments), 0)
+    steps = _late_steps(metadata, version, change.group)
+    if steps:
+        received = _received(metadata, change.group, change.fragments, [at.tablet for at in change.tablets], version)
+        changed = []
+        for at in change.tablets:
+            tablet = led(metadata, at)
+            for target, refs in arrived(steps, change.group, received[at.tablet]).items():
+                tablet = tablet.with_group(_with_fragments(tablet.group(target), refs))
+            changed.append(tablet)
+        return changed
     received = _received(metadata, change.group, change.fragments, [at.tablet for at in change.tablets])
     changed = []
     for at in change.tablets:
@@ -356,17 +404,22 @@ def _range_erase(metadata: TableMetadata, change: RangeErase) -> list[TabletMeta
 
 
 def _received(
-    metadata: TableMetadata, group: int, fragments: Iterable[NewFragment], tablets: Iterable[str]
+    metadata: TableMetadata,
+    group: int,
+    fragments: Iterable[NewFragment],
+    tablets: Iterable[str],
+    former_version: int | None = None,
 ) -> dict[str, list[FragmentRef]]:
-    """Return the new references by tablet, for all of `tablets`."""
-    if group not in metadata.schema.group_by_id:
+    """Return the new references by tablet, for all of `tablets`; all of one version, that of today or a former one."""
+    version = former_version or metadata.schema.version
+    if former_version is None and group not in metadata.schema.group_by_id:
         raise RequirementFailed("unknown_group", f"the table has no group {group} (any more)")
     received: dict[str, list[FragmentRef]] = {tablet: [] for tablet in tablets}
     for new in fragments:
-        if new.fragment.schema_version != metadata.schema.version:
+        if new.fragment.schema_version != version:
             # What it holds may belong to other groups by now, or to none.
             written = new.fragment.schema_version
-            reason = f"{new.fragment.file} was written under schema version {written}, not {metadata.schema.version}"
+            reason = f"{new.fragment.file} was written under schema version {written}, not {version}"
             raise RequirementFailed("schema_version", reason)
         for tablet in new.tablets:
             if tablet not in received:

@@ -25,7 +25,7 @@ end. `FinishSplit` and `FinishJoin` are sent once all of them are in fragments; 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -174,7 +174,7 @@ def _finish_split(metadata: TableMetadata, change: FinishSplit) -> TableMetadata
     left = _part(parent, left_id, KeyRange(parent.first, plan.row))
     right = _part(parent, right_id, KeyRange(plan.row, parent.last))
     metadata = metadata.with_recut([parent.id], [left, right])
-    return _with_retired(metadata, [parent.id], change.txn, change.log_from)
+    return _with_retired(metadata, [parent], change.txn, change.log_from)
 
 
 def _part(parent: TabletMetadata, tablet_id: str, rows: KeyRange) -> TabletMetadata:
@@ -189,7 +189,15 @@ def _part(parent: TabletMetadata, tablet_id: str, rows: KeyRange) -> TabletMetad
         for state in parent.groups
     )
     return msgspec.structs.replace(
-        parent, id=tablet_id, first=rows.first, last=rows.last, state=RUNNING, groups=groups, split=None
+        parent,
+        id=tablet_id,
+        first=rows.first,
+        last=rows.last,
+        state=RUNNING,
+        groups=groups,
+        split=None,
+        target=None,
+        behind=(),
     )
 
 
@@ -234,9 +242,12 @@ def _finish_join(metadata: TableMetadata, change: FinishJoin) -> TableMetadata:
         log=left.log or right.log,
         groups=tuple(_united(left, right, group) for group in groups),
         join=None,
+        target=None,
+        log_epoch=max(left.log_epoch, right.log_epoch),
+        behind=(),
     )
     metadata = metadata.with_recut([left.id, right.id], [whole])
-    return _with_retired(metadata, [left.id, right.id], change.txn, change.log_from)
+    return _with_retired(metadata, [left, right], change.txn, change.log_from)
 
 
 def _united(left: TabletMetadata, right: TabletMetadata, group: int) -> GroupState:
@@ -279,6 +290,9 @@ def _without_border(left: FragmentRef, right: FragmentRef) -> FragmentRef:
     return _clipped(msgspec.structs.replace(left, clip=None), KeyRange(left.clip[0], right.clip[1]))
 
 
-def _with_retired(metadata: TableMetadata, tablets: Iterable[str], txn: int, log_from: int) -> TableMetadata:
-    kept = [one for one in metadata.retired if one.txn >= log_from]
-    return metadata.with_retired((*kept, *(Retired(tablet, txn) for tablet in tablets)))
+def _with_retired(metadata: TableMetadata, tablets: Sequence[TabletMetadata], txn: int, log_from: int) -> TableMetadata:
+    # The sender tells of its own log alone: what other servers' logs may name stays on record.
+    logs = {None, *(tablet.log for tablet in tablets)}
+    kept = [one for one in metadata.retired if one.txn >= log_from or one.is_elsewhere or one.log not in logs]
+    new = (Retired(tablet.id, txn, tablet.log, tablet.log_epoch > 0) for tablet in tablets)
+    return metadata.with_retired((*kept, *new))

@@ -28,10 +28,12 @@ import msgspec
 import xxhash
 
 from ebla.metadata.values.tablet_metadata import (
+    FormerGroup,
     FragmentRef,
     GroupState,
     InvalidMetadata,
     JoinPlan,
+    LogEnd,
     RangeErasure,
     Replica,
     SplitPlan,
@@ -42,10 +44,12 @@ from ebla.model.ranges import KeyRange
 from ebla.model.schema import TableSchema, encode_hook
 
 __all__ = [
+    "FormerGroup",
     "FragmentRef",
     "GroupState",
     "InvalidMetadata",
     "JoinPlan",
+    "LogEnd",
     "RangeErasure",
     "ReplacedTablet",
     "Replica",
@@ -72,6 +76,8 @@ class Retired(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     tablet: str
     txn: int
+    log: str | None = None  # which log that is; None: that of the store, as older versions wrote it
+    is_elsewhere: bool = False  # it had changed hands: logs of other servers may name it, too
 
 
 class ReplacedTablet(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -103,6 +109,7 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
     replaced: tuple[ReplacedTablet, ...] = ()  # tablets that must not come back
     streams: tuple[StreamBatch, ...] = ()  # how far streams into the table have come, the one written last at the end
     created_txn: int = 0  # before it there was no such table; 0: not known, as older versions made it
+    former: tuple[TableSchema, ...] = ()  # earlier versions of the schema that rows may still come under, oldest first
 
     def tablet_for(self, row: bytes) -> TabletMetadata:
         """Return the tablet that `row` belongs to."""
@@ -181,7 +188,7 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @property
     def _head_hash(self) -> int:
-        life = (self.jobs, self.retired, self.is_fixed, self.replaced, self.streams, self.created_txn)
+        life = (self.jobs, self.retired, self.is_fixed, self.replaced, self.streams, self.created_txn, self.former)
         return _hash((self.table_id, self.txnid, self.sequence, *life))
 
     @cached_property
@@ -310,6 +317,10 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
         table = msgspec.structs.replace(self, schema=schema, tablets=tuple(tablets))
         table.check()
         return table
+
+    def with_former(self, former: tuple[TableSchema, ...]) -> TableMetadata:
+        """Return the same table with other earlier versions of its schema."""
+        return self._same_tablets(former=former)
 
     def with_txnid(self, txnid: str, sequence: int) -> TableMetadata:
         """Return the same table as the outcome of another transaction."""

@@ -20,10 +20,12 @@ from ebla.model.ranges import KeyRange
 from ebla.model.schema import TableSchema
 
 __all__ = [
+    "FormerGroup",
     "FragmentRef",
     "GroupState",
     "InvalidMetadata",
     "JoinPlan",
+    "LogEnd",
     "RangeErasure",
     "Replica",
     "SplitPlan",
@@ -102,11 +104,27 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     floor_txn: int = 0  # reads below this txn are refused: what they need may be gone
 
 
+class FormerGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How far a group of a former version of the schema is flushed."""
+
+    version: int
+    group: int
+    flushed: int
+
+
 class Replica(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A server that keeps a copy of a tablet's log, by an assignment with an id of its own."""
 
     server: str
     assignment_id: str
+
+
+class LogEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a log that was taken over ended: what is behind it in the log counts for nobody."""
+
+    log: str
+    segment: str
+    offset: int
 
 
 class SplitPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -138,6 +156,20 @@ class TabletMetadata(msgspec.Struct, frozen=True, array_like=True, gc=False):
     groups: tuple[GroupState, ...] = ()
     split: SplitPlan | None = None
     join: JoinPlan | None = None
+    target: Replica | None = None  # the server that is to lead it next
+    log_epoch: int = 0  # entries of lower epochs in `log` do not count: others led the tablet since they were written
+    taken: LogEnd | None = None  # how far the log counts that was replayed when the tablet changed hands last
+    behind: tuple[FormerGroup, ...] = ()  # how far groups of former schemas are flushed, while rows of them may come
+
+    @property
+    def is_served(self) -> bool:
+        """Whether somebody leads it, or should: it was created, and is not offline."""
+        return self.state in ("running", "splitting", "joining")
+
+    @property
+    def assigned(self) -> tuple[Replica, ...]:
+        """The replicas, and the one that is to be."""
+        return self.replicas if self.target is None else (*self.replicas, self.target)
 
     @property
     def range(self) -> KeyRange:
@@ -179,6 +211,8 @@ def _tablet_problem(tablet: TabletMetadata, schema: TableSchema) -> str | None:
         return "two replicas are on one server"
     if len(tablet.groups) > 1 and len({state.group for state in tablet.groups}) != len(tablet.groups):
         return "two states for one group"
+    if tablet.target is not None and tablet.target.server == tablet.leader:
+        return f"it is led by {tablet.leader} and offered to the same"
     for state in tablet.groups:
         if state.group not in schema.group_by_id:
             return f"group {state.group} is not in the schema"

@@ -43,6 +43,7 @@ from ebla.metadata.consensus.protocol import (
     Send,
     Subscribe,
 )
+from ebla.metadata.consensus.reading import metadata_after
 from ebla.metadata.values.changes import RecordJob, RequireSchema
 from ebla.metadata.values.table_config import TableConfig
 from ebla.metadata.values.table_metadata import TableMetadata, initial_metadata
@@ -410,8 +411,7 @@ class Simulation:
     def hear_read(self, message: Reply) -> None:
         if message.outcome != "read":
             return
-        metadata = message.metadata
-        assert metadata is not None
+        metadata = metadata_after(TABLE, message.contents, None)
         if metadata.txnid not in self.committed:
             self.fail(f"a read showed {metadata.txnid}, which is not committed")
         if self.committed.index(metadata.txnid) + 1 < self.reads[message.request_id]:

@@ -134,7 +134,8 @@ def serve_while_behind(patch: pytest.MonkeyPatch) -> None:
 
     def hasty(self: MetadataPeer, sender: str, message: Any) -> None:
         if self.current is not None:
-            self.send(sender, Reply(message.request_id, "read", self.current.txnid, self.current))
+            txnid = self.current.txnid
+            self.send(sender, Reply(message.request_id, "read", txnid, contents=self.contents_since(txnid, None)))
         else:
             original(self, sender, message)
 

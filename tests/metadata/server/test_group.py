@@ -16,7 +16,7 @@ from ebla.coordination.memory import Fault as CoordinationFault
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.coordination.service import CoordinationService
 from ebla.coordination.zookeeper import ZooKeeperCoordination
-from ebla.errors import Conflict, EblaError, OutcomeUnknown, RequestError, Unavailable
+from ebla.errors import EblaError, OutcomeUnknown, RequestError, Unavailable, UnknownTable
 from ebla.metadata.consensus.keeping import Keeping
 from ebla.metadata.consensus.peer import MetadataPeer
 from ebla.metadata.consensus.protocol import Changed, NotStored, Send, Store, Stored, Subscribe
@@ -454,7 +454,7 @@ def test_a_dropped_table_is_refused() -> None:
     node = world.client.read(config_path(TABLE))
     dropped = TableConfig("t", "deleted", "first", ("s0", "s1"))
     world.client.compare_and_set(config_path(TABLE), encode_config(dropped), node.version)
-    with pytest.raises(Conflict, match="no such table"):
+    with pytest.raises(UnknownTable, match="no such table"):
         world.commit("a")
     with pytest.raises(EblaError):
         world.group.read("s1")
