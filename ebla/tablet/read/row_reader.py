@@ -150,7 +150,7 @@ class RowReader:
     ) -> list[CellLists]:
         """Return the cells of one row in one group that a reader at `as_of` may need, of each source."""
         found = []
-        memory = view.memory_of(group.id)
+        memory = view.memory_of(tablet.id, group.id)
         for block in memory.blocks_around(row) if memory.count else ():
             begin, end = block.find(row)
             if begin < end:
@@ -365,7 +365,7 @@ class RowReader:
         hashed = RowHash(row)
         for group in view.schema.groups:
             latest = max(latest, view.erased_at(tablet, group.id, row))
-            memory = view.memory_of(group.id)
+            memory = view.memory_of(tablet.id, group.id)
             for block in memory.blocks_around(row) if memory.count else ():
                 begin, end = block.find(row)
                 if begin < end:
