@@ -5,7 +5,7 @@
     __main__   runs workloads, each in a process of its own, prints and stores the table
        |
     ingest  single  scan  scan5  get  cells  replay  memory  block      one file per workload
-    ycsb  compaction  space  instant  spark  tpch
+    ycsb  compaction  space  instant  spark  tpch  merge
        |                  |
     store (Ebla)       peers (rocksdict, lmdb, sqlite, duckdb)   the same few verbs on both sides
        |                  |

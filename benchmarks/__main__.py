@@ -28,7 +28,7 @@ from benchmarks.workload import run_workload
 WORKLOADS = (
     *("ingest", "single", "scan", "scan5", "get", "cells", "replay", "memory", "block"),
     *("ycsb", "steady", "compaction", "space", "instant", "catalog", "metadata"),
-    *("spark", "sparkreplay", "changes", "pipeline", "tpch"),
+    *("spark", "sparkreplay", "changes", "pipeline", "tpch", "merge"),
 )
 PEERS = ("rocksdict", "lmdb", "duckdb", "deltalake")
 RESULTS = Path(__file__).with_name("RESULTS.md")

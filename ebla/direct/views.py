@@ -12,6 +12,7 @@ from ebla.model.ranges import KeyRange
 from ebla.storage.merge.erasure_cover import Erasure
 from ebla.tablet.engine import TabletStore
 from ebla.tablet.read.answers import ReadPoint
+from ebla.tablet.read.existence import which_exist
 from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.scopes import is_mixed
 from ebla.tablet.read.view import TableView, check_existed, check_history
@@ -30,6 +31,7 @@ __all__ = [
     "is_mixed",
     "read_range",
     "read_rows",
+    "which_exist",
     "with_columns_of",
 ]
 

@@ -2,6 +2,9 @@
 
     session        a Spark session with what Ebla needs; a Java is found or brought along
     load           files, a DataFrame or Arrow into a table, in one commit
+    merge          a table changed by the rows of another: update, insert, delete, in one commit
+    update         columns set where a condition is true
+    delete         rows erased where a condition is true
     scan           a table as a DataFrame, at one snapshot
     export         a snapshot as plain Parquet, CSV or JSON
     backup         tables at one txn, copied file by file; full or incremental
@@ -46,6 +49,8 @@ if TYPE_CHECKING:
     from ebla.pipeline.change_feed.changes import changes
     from ebla.pipeline.inputs.input_files import InputFiles
     from ebla.pipeline.loading.load import LoadSummary, load
+    from ebla.pipeline.merging.change_commit import ChangeSummary
+    from ebla.pipeline.merging.merge import delete, merge, update
     from ebla.pipeline.replaying.replay import ReplaySummary, replay
     from ebla.pipeline.scanning.export import ExportSummary, export
     from ebla.pipeline.scanning.scan import scan
@@ -61,6 +66,7 @@ __all__ = [
     "BackupCheck",
     "BackupSummary",
     "Backups",
+    "ChangeSummary",
     "CompactSummary",
     "ExportSummary",
     "Finding",
@@ -79,10 +85,12 @@ __all__ = [
     "changes",
     "check_backup",
     "compact",
+    "delete",
     "export",
     "gc",
     "list_backups",
     "load",
+    "merge",
     "mirror",
     "presplit",
     "prune_backups",
@@ -94,6 +102,7 @@ __all__ = [
     "session",
     "stats",
     "stream_into",
+    "update",
     "verify",
 ]
 
@@ -102,6 +111,7 @@ _HOMES = {
     "BackupCheck": "backups.checking",
     "BackupSummary": "backups.backup",
     "Backups": "backups.manifest",
+    "ChangeSummary": "merging.change_commit",
     "CompactSummary": "care.compact",
     "ExportSummary": "scanning.export",
     "Finding": "care.verify",
@@ -120,10 +130,12 @@ _HOMES = {
     "changes": "change_feed.changes",
     "check_backup": "backups.checking",
     "compact": "care.compact",
+    "delete": "merging.merge",
     "export": "scanning.export",
     "gc": "care.garbage",
     "list_backups": "backups.manifest",
     "load": "loading.load",
+    "merge": "merging.merge",
     "mirror": "streaming.mirror",
     "presplit": "statistics.presplit",
     "prune_backups": "backups.pruning",
@@ -135,6 +147,7 @@ _HOMES = {
     "session": "spark.session",
     "stats": "statistics.stats",
     "stream_into": "streaming.stream_into",
+    "update": "merging.merge",
     "verify": "care.verify",
 }
 

@@ -95,7 +95,8 @@ class BulkCommit(msgspec.Struct, JobOrder[BulkResult], frozen=True, tag="bulk"):
     """What a bulk job adds to a table, all of it or nothing. With `overwrite`, all that was there before goes.
 
     A job is applied once: repeating the commit with the same `job` does nothing. A batch of a stream is known by its
-    `app` and its number instead: it is applied unless that batch, or a later one, has been.
+    `app` and its number instead: it is applied unless that batch, or a later one, has been. With `unchanged_since`, it
+    is refused with `Conflict` if somebody has changed one of its rows after that txn: the job had read them then.
     """
 
     job: str
@@ -105,6 +106,7 @@ class BulkCommit(msgspec.Struct, JobOrder[BulkResult], frozen=True, tag="bulk"):
     overwrite: bool = False
     app: str | None = None
     batch: int = 0
+    unchanged_since: int | None = None
 
     def done_at(self, metadata: TableMetadata) -> int | None:
         """Return the txn at which it was applied, by what is on record; None if it was not."""

@@ -45,6 +45,7 @@ ORDERS = [
             "overwrite": False,
             "app": None,
             "batch": 0,
+            "unchanged_since": None,
         },
     ),
     (PrepareCompaction("j", "t"), {"type": "prepare_compaction", "job": "j", "table_id": "t"}),
@@ -117,6 +118,12 @@ def test_an_order_is_written_and_read_as_ever(order: Order, written: object) -> 
     assert msgspec.msgpack.decode(sent) == written
     assert msgspec.msgpack.decode(sent, type=Order) == order
     assert isinstance(order, JobOrder)
+
+
+def test_an_order_of_before_conditions_has_none() -> None:
+    commit = BulkCommit("job", "t", 3, ())
+    before = {name: value for name, value in msgspec.to_builtins(commit).items() if name != "unchanged_since"}
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(before), type=Order) == commit
 
 
 @pytest.mark.parametrize(("answer", "written"), ANSWERS)

@@ -3,6 +3,7 @@
     check                job, files, schema                                    nothing has happened yet
     reserve              [commit lock] txns T.., gate closed
     drain                the log up to what came before T is durable and stable
+    compare              rows that the job read have not changed since, if it says when that was
     save                 one METADATA transaction; from here on the commit has happened
     show                 [commit lock] new view, row cache emptied, committed = T, gate open
 
@@ -27,6 +28,7 @@ from ebla.service.job_orders import BulkCommit, BulkResult
 from ebla.storage.files.files import Files
 from ebla.tablet.flush.pending_files import PendingFiles
 from ebla.tablet.jobs.bulk import bulk_changes, count_layers
+from ebla.tablet.jobs.unchanged import check_rows_unchanged
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.write.commit_log import CommitLog
@@ -148,6 +150,8 @@ class BulkDriver:
                 first = self._txn_clock.next_block(layers)
                 self._gate.close(first)
             self._passing.wait_stable(log, before)
+            if commit.unchanged_since is not None:
+                check_rows_unchanged(table, [one.fragment for one in commit.fragments], commit.unchanged_since)
             is_refused = False
             try:
                 metadata = self._save(commit, table, first)

@@ -257,15 +257,9 @@ class RowReader:
     def read_many(self, view: TableView, rows: pa.Array, point: ReadPoint) -> list[pa.RecordBatch]:
         """Return the visible ones of many rows, which are sorted and each once, as batches in order."""
         batches: list[pa.RecordBatch] = []
-        begin = 0
-        while begin < len(rows):
-            tablet = view.metadata.tablet_for(rows[begin].as_py())
-            end = len(rows)
-            if tablet.last is not None and rows[-1].as_py() >= tablet.last:
-                end = lower_bound(rows, tablet.last, begin)
+        for tablet, begin, end in view.tablets_of(rows):
             share = rows if end - begin == len(rows) else rows.slice(begin, end - begin)
             batches += self._rows_of_tablet(view, tablet, share, point)
-            begin = end
         return batches
 
     def read_neighbours(self, view: TableView, rows: pa.Array, point: ReadPoint) -> pa.RecordBatch | None:

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from ebla.clock import microseconds_of
 from ebla.errors import HistoryGone, UnknownTable
 from ebla.metadata.values.table_metadata import FragmentRef, GroupState, TableMetadata, TabletMetadata
+from ebla.model.order import lower_bound
 from ebla.model.ranges import KeyRange
 from ebla.model.schema import TableSchema
 from ebla.storage.merge.erasure_cover import TXN_MAX, Erasure
@@ -60,6 +63,17 @@ class TableView:
             share = key_range.intersect(KeyRange(tablet.first, tablet.last))
             if share is not None:
                 yield tablet, share
+
+    def tablets_of(self, rows: pa.Array) -> Iterator[tuple[TabletMetadata, int, int]]:
+        """Yield the tablets of sorted rows, each with begin and end of its own among them."""
+        begin = 0
+        while begin < len(rows):
+            tablet = self.metadata.tablet_for(rows[begin].as_py())
+            end = len(rows)
+            if tablet.last is not None and rows[-1].as_py() >= tablet.last:
+                end = lower_bound(rows, tablet.last, begin)
+            yield tablet, begin, end
+            begin = end
 
     def erased_at(self, tablet: TabletMetadata, group: int, row: bytes, as_of: int = TXN_MAX) -> int:
         """Return the newest txn up to `as_of` at which a range erasure covered a row; 0 if none did."""
