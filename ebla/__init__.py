@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from ebla.client.embedded.status import StoreStatus, status
     from ebla.client.embedded.verifying import VerifyReport, repair, verify
     from ebla.client.moments import time_of
+    from ebla.client.remote.connecting import connect
     from ebla.client.scan import Position, Scan
     from ebla.client.snapshot import Snapshot
     from ebla.client.table import Table
@@ -121,6 +122,7 @@ __all__ = [
     "Unloaded",
     "VerifyReport",
     "Version",
+    "connect",
     "open",
     "repair",
     "salvage",
@@ -153,6 +155,7 @@ _HOMES = {
     "Unloaded": "ebla.service.listener",
     "VerifyReport": "ebla.service.reports",
     "Version": "ebla.model.projection",
+    "connect": "ebla.client.remote.connecting",
     "open": "ebla.client.embedded.opened",
     "repair": "ebla.client.embedded.verifying",
     "salvage": "ebla.client.embedded.salvaging",

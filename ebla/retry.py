@@ -5,6 +5,7 @@
     CHANGES   at once, and on          the same rows are changed by many threads
     SAVES     with pauses              METADATA may not answer for a moment
     PATIENCE  with pauses, and on      the coordination service may be away for some seconds
+    NETWORK   with growing pauses      a server may be away, or elsewhere, for some seconds
 
 After an unknown outcome, who tries again looks first at what is there, or repeats what may be done twice. When all
 attempts are used up, the caller says what is known by then, and what to do.
@@ -12,12 +13,12 @@ attempts are used up, the caller says what is known by then, and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from ebla.clock import Clock
 
-__all__ = ["CHANGES", "CROWDS", "PATIENCE", "RACES", "SAVES", "Retries"]
+__all__ = ["CHANGES", "CROWDS", "NETWORK", "PATIENCE", "RACES", "SAVES", "Backoff", "Retries"]
 
 RACES: Final = range(8)
 CROWDS: Final = range(100)
@@ -40,3 +41,21 @@ class Retries(NamedTuple):
 
 SAVES: Final = Retries(10, 0.05)
 PATIENCE: Final = Retries(64, 0.05)
+
+
+class Backoff(NamedTuple):
+    """Pauses that grow, each a little by chance, so that many who failed together do not come back together."""
+
+    first_seconds: float
+    growth: float
+    longest_seconds: float
+
+    def pauses(self, dice: Callable[[], float]) -> Iterator[float]:
+        """Return the pauses, without end; `dice` gives numbers from 0 up to 1."""
+        pause_seconds = self.first_seconds
+        while True:
+            yield pause_seconds * (0.5 + 0.5 * dice())
+            pause_seconds = min(pause_seconds * self.growth, self.longest_seconds)
+
+
+NETWORK: Final = Backoff(0.02, 1.6, 1.0)

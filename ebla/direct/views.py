@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ebla.model.filters import with_columns_of
 from ebla.model.projection import Projection
 from ebla.model.ranges import KeyRange
 from ebla.storage.merge.erasure_cover import Erasure
@@ -16,7 +17,6 @@ from ebla.tablet.read.existence import which_exist
 from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.scopes import is_mixed
 from ebla.tablet.read.view import TableView, check_existed, check_history
-from ebla.tablet.scan.filters import with_columns_of
 from ebla.tablet.scan.scanner import Scanner, ScanRequest
 from ebla.tablet.tables.table_state import TableState
 

@@ -22,6 +22,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from ebla.errors import ProtocolError
+from ebla.model.schema import encode_hook
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -39,6 +40,8 @@ __all__ = [
     "Welcome",
     "decode_frame",
     "decode_hello",
+    "encode_answer",
+    "encode_call",
     "encode_frame",
 ]
 
@@ -123,10 +126,21 @@ class Goodbye(msgspec.Struct, frozen=True, array_like=True, tag=9, gc=False):
 Frame: TypeAlias = Welcome | Call | Answered | Failed | Cancel | Acked | Part | Ping | Pong | Goodbye
 
 _encoder = msgspec.msgpack.Encoder()
+_values = msgspec.msgpack.Encoder(enc_hook=encode_hook)
 _frames: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 _hellos = msgspec.msgpack.Decoder(Hello)
 
 encode_frame = _encoder.encode
+
+
+def encode_call(number: int, name: str, timeout_milliseconds: int, request: object) -> bytes:
+    """Return the frame of a call, with its request in place: what is large is not copied twice."""
+    return _values.encode((1, number, name, timeout_milliseconds, request))
+
+
+def encode_answer(number: int, reply: object) -> bytes:
+    """Return the frame of an answer, with its reply in place."""
+    return _values.encode((2, number, reply))
 
 
 def decode_frame(data: bytes | memoryview) -> Frame:

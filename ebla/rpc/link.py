@@ -22,11 +22,10 @@ import pyarrow.flight as flight
 
 from ebla.errors import EblaError, OutcomeUnknown, ProtocolError, TimedOut, Unavailable
 from ebla.rpc.faults import error_of
-from ebla.rpc.frames import Answered, Call, Cancel, Failed, Goodbye, Hello, Ping, Welcome, encode_frame
+from ebla.rpc.frames import Answered, Cancel, Failed, Goodbye, Hello, Ping, Welcome, encode_call, encode_frame
 from ebla.rpc.limits import Limits
-from ebla.rpc.methods import Codec, encode_body
-from ebla.rpc.server_stream import BROKEN
-from ebla.rpc.stream import Stream
+from ebla.rpc.methods import Codec
+from ebla.rpc.stream import BROKEN, Stream
 
 __all__ = ["Link"]
 
@@ -92,10 +91,10 @@ class Link:
     def call(self, codec: Codec, request: object, timeout_seconds: float) -> Any:
         """Send a request and return its reply; raises what the server raised."""
         number, waiting = next(self._numbers), _Waiting()
-        frame = Call(number, codec.method.name, max(1, int(timeout_seconds * 1_000)), encode_body(request))
-        if len(frame.body) > self._limits.message_bytes_max - 1_024:
+        frame = encode_call(number, codec.method.name, max(1, int(timeout_seconds * 1_000)), request)
+        if len(frame) > self._limits.message_bytes_max:
             raise ProtocolError(
-                f"{codec.method.name} of {len(frame.body)} bytes: send at most {self._limits.message_bytes_max} at once"
+                f"{codec.method.name} of {len(frame)} bytes: send at most {self._limits.message_bytes_max} at once"
             )
         with self._lock:
             if self._end is not None:
@@ -106,7 +105,7 @@ class Link:
                 )
             self._waiting[number] = waiting
         try:
-            self._stream.send(frame)
+            self._stream.send_bytes(frame)
         except BROKEN as error:
             self._break(error)
         if not waiting.lock.acquire(timeout=timeout_seconds):

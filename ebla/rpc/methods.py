@@ -12,9 +12,11 @@ from typing import Any, Generic, TypeVar, get_args, get_origin
 
 import msgspec
 
-from ebla.errors import ProtocolError, RequestError
+from ebla.errors import EblaError, ProtocolError, RequestError
+from ebla.model.schema import decode_hook, encode_hook
+from ebla.rpc.wire.values import decode_extension
 
-__all__ = ["Asks", "Codec", "Method", "Methods", "encode_body"]
+__all__ = ["Asks", "Codec", "Method", "Methods", "decoded", "decoder_of", "encode_body"]
 
 Reply = TypeVar("Reply")
 
@@ -59,8 +61,8 @@ class Codec:
 
     def __init__(self, method: Method) -> None:
         self.method = method
-        self._requests = msgspec.msgpack.Decoder(method.request)
-        self._replies = msgspec.msgpack.Decoder(method.reply)
+        self._requests = decoder_of(method.request)
+        self._replies = decoder_of(method.reply)
 
     def request(self, body: msgspec.Raw) -> Any:
         """Return the request; `ProtocolError` if these bytes are none."""
@@ -71,13 +73,25 @@ class Codec:
         return self._decoded(self._replies, body, "reply")
 
     def _decoded(self, decoder: msgspec.msgpack.Decoder[Any], body: msgspec.Raw, what: str) -> Any:
-        try:
-            return decoder.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-            raise ProtocolError(f"a {what} of {self.method.name} does not have its form: {error}") from None
+        return decoded(decoder, body, f"a {what} of {self.method.name}")
 
 
-_encoder = msgspec.msgpack.Encoder()
+def decoder_of(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    """Return what reads values of a type, with the values of rows and the types of Arrow in them."""
+    return msgspec.msgpack.Decoder(kind, dec_hook=decode_hook, ext_hook=decode_extension)
+
+
+def decoded(decoder: msgspec.msgpack.Decoder[Any], body: msgspec.Raw, what: str) -> Any:
+    """Return the value that these bytes are; `ProtocolError` if they are none."""
+    try:
+        return decoder.decode(body)
+    except EblaError:
+        raise
+    except Exception as error:  # whatever readers of extensions make of bytes that are wrong is the sender's mistake
+        raise ProtocolError(f"{what} does not have its form: {error}") from None
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=encode_hook)
 
 
 def encode_body(value: object) -> msgspec.Raw:

@@ -22,7 +22,8 @@ from ebla.rpc import frames
 from ebla.rpc.frames import Hello, decode_hello
 from ebla.rpc.limits import DEFAULT, Limits
 from ebla.rpc.methods import Methods
-from ebla.rpc.server_stream import BROKEN, Handler, ServerStream
+from ebla.rpc.server_stream import Handler, ServerStream
+from ebla.rpc.stream import BROKEN
 
 __all__ = ["RpcServer"]
 

@@ -18,24 +18,18 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.flight as flight
 
 from ebla.errors import EblaError, ProtocolError, Unavailable
 from ebla.rpc.caller import Caller, NotQuick
 from ebla.rpc.faults import failed
-from ebla.rpc.frames import Answered, Call, Cancel, Failed, Goodbye, Welcome
+from ebla.rpc.frames import Call, Cancel, Goodbye, Welcome, encode_answer, encode_frame
 from ebla.rpc.limits import Limits
-from ebla.rpc.methods import Codec, Methods, encode_body
-from ebla.rpc.stream import MessageWriter, Stream
+from ebla.rpc.methods import Codec, Methods
+from ebla.rpc.stream import BROKEN, MessageWriter, Stream
 
-__all__ = ["BROKEN", "Handler", "ServerStream"]
+__all__ = ["Handler", "ServerStream"]
 
 Handler: TypeAlias = Callable[[Any, Caller], Any]
-
-# What Flight raises when the other end is gone.
-BROKEN = (flight.FlightError, pa.ArrowException, OSError)
-
-_HEAD_BYTES = 1_024
 
 _log = logging.getLogger(__name__)
 
@@ -158,18 +152,18 @@ class ServerStream:
                 return
             caller.check_in_time(method.name)
             reply = self._handlers[method.request](codec.request(call.body), caller)
-            body = encode_body(reply)
-            if len(body) > self._limits.message_bytes_max - _HEAD_BYTES:
-                raise ProtocolError(f"the answer to {method.name} has {len(body)} bytes: ask for less at once")
-            frame: Answered | Failed = Answered(number, body)
+            frame = encode_answer(number, reply)
+            if len(frame) > self._limits.message_bytes_max:
+                raise ProtocolError(f"the answer to {method.name} has {len(frame)} bytes: ask for less at once")
         except NotQuick:
             if caller.is_hurried:
                 raise
-            frame = failed(number, RuntimeError("NotQuick in the pool"), doing=method.name, is_repeatable=True)
+            wrong = RuntimeError("a handler raised NotQuick where it may wait")
+            frame = encode_frame(failed(number, wrong, doing=method.name, is_repeatable=True))
         except Exception as error:
-            frame = failed(number, error, doing=method.name, is_repeatable=method.is_repeatable)
+            frame = encode_frame(failed(number, error, doing=method.name, is_repeatable=method.is_repeatable))
         self._finish(number)
-        self._safely(lambda: self._stream.send(frame))
+        self._safely(lambda: self._stream.send_bytes(frame))
         self._pace()
 
     def _answer_failure(self, number: int, error: EblaError, codec: Codec | None) -> None:

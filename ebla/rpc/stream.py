@@ -11,13 +11,17 @@ import time
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.flight as flight
 
 from ebla.errors import ProtocolError
 from ebla.rpc.frames import Acked, Cancel, Frame, Goodbye, Ping, Pong, Welcome, encode_frame
 from ebla.rpc.limits import Limits
 from ebla.rpc.outbox import Inbox, Outbox
 
-__all__ = ["MessageWriter", "Stream"]
+__all__ = ["BROKEN", "MessageWriter", "Stream"]
+
+# What Flight raises when the other end is gone.
+BROKEN = (flight.FlightError, pa.ArrowException, OSError)
 
 _PONG = encode_frame(Pong())
 
@@ -57,7 +61,10 @@ class Stream:
 
     def send(self, frame: Frame) -> None:
         """Send a frame, now or as soon as there is credit for it. Raises what Flight raises if the stream is broken."""
-        data = encode_frame(frame)
+        self.send_bytes(encode_frame(frame))
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send a frame that is encoded already, as `send` does."""
         with self._lock:
             self._outbox.push(data)
             self._write_all()

@@ -29,6 +29,10 @@ Reply = TypeVar("Reply")
 
 Wait: TypeAlias = Literal["durable", "logged", "none"]
 
+# A client's name and a number that grows from one of its requests to the next: repeated, a request happens once. A name
+# is used by one request at a time.
+RequestId: TypeAlias = tuple[str, int]
+
 
 # --- rows ----------------------------------------------------------------------------------------
 
@@ -62,6 +66,7 @@ class Put(msgspec.Struct, frozen=True):
     unchanged_since: int | None = None
     wait: Wait = "durable"
     schema_version: int | None = None
+    request_id: RequestId | None = None
 
 
 class PutCells(msgspec.Struct, frozen=True):
@@ -69,6 +74,7 @@ class PutCells(msgspec.Struct, frozen=True):
 
     cells: object
     wait: Wait = "durable"
+    request_id: RequestId | None = None
 
 
 class Erase(msgspec.Struct, frozen=True):
@@ -78,6 +84,7 @@ class Erase(msgspec.Struct, frozen=True):
     columns: tuple[str, ...] | None = None
     unchanged_since: int | None = None
     wait: Wait = "durable"
+    request_id: RequestId | None = None
 
 
 class EraseRange(msgspec.Struct, frozen=True):
@@ -85,6 +92,7 @@ class EraseRange(msgspec.Struct, frozen=True):
 
     key_range: KeyRange
     wait: Wait = "durable"
+    request_id: RequestId | None = None
 
 
 class Modify(msgspec.Struct, frozen=True):
@@ -95,6 +103,7 @@ class Modify(msgspec.Struct, frozen=True):
     operation: Literal["increment", "append"]
     operand: Any
     wait: Wait = "durable"
+    request_id: RequestId | None = None
 
 
 Write: TypeAlias = Put | PutCells | Erase | EraseRange

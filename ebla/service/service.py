@@ -69,6 +69,10 @@ class TableService(Protocol):
     """One table, whoever serves it. Safe to use from several threads."""
 
     @property
+    def id(self) -> str:
+        """The id of the table, which it keeps under every name."""
+
+    @property
     def name(self) -> str:
         """The name that the table has now."""
 
@@ -85,6 +89,9 @@ class TableService(Protocol):
 
         It is the question that is asked most often, so it goes the shortest way; `read_row` answers all others.
         """
+
+    def get_encoded(self, row: bytes) -> Row | None:
+        """Do what `get` does, by the row that the key is encoded as."""
 
     def read_row(self, request: ReadRow) -> RowRead:
         """Read one row at a moment."""
@@ -127,6 +134,9 @@ class Service(Protocol):
 
     def table(self, name: str, at: int | None = None) -> TableService:
         """Return a table; `UnknownTable` if there is none of that name, or another had the name at that txn."""
+
+    def table_by_id(self, table_id: str) -> TableService:
+        """Return a table by its id; `UnknownTable` if there is none."""
 
     def carry_out(self, request: StoreRequest[Reply], progress: Progress | None = None) -> Reply:
         """Do something with the store as a whole."""

@@ -210,6 +210,11 @@ class WritePath:
                 return self._commit(log, table, mutation, slots, attended, request)
         raise Conflict(f"rows of {table.name!r} keep changing: try again with fewer rows or fewer writers")
 
+    def answered(self, request: tuple[str, int]) -> int | None:
+        """Return the txn with which a request was answered before; None if it is new."""
+        with self._lock:
+            return self.replies.find(request)
+
     def _commit(
         self,
         log: CommitLog,

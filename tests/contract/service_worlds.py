@@ -12,6 +12,9 @@ import pytest
 
 import ebla
 from ebla.client.database import service_of
+from ebla.rpc.server import RpcServer
+from ebla.rpc.serving.service_handlers import ServiceHandlers
+from ebla.rpc.wire.messages import SERVICE_METHODS
 from ebla.service.service import Service
 
 SETTINGS = ebla.Settings(background_compaction=False, history_seconds=3600.0)
@@ -62,10 +65,55 @@ class EmbeddedWorld:
         return service_of(opened)
 
 
-WORLDS = ("embedded",)
+class RemoteWorld:
+    """A store in this process, behind RPC."""
+
+    def __init__(self, directory: Path) -> None:
+        self._embedded = EmbeddedWorld(directory)
+        self._servers: list[RpcServer] = []
+        self._clients: list[Service] = []
+        self._writer: RpcServer | None = None
+
+    def service(self) -> Service:
+        if self._writer is None:
+            self._writer = self._serve(self._embedded.service())
+        return self._connect(self._writer)
+
+    def reader(self) -> Service:
+        return self._connect(self._serve(self._embedded.reader()))
+
+    def restart(self) -> None:
+        self._embedded.restart()
+        self._stop()
+        self._writer = None
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+        self._stop()
+        self._embedded.close()
+
+    def _stop(self) -> None:
+        for server in self._servers:
+            server.close(grace_seconds=0.5)
+        self._servers.clear()
+
+    def _serve(self, service: Service) -> RpcServer:
+        server = RpcServer(SERVICE_METHODS, ServiceHandlers(service).by_type(), name="world")
+        self._servers.append(server)
+        return server
+
+    def _connect(self, server: RpcServer) -> Service:
+        client = service_of(ebla.connect(server.address, timeout_seconds=10.0))
+        self._clients.append(client)
+        return client
+
+
+WORLDS = ("embedded", "remote")
 
 
 def make_world(name: str, request: pytest.FixtureRequest) -> World:
     """Return a new world with no tables."""
     assert name in WORLDS
-    return EmbeddedWorld(request.getfixturevalue("tmp_path"))
+    directory: Path = request.getfixturevalue("tmp_path")
+    return EmbeddedWorld(directory) if name == "embedded" else RemoteWorld(directory)

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from ebla.errors import HistoryGone, MissingFile, SchemaChanged, UnknownTable
 from ebla.metadata.values.table_metadata import TabletMetadata
+from ebla.model.filters import unusable, with_columns_of
 from ebla.model.projection import Projection
 from ebla.model.ranges import ALL, KeyRange
 from ebla.storage.merge.memory import COMBINE_BLOCKS_MIN
@@ -34,7 +35,6 @@ from ebla.tablet.read.counting import count_pieces
 from ebla.tablet.read.reader import Reader, Served
 from ebla.tablet.read.view import Sources, TableView
 from ebla.tablet.read.windows import WINDOW_GROWTH, cut, even_window_rows, lie_on_each_other
-from ebla.tablet.scan.filters import unusable, with_columns_of
 from ebla.tablet.scan.scan_parts import ScanParts
 from ebla.tablet.scan.scan_progress import ScanProgress, Window, after
 from ebla.tablet.tables.table_state import TableState

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from ebla.clock import Clock
 from ebla.coordination.service import CoordinationService
-from ebla.errors import Closed, ReadOnly, RequestError
+from ebla.errors import Closed, ReadOnly, RequestError, UnknownTable, shown
 from ebla.metadata.values.table_metadata import initial_metadata
 from ebla.service.counters import Counters
 from ebla.service.job_orders import Order
@@ -131,6 +131,14 @@ class LocalService:
         if isinstance(name, str) and name in SYSTEM_TABLES:
             return system_table(self.engine, name)
         return LocalTable(self.engine, self.engine.table(name) if at is None else self.engine.table_at(name, at))
+
+    def table_by_id(self, table_id: str) -> TableService:
+        """Return a table by its id."""
+        self.check_open()
+        found = self.engine.open_tables.find(table_id)
+        if found is None:
+            raise UnknownTable(f"there is no table with the id {shown(table_id)}: get it anew with db.table")
+        return LocalTable(self.engine, found)
 
     def add_listener(self, listener: TabletListener, tablet: str | None) -> None:
         """Tell a listener of one tablet, or of all."""

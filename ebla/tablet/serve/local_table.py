@@ -53,6 +53,7 @@ from ebla.tablet.serve.row_reading import RowReading, at_newest
 from ebla.tablet.serve.sums import appended, count_of, incremented
 from ebla.tablet.serve.table_description import describe_table, describe_tablets
 from ebla.tablet.serve.writing import Writing
+from ebla.tablet.tables.schema_parts import SchemaParts
 from ebla.tablet.tables.table_state import TableState
 
 __all__ = ["LocalStream", "LocalTable"]
@@ -97,6 +98,11 @@ class LocalTable:
         self._writing = Writing(engine, state, self._reading)
 
     @property
+    def id(self) -> str:
+        """The id of the table, which it keeps under every name."""
+        return self.state.id
+
+    @property
     def name(self) -> str:
         """The name that the table has now."""
         return self.state.name
@@ -121,6 +127,16 @@ class LocalTable:
         cached = parts.row_cache.rows.get(row)
         if cached is None:
             return self._newest(row, txn)
+        return self._given_out(parts, row, cached, txn)
+
+    def get_encoded(self, row: bytes) -> Row | None:
+        """Do what `get` does, by the row that the key is encoded as."""
+        parts = self.state.view.parts
+        txn = self._sequencer.committed
+        cached = parts.row_cache.rows.get(row)
+        return self._newest(row, txn) if cached is None else self._given_out(parts, row, cached, txn)
+
+    def _given_out(self, parts: SchemaParts, row: bytes, cached: dict[str, Any], txn: int) -> Row:
         parts.row_cache.used.add(row)
         found = Row(copy.deepcopy(cached) if parts.has_nested else cached)
         found.txn = txn
@@ -191,19 +207,19 @@ class LocalTable:
             case Put():
                 return self._writing.put(request)
             case PutCells():
-                return self._writing.put_cells(request.cells, request.wait)
+                return self._writing.put_cells(request)
             case Erase():
-                return self._writing.erase(request.rows, request.columns, request.unchanged_since, request.wait)
+                return self._writing.erase(request)
             case EraseRange():
-                return self._writing.erase_range(request.key_range, request.wait)
+                return self._writing.erase_range(request)
 
     def modify(self, request: Modify) -> Any:
         """Change one value by what it is, and return what it is then."""
         if request.operation == "increment":
             change = partial(incremented, request.column, request.operand)
-            return count_of(self._writing.modify(request.row, request.column, change, request.wait))
+            return count_of(self._writing.modify(request, change))
         change = partial(appended, request.column, request.operand)
-        return self._writing.modify(request.row, request.column, change, request.wait)
+        return self._writing.modify(request, change)
 
     # --- the table as a whole ---
 

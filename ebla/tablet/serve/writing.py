@@ -15,13 +15,12 @@ import pyarrow as pa
 from ebla.clock import microseconds_of
 from ebla.errors import Conflict, EblaError, RequestError, SchemaChanged, UnknownColumn
 from ebla.model.batch import PutBatch
-from ebla.model.ranges import KeyRange
 from ebla.model.schema import WILDCARD, Target
 from ebla.retry import CHANGES, CROWDS
 from ebla.rows.replacing import last_of_each_key
 from ebla.rows.row_parts import Limits
 from ebla.rows.rows import columns_of, to_cells_batch, to_put_batch
-from ebla.service.requests import Put, Wait
+from ebla.service.requests import Erase, EraseRange, Modify, Put, PutCells, RequestId, Wait
 from ebla.tablet.engine import TabletStore
 from ebla.tablet.read.answers import ReadPoint
 from ebla.tablet.serve.row_reading import RowReading, at_newest, one_array, sorted_distinct
@@ -53,6 +52,9 @@ class Writing:
 
     def put(self, request: Put) -> int:
         """Put rows, whatever they come as."""
+        known = self._answered(request.request_id, request.wait)
+        if known is not None:
+            return known
         rows = request.rows
         if not isinstance(rows, (dict, list)):
             rows = _several_times(rows)
@@ -64,8 +66,9 @@ class Writing:
             return self._anew(lambda: self._put(rows, request))
 
     def _put(self, rows: object, request: Put) -> int:
-        since, wait = request.unchanged_since, request.wait
-        is_plain = not (request.replace or request.if_absent) and since is None and wait != "none"
+        since, wait, request_id = request.unchanged_since, request.wait, request.request_id
+        # One commit of several puts has one txn, and answers no request by its id.
+        is_plain = not (request.replace or request.if_absent or request_id) and since is None and wait != "none"
         if is_plain and isinstance(rows, pa.RecordBatch) and 0 < rows.num_rows <= TOGETHER_ROWS_MAX:
             txn = self._state.turns.take(rows, self._commit, self._commit_together)
             self._store.wait(txn, wait)
@@ -74,8 +77,18 @@ class Writing:
         if request.schema_version not in (None, mutation.schema_version):
             raise schema_changed(self._state.name)
         if not request.if_absent:
-            return self._apply(mutation, since, wait)
-        return self._retried(lambda: self._put_absent(mutation, since, wait))
+            return self._apply(mutation, since, wait, request_id)
+        return self._retried(lambda: self._put_absent(mutation, since, wait, request_id))
+
+    def _answered(self, request_id: RequestId | None, wait: Wait) -> int | None:
+        """Return the txn of a request that was carried out before, None if it was not.
+
+        Who repeats it must not be told of a conflict with what it did itself.
+        """
+        known = None if request_id is None else self._store.writes.answered(request_id)
+        if known is not None:
+            self._store.wait(known, wait)
+        return known
 
     def _commit(self, rows: pa.RecordBatch) -> int:
         return self._store.commit(self._state, self._admit(rows))
@@ -115,52 +128,57 @@ class Writing:
                 return attempt()
         return attempt()
 
-    def _put_absent(self, mutation: Mutation | RowMutation, since: int | None, wait: Wait) -> int | None:
+    def _put_absent(
+        self, mutation: Mutation | RowMutation, since: int | None, wait: Wait, request_id: RequestId | None
+    ) -> int | None:
         read_at, found = at_newest(self._read_txn, lambda txn: self._reading.many(mutation.rows, [], txn))
         if found.num_rows:
             shown = _shown([found.column(name)[0] for name in self._state.view.schema.key_names])
             raise Conflict(f"row {shown} of {self._state.name!r} exists already, and if_absent was asked for")
         if since is not None:
             self._store.check_unchanged(self._state, mutation.rows, since)
-        return self._try_apply(mutation, read_at, wait)
+        return self._try_apply(mutation, read_at, wait, request_id)
 
-    def put_cells(self, cells: object, wait: Wait) -> int:
+    def put_cells(self, request: PutCells) -> int:
         """Put cells in long form."""
-        cells = _several_times(cells)
+        cells, wait = _several_times(request.cells), request.wait
 
         def put() -> int:
             parts = self._state.view.parts
             batch = to_cells_batch(cells, parts.schema, **self._limits)
-            return self._apply(parts.admission.put(batch), None, wait)
+            return self._apply(parts.admission.put(batch), None, wait, request.request_id)
 
         return self._anew(put)
 
-    def erase(self, rows: pa.Array, columns: Sequence[str] | None, since: int | None, wait: Wait) -> int:
+    def erase(self, request: Erase) -> int:
         """Erase encoded rows, or some columns of them."""
-        if not len(rows):
+        known = self._answered(request.request_id, request.wait)
+        if known is not None:
+            return known
+        if not len(request.rows):
             self._store.state.writable_log()
             return self._store.sequencer.committed
-        return self._anew(lambda: self._erase(rows, columns, since, wait))
+        return self._anew(lambda: self._erase(request))
 
-    def erase_range(self, erased: KeyRange, wait: Wait) -> int:
+    def erase_range(self, request: EraseRange) -> int:
         """Erase all rows in a range."""
-        return self._apply(erase_range(erased), None, wait)
+        return self._apply(erase_range(request.key_range), None, request.wait, request.request_id)
 
-    def _erase(self, rows: pa.Array, columns: Sequence[str] | None, since: int | None, wait: Wait) -> int:
+    def _erase(self, request: Erase) -> int:
         parts = self._state.view.parts
+        rows, columns, since, wait = request.rows, request.columns, request.unchanged_since, request.wait
         if columns is None:
-            return self._apply(parts.admission.erase(rows), since, wait)
+            return self._apply(parts.admission.erase(rows), since, wait, request.request_id)
         targets = [parts.schema.resolve(name) for name in columns]
         if WILDCARD in columns and parts.schema.wildcard_group is not None:
             raise UnknownColumn("'*' stands for many families: name those to erase, or the cell ':*' if that is meant")
         if any(target.column is not None for target in targets):
-            return self._retried(lambda: self._erase_columns(parts, rows, targets, since, wait))
-        return self._apply(parts.admission.erase(rows, targets), since, wait)
+            return self._retried(lambda: self._erase_columns(parts, request, targets))
+        return self._apply(parts.admission.erase(rows, targets), since, wait, request.request_id)
 
-    def _erase_columns(
-        self, parts: SchemaParts, rows: pa.Array, targets: Sequence[Target], since: int | None, wait: Wait
-    ) -> int | None:
+    def _erase_columns(self, parts: SchemaParts, request: Erase, targets: Sequence[Target]) -> int | None:
         """Set typed columns to null, but only of rows that their group shows: erasing must not make rows."""
+        rows, since = request.rows, request.unchanged_since
         read_at, erased = at_newest(self._read_txn, lambda txn: self._shown_of(parts, rows, targets, txn))
         if since is not None:
             # After the read: what came before it is seen here, and what comes after it makes the commit fail.
@@ -169,7 +187,7 @@ class Writing:
         groups = {group: records for part in erased for group, records in part.groups.items()}
         touched = [part.rows for part in erased if part.groups] or [rows.slice(0, 0)]
         mutation = Mutation(sorted_distinct(pa.concat_arrays(touched)), groups, schema_version=parts.version)
-        return self._try_apply(mutation, read_at, wait)
+        return self._try_apply(mutation, read_at, request.wait, request.request_id)
 
     def _shown_of(self, parts: SchemaParts, rows: pa.Array, targets: Sequence[Target], txn: int) -> list[Mutation]:
         """Return erasures of typed columns, group by group, of the rows that the group shows at a txn."""
@@ -183,28 +201,28 @@ class Writing:
                 erased.append(parts.admission.erase(present, own))
         return erased
 
-    def modify(self, row: bytes, column: str, change: Callable[[Target, Any], Any], wait: Wait) -> Any:
+    def modify(self, request: Modify, change: Callable[[Target, Any], Any]) -> Any:
         """Change one value or cell, and return what it is then. `change` is given what was there."""
+        row, column = request.row, request.column
+        known = self._answered(request.request_id, request.wait)
+        if known is not None:
+            found = self._reading.one(row, [column], known)
+            return None if found is None else found.get(column)
         target = self._state.view.schema.resolve(column)
         if target.column is None and target.qualifier is None:
             raise RequestError(f"{column!r} is a whole family: name one cell, such as {column.rstrip(':')}:name")
         after: list[Any] = []
         if target.column is None:
-            self._modify_cell(row, column, target, change, after, wait)
+            self._modify_cell(request, target, change, after)
             return after[0]
 
-        self._retried(lambda: self._modify_column(row, column, target, change, after, wait))
+        self._retried(lambda: self._modify_column(request, target, change, after))
         return after[0]
 
     def _modify_column(
-        self,
-        row: bytes,
-        column: str,
-        target: Target,
-        change: Callable[[Target, Any], Any],
-        after: list[Any],
-        wait: Wait,
+        self, request: Modify, target: Target, change: Callable[[Target, Any], Any], after: list[Any]
     ) -> int | None:
+        row, column = request.row, request.column
         parts = self._state.view.parts
         read_at, found = at_newest(self._read_txn, lambda txn: self._reading.one(row, [column], txn))
         after[:] = [change(target, None if found is None else found.get(column))]
@@ -213,20 +231,15 @@ class Writing:
         if mutation.schema_version != parts.version:
             return None  # what was read may have other columns by now
         try:
-            return self._try_apply(mutation, read_at, wait)
+            return self._try_apply(mutation, read_at, request.wait, request.request_id)
         except SchemaChanged:
             return None
 
     def _modify_cell(
-        self,
-        row: bytes,
-        column: str,
-        target: Target,
-        change: Callable[[Target, Any], Any],
-        after: list[Any],
-        wait: Wait,
+        self, request: Modify, target: Target, change: Callable[[Target, Any], Any], after: list[Any]
     ) -> None:
         """Change a cell so that the outcome is seen, also where its newest version has a timestamp of the future."""
+        row, column = request.row, request.column
 
         def read(txn: int) -> tuple[SchemaParts, pa.RecordBatch | None]:
             self._store.admit_row(self._state, row)
@@ -245,22 +258,26 @@ class Writing:
                 cell["timestamp"] = newest["timestamp"].value
             batch = to_cells_batch([cell], parts.schema, **self._limits)
             try:
-                return self._try_apply(parts.admission.put(batch), read_at, wait)
+                return self._try_apply(parts.admission.put(batch), read_at, request.wait, request.request_id)
             except SchemaChanged:
                 return None
 
         self._retried(attempt)
 
-    def _apply(self, mutation: Mutation | RowMutation, since: int | None, wait: Wait) -> int:
-        txn = self._store.apply(self._state, mutation, unchanged_since=since, wait=wait)
+    def _apply(
+        self, mutation: Mutation | RowMutation, since: int | None, wait: Wait, request_id: RequestId | None
+    ) -> int:
+        txn = self._store.apply(self._state, mutation, unchanged_since=since, wait=wait, request=request_id)
         if isinstance(mutation, RowMutation) and wait != "none":
             self._reading.keep_changed(mutation, txn)
         return txn
 
-    def _try_apply(self, mutation: Mutation | RowMutation, read_at: int, wait: Wait) -> int | None:
+    def _try_apply(
+        self, mutation: Mutation | RowMutation, read_at: int, wait: Wait, request_id: RequestId | None
+    ) -> int | None:
         """Apply if nothing changed since the read; None if something did."""
         try:
-            return self._apply(mutation, read_at, wait)
+            return self._apply(mutation, read_at, wait, request_id)
         except Conflict:
             return None
 

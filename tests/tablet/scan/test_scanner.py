@@ -19,11 +19,11 @@ from ebla.clock import ManualClock
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
 from ebla.errors import RequestError, UnknownColumn
 from ebla.model.declaration import Group, Schema
+from ebla.model.filters import with_columns_of
 from ebla.model.projection import Projection
 from ebla.model.ranges import ALL, KeyRange
 from ebla.tablet.read.windows import WINDOW_GROWTH, cut, even_window_rows, lie_on_each_other
 from ebla.tablet.scan import scanner
-from ebla.tablet.scan.filters import with_columns_of
 from ebla.tablet.scan.scanner import Scanner, ScanRequest
 from tests.support.inside import engine_of, state_of
 from tests.support.simulated_files import SimulatedFiles

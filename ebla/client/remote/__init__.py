@@ -1,0 +1,1 @@
+"""Tables that others serve: the service behind `ebla.connect`, over RPC."""

@@ -1,0 +1,232 @@
+"""A cluster, or one server, as a service: the other implementation of `ebla.service`, over RPC.
+
+    RemoteService --> Masters: one of several addresses that answers    tables, locations, what is asked of the store
+                  --> a channel for each server                         rows, by the route of their table
+
+Routes are cached by table, and replaced when a server says that one is out of date. One connection is made to each
+server, however many threads and tables use it.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from ebla.client.remote.lanes import Lanes
+from ebla.client.remote.listening import Listening
+from ebla.client.remote.remote_table import RemoteTable
+from ebla.client.remote.retrying import persist
+from ebla.client.remote.routes import Route
+from ebla.client.remote.working import carried_out
+from ebla.errors import Closed, EblaError, RequestError
+from ebla.model.keys import KeyCodec
+from ebla.rpc.channel import Channel
+from ebla.rpc.limits import DEFAULT, Limits
+from ebla.rpc.methods import Asks
+from ebla.rpc.wire.messages import SERVICE_METHODS, Inform, ListTables, Locate, ServiceInfo, TableLocation
+from ebla.service.listener import TabletListener
+from ebla.service.requests import LetGo, Reply, StoreRequest
+from ebla.service.service import SYSTEM_TABLES, Progress
+from ebla.settings import Settings
+
+__all__ = ["RemoteService"]
+
+_Answer = TypeVar("_Answer")
+
+THREADS_MAX = 16
+TIMEOUT_SECONDS = 30.0
+
+
+class RemoteService:
+    """Serves tables that other processes have. Safe to use from several threads."""
+
+    def __init__(
+        self, addresses: Sequence[str], *, timeout_seconds: float = TIMEOUT_SECONDS, limits: Limits = DEFAULT
+    ) -> None:
+        # Set once.
+        self.addresses = tuple(addresses)
+        self.timeout_seconds = timeout_seconds
+        self._limits = limits
+        self._client = uuid.uuid4().hex
+        self.lanes = Lanes(self._client)
+        self._lock = threading.Lock()
+        self.pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="ebla-remote")
+        # Guarded by _lock.
+        self._channels: dict[str, Channel] = {}
+        self._tables: weakref.WeakValueDictionary[str, RemoteTable] = weakref.WeakValueDictionary()
+        self._master = 0  # which of the addresses answered last
+        self._is_closed = False
+        try:
+            self._info: ServiceInfo = self.ask_master(Inform())
+        except BaseException:
+            self.close()
+            raise
+        self.listening = Listening(self)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether it takes writes."""
+        return self._info.is_writable
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that requests are held to."""
+        return self._info.settings
+
+    @property
+    def root(self) -> str | None:
+        """The directory of the store, as whoever serves it calls it."""
+        return self._info.root
+
+    def closed(self) -> Closed:
+        """Return the error for whoever comes when it is closed."""
+        return Closed(f"the connection to {', '.join(self.addresses)} was closed")
+
+    def check_open(self) -> None:
+        """Raise `Closed` if it was closed."""
+        if self._is_closed:
+            raise self.closed()
+
+    def close(self) -> None:
+        """Let go of all connections. What was acknowledged stays. Closing twice is fine."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            channels = list(self._channels.values())
+        if hasattr(self, "listening"):
+            self.listening.close()
+        self.pool.shutdown(wait=False, cancel_futures=True)
+        for channel in channels:
+            channel.close()
+
+    # --- tables ---
+
+    def tables(self) -> list[str]:
+        """Return the names of all tables, sorted."""
+        return self.ask_master(ListTables())
+
+    def table(self, name: str, at: int | None = None) -> RemoteTable:
+        """Return a table; its tablets are located now."""
+        if not isinstance(name, str):
+            raise RequestError(f"a table has a name, not {name!r}")
+        return self._table_of(self.ask_master(Locate(name, at)), is_kept=name not in SYSTEM_TABLES)
+
+    def table_by_id(self, table_id: str) -> RemoteTable:
+        """Return a table by its id."""
+        return self._table_of(self.ask_master(Locate(table=table_id)))
+
+    def locate(self, table_id: str) -> Route:
+        """Return where the rows of a table are now."""
+        return self.route_of(self.ask_master(Locate(table=table_id)))
+
+    def route_of(self, location: TableLocation) -> Route:
+        """Return a location with the channels of its servers."""
+        asked = self.addresses[self._master]
+        servers = tuple(self.channel(tablet.address or asked) for tablet in location.tablets)
+        return Route(location, KeyCodec(location.schema.key, self.settings.key_bytes_max), servers)
+
+    def _table_of(self, location: TableLocation, *, is_kept: bool = True) -> RemoteTable:
+        route = self.route_of(location)
+        if not is_kept:
+            return RemoteTable(self, route)
+        with self._lock:
+            table = self._tables.get(location.table)
+            if table is None:
+                self._tables[location.table] = table = RemoteTable(self, route)
+        table.route = route
+        return table
+
+    # --- the store as a whole ---
+
+    def carry_out(self, request: StoreRequest[Reply], progress: Progress | None = None) -> Reply:
+        """Do something with the store as a whole."""
+        if self._is_closed and type(request) is LetGo:
+            return None  # type: ignore[return-value]
+        try:
+            reply: Reply = carried_out(self.lanes, self.ask_master, None, request, progress)
+        finally:
+            # Tables may have other names, schemas or places now.
+            for table in list(self._tables.values()):
+                table.is_outdated = True
+        self.listening.deliver()
+        return reply
+
+    def add_listener(self, listener: TabletListener, tablet: str | None) -> None:
+        """Tell a listener of one tablet, or of all."""
+        self.check_open()
+        self.listening.add(listener, tablet)
+
+    def remove_listener(self, listener: TabletListener, tablet: str | None) -> None:
+        """Undo one `add_listener` with the same arguments."""
+        self.check_open()
+        self.listening.remove(listener, tablet)
+
+    # --- asking ---
+
+    def channel(self, address: str) -> Channel:
+        """Return the one channel to a server."""
+        with self._lock:
+            channel = self._channels.get(address)
+            if channel is None:
+                self.check_open()
+                channel = Channel(SERVICE_METHODS, address, client=self._client, limits=self._limits)
+                self._channels[address] = channel
+            return channel
+
+    def ask_master(
+        self, request: Asks[_Answer], *, may_repeat: bool = True, timeout_seconds: float | None = None
+    ) -> _Answer:
+        """Ask one of the addresses, the next one if it does not answer."""
+        self.check_open()
+
+        def attempt(left_seconds: float) -> _Answer:
+            self.check_open()
+            share = left_seconds if len(self.addresses) == 1 else left_seconds / 2
+            return self.channel(self.addresses[self._master]).call(request, timeout_seconds=share)
+
+        return persist(attempt, self._ask_next, timeout_seconds or self.timeout_seconds, may_repeat=may_repeat)
+
+    def _ask_next(self, error: EblaError) -> None:
+        self.check_open()
+        self._master = (self._master + 1) % len(self.addresses)
+
+    def ask_server(
+        self,
+        channel_of: Callable[[], Channel],
+        request: Asks[_Answer],
+        look_again: Callable[[EblaError], None],
+        *,
+        may_repeat: bool = True,
+    ) -> _Answer:
+        """Ask the server that `channel_of` names, anew before every attempt."""
+
+        def attempt(left_seconds: float) -> _Answer:
+            self.check_open()
+            return channel_of().call(request, timeout_seconds=left_seconds)
+
+        def looked(error: EblaError) -> None:
+            self.check_open()
+            look_again(error)
+
+        return persist(attempt, looked, self.timeout_seconds, may_repeat=may_repeat)
+
+    def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Make calls at the same time, and return what they return; the first error is raised when all are done."""
+        if len(calls) == 1:
+            return [calls[0]()]
+        futures = [self.pool.submit(call) for call in calls[1:]]
+        results: list[Any] = []
+        failure: BaseException | None = None
+        for take in (calls[0], *(future.result for future in futures)):
+            try:
+                results.append(take())
+            except EblaError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return results

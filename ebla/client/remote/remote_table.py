@@ -1,0 +1,316 @@
+"""One table that others serve, as a client sees it: requests by the route of their rows.
+
+A request goes to the server that has its rows, by the route that is cached; one server is asked directly, several at
+the same time. A server that does not have them answers `StaleRoute`: then the table is located again, and the request
+sent again. Changes have request ids, so that one whose answer was lost happens once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from ebla.client.remote.remote_scan import RemoteStream
+from ebla.client.remote.retrying import is_worth_repeating, persist
+from ebla.client.remote.routes import Route
+from ebla.client.remote.row_forms import forms_of, several_times
+from ebla.client.remote.working import carried_out
+from ebla.errors import EblaError, OutcomeUnknown, ReadOnly, RequestError, StaleRoute
+from ebla.model.keys import KeyCodec
+from ebla.model.schema import TableSchema
+from ebla.rows.row import Row
+from ebla.rpc.channel import Channel
+from ebla.rpc.methods import Asks
+from ebla.rpc.wire.arrow_bytes import keys_to_bytes, rows_from_bytes
+from ebla.rpc.wire.forms import write_of
+from ebla.rpc.wire.messages import GetRow, ModifyRow, Outcome, ReadMany, ReadOne, RowAnswer, WriteForm, WriteRows
+from ebla.rpc.wire.values import packed
+from ebla.service.requests import (
+    Compact,
+    DescribeTable,
+    DescribeTablets,
+    Flush,
+    Join,
+    ListFiles,
+    Modify,
+    Moment,
+    ReadRow,
+    ReadRows,
+    Reply,
+    ScanRows,
+    Split,
+    TableRequest,
+    Write,
+)
+from ebla.service.service import Progress, RowRead
+
+if TYPE_CHECKING:
+    from ebla.client.remote.remote_service import RemoteService
+
+__all__ = ["RemoteTable"]
+
+_Answer = TypeVar("_Answer")
+
+KEYS_AT_ONCE = 20_000
+
+
+class RemoteTable:
+    """A table of a cluster, or of another process. Safe to use from several threads."""
+
+    def __init__(self, service: RemoteService, route: Route) -> None:
+        # Set once.
+        self.service = service
+        self._is_system = "#" in route.location.table
+        # Replaced as a whole, by anybody.
+        self.route = route
+        self.is_outdated = False
+
+    @property
+    def id(self) -> str:
+        """The id of the table, which it keeps under every name."""
+        return self.route.location.table
+
+    @property
+    def name(self) -> str:
+        """The name that the table has, as far as this client has heard."""
+        return self.current().location.name
+
+    @property
+    def schema(self) -> TableSchema:
+        """The schema in force, as far as this client has heard."""
+        return self.current().location.schema
+
+    @property
+    def codec(self) -> KeyCodec:
+        """How keys become rows. The types of keys never change, their names may."""
+        return self.current().codec
+
+    def current(self) -> Route:
+        """Return the route that is known, a new one if there is reason to look again."""
+        if self.is_outdated and not self._is_system:
+            self.locate()
+        return self.route
+
+    def locate(self) -> Route:
+        """Ask where the table is now."""
+        if not self._is_system:
+            self.is_outdated = False
+            try:
+                self.route = self.service.locate(self.id)
+            except BaseException:
+                self.is_outdated = True
+                raise
+        return self.route
+
+    def _look_again(self, error: EblaError) -> None:
+        if self._is_system and isinstance(error, StaleRoute):
+            raise error
+        self.locate()
+
+    def _noticed(self, schema_version: int) -> None:
+        """Take note of the schema under which a server has answered."""
+        if schema_version != self.route.location.schema.version:
+            self.is_outdated = True
+
+    # --- reading ---
+
+    def get(self, key: object) -> Row | None:
+        """Return a row with all its columns at the newest commit, by its key as a user gives it."""
+        return self.get_encoded(self.current().codec.encode(key))
+
+    def get_encoded(self, row: bytes) -> Row | None:
+        """Do what `get` does, by the row that the key is encoded as."""
+        return self._row(self._ask_about(row, GetRow(self.id, row)))
+
+    def read_row(self, request: ReadRow) -> RowRead:
+        """Read one row at a moment."""
+        wanted = ReadOne(self.id, request.row, _names(request.columns), request.at, request.versions)
+        answer = self._ask_about(request.row, wanted)
+        return RowRead(answer.txn, self._row(answer), answer.schema_version)
+
+    def _row(self, answer: RowAnswer) -> Row | None:
+        self._noticed(answer.schema_version)
+        if answer.row is None:
+            return None
+        row = Row(answer.row)
+        row.txn = answer.txn
+        return row
+
+    def read_rows(self, request: ReadRows) -> pa.Table:
+        """Read many rows at a moment, in the order asked."""
+        route = self.current()
+        if route.only_server is not None or not len(request.rows):
+            return self._read_of_one(request.rows, request)
+        groups = list(route.groups(request.rows))
+        at = request.at if request.at.txn is not None or len(groups) == 1 else self._one_moment(request.at)
+        request = msgspec.structs.replace(request, at=at)
+        parts = self.service.together(
+            [partial(self._read_of_one, request.rows.take(pa.array(places)), request) for _, places in groups]
+        )
+        back = np.empty(len(request.rows), dtype=np.int64)
+        back[np.concatenate([places for _, places in groups])] = np.arange(len(request.rows))
+        return pa.concat_tables(parts).combine_chunks().take(pa.array(back))
+
+    def _read_of_one(self, rows: pa.Array, request: ReadRows) -> pa.Table:
+        """Read rows that one server has."""
+        columns, at = _names(request.columns), request.at
+        parts: list[pa.Table] = []
+        done = 0
+        while not parts or done < len(rows):
+            piece = rows.slice(done, KEYS_AT_ONCE)
+            message = ReadMany(self.id, keys_to_bytes(piece), columns, at)
+            answer = self._ask_about(piece[0].as_py() if len(piece) else b"", message)
+            parts.append(rows_from_bytes(answer.data))
+            done += answer.count
+            at = Moment(answer.txn) if answer.txn else at
+            if not answer.count:
+                break
+        return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+
+    def scan(self, request: ScanRows) -> RemoteStream:
+        """Begin to read a range; its moment is fixed now, unless it follows newer commits."""
+        return RemoteStream.begun(self, request)
+
+    def _one_moment(self, at: Moment) -> Moment:
+        """Return the newest moment of all servers, so that all of them are read at the same."""
+        return Moment(RemoteStream.begun(self, ScanRows(columns=(), at=at, limit=0)).txn)
+
+    # --- writing ---
+
+    def write(self, request: Write) -> int:
+        """Commit a change, and return its txn; of rows on several servers, there is one commit on each."""
+        self._check_writable()
+        return self._send(forms_of(several_times(request), self.current(), self.service.settings))
+
+    def _send(self, forms: Sequence[tuple[Channel, WriteForm]]) -> int:
+        """Send the parts of a change to their servers, each with an id of its own, and return the greatest txn."""
+        txns = self.service.together([partial(self._send_part, *form) for form in forms])
+        return max(int(txn) for txn in txns)
+
+    def _send_part(self, server: Channel, form: WriteForm) -> int:
+        """Send a part of a change; if its tablets have moved, to whoever has them then, in further parts.
+
+        The id stays as long as the part may have been carried out: who has the rows then knows it by that. What
+        certainly was not is divided into parts with ids of their own.
+        """
+        with self.service.lanes.request_id() as request_id:
+            parts = [(server, form)]
+            is_in_doubt = False
+
+            def attempt(left_seconds: float) -> int:
+                self.service.check_open()
+                if len(parts) > 1 and not is_in_doubt:
+                    return self._send(parts)
+                sent = [
+                    partial(server.call, WriteRows(self.id, form, request_id), timeout_seconds=left_seconds)
+                    for server, form in parts
+                ]
+                return max(int(txn) for txn in self.service.together(sent))
+
+            def look_again(error: EblaError) -> None:
+                nonlocal is_in_doubt
+                is_in_doubt = is_in_doubt or isinstance(error, OutcomeUnknown)
+                self.service.check_open()
+                self._look_again(error)
+                parts[:] = forms_of(write_of(form, request_id), self.route, self.service.settings)
+
+            return persist(attempt, look_again, self.service.timeout_seconds)
+
+    def modify(self, request: Modify) -> Any:
+        """Change one value by what it is, and return what it is then."""
+        self._check_writable()
+        with self.service.lanes.request_id() as request_id:
+            message = ModifyRow(
+                self.id,
+                request.row,
+                request.column,
+                request.operation,
+                packed(request.operand),
+                request.wait,
+                request_id,
+            )
+            return self._ask_about(request.row, message)
+
+    def _check_writable(self) -> None:
+        self.service.check_open()
+        if not self.service.is_writable:
+            raise ReadOnly("the store is served read-only: connect to one that takes writes")
+
+    # --- the table as a whole ---
+
+    def carry_out(self, request: TableRequest[Reply], progress: Progress | None = None) -> Reply:
+        """Do something with the table as a whole."""
+        reply: Any = self._reply_to(request, progress)
+        if isinstance(request, (Split, Join)):
+            self.is_outdated = True
+        self.service.listening.deliver()
+        return reply  # type: ignore[no-any-return]
+
+    def _reply_to(self, request: TableRequest[Any], progress: Progress | None) -> Any:
+        servers = self.current().distinct_servers
+        if len(servers) == 1:
+            return self._carried_out(servers[0], request, progress)
+        route = self.route
+        match request:
+            case Flush() | Compact():
+                self.service.together([partial(self._carried_out, server, request, progress) for server in servers])
+                return None
+            case Split(row, tablet):
+                if tablet is None and row is None:
+                    tablet = max(self._tablets(servers), key=lambda described: described["bytes"])["id"]
+                    request = Split(None, tablet)
+                server = route.server_of(row) if row is not None else route.server_of_tablet(tablet or "")
+            case Join(tablets, first, _):
+                server = route.server_of_tablet(tablets[0]) if tablets is not None else route.server_of(first or b"")
+            case DescribeTablets():
+                return self._tablets(servers)
+            case ListFiles():
+                found = self.service.together([partial(self._carried_out, one, request, None) for one in servers])
+                return sorted({file for files in found for file in files})
+            case DescribeTable():
+                server = servers[0]
+            case _:
+                server = servers[0]
+        return self._carried_out(server, request, progress)
+
+    def _tablets(self, servers: tuple[Channel, ...]) -> list[dict[str, Any]]:
+        """Describe every tablet as its own server does."""
+        calls = [partial(self._carried_out, server, DescribeTablets(), None) for server in servers]
+        described = dict(zip(servers, self.service.together(calls), strict=True))
+        by_server = {server: {one["id"]: one for one in ones} for server, ones in described.items()}
+        route = self.route
+        pairs = zip(route.location.tablets, route.servers, strict=True)
+        return [by_server[server][tablet.id] for tablet, server in pairs if tablet.id in by_server[server]]
+
+    def _carried_out(self, server: Channel, request: TableRequest[Any], progress: Progress | None) -> Any:
+        def ask(request: Asks[Outcome], *, may_repeat: bool) -> Outcome:
+            return self.service.ask_server(lambda: server, request, self._look_again, may_repeat=may_repeat)
+
+        return carried_out(self.service.lanes, ask, self.id, request, progress)
+
+    # --- asking ---
+
+    def _ask_about(self, row: bytes, message: Asks[_Answer]) -> _Answer:
+        """Ask the server of a row, and whoever has it then if it has moved."""
+        service = self.service
+        try:
+            return self.current().server_of(row).call(message, timeout_seconds=service.timeout_seconds)
+        except EblaError as error:
+            service.check_open()
+            if not is_worth_repeating(error, may_repeat=True):
+                raise
+            self._look_again(error)
+        return service.ask_server(lambda: self.current().server_of(row), message, self._look_again)
+
+
+def _names(columns: Any) -> tuple[str, ...] | None:
+    if columns is None:
+        return None
+    if isinstance(columns, str):
+        raise RequestError(f"columns is a list of names, such as [{columns!r}]")
+    return tuple(columns)

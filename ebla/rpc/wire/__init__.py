@@ -1,0 +1,1 @@
+"""What clients and servers say to each other: messages, and how values, rows and requests become bytes and back."""

@@ -1,0 +1,70 @@
+"""A store of this process behind RPC servers, for tests: one or several, whose answers can be tampered with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ebla
+from ebla.client.database import service_of
+from ebla.rpc.caller import Caller
+from ebla.rpc.server import RpcServer
+from ebla.rpc.server_stream import Handler
+from ebla.rpc.serving.service_handlers import ServiceHandlers
+from ebla.rpc.wire.messages import SERVICE_METHODS, TabletLocation
+from ebla.service.service import TableService
+
+# Wraps the handler of a kind of message: is given the handler, the message and who sent it.
+Tamper = Callable[[Handler, Any, Caller], Any]
+
+
+class Behind:
+    """A store behind two servers; which of them a tablet is said to be on is for the test to choose."""
+
+    def __init__(self, directory: Path) -> None:
+        self.db = ebla.open(directory, settings=ebla.Settings(background_compaction=False, scan_batch_rows=1_024))
+        self.tampered: dict[type, Tamper] = {}
+        self.asked: list[tuple[int, str]] = []  # which server was asked what
+        self.cuts: list[tuple[bytes, int]] = [(b"", 0)]  # first rows of tablets, and the numbers of their servers
+        self.handlers = [ServiceHandlers(service_of(self.db), self._located) for _ in range(2)]
+        self.servers = [self.serve(number) for number in range(2)]
+
+    def serve(self, number: int, port: int = 0) -> RpcServer:
+        handlers = {
+            kind: self._through(number, kind, handler) for kind, handler in self.handlers[number].by_type().items()
+        }
+        return RpcServer(SERVICE_METHODS, handlers, port=port, name=f"server {number}")
+
+    def connect(self, **options: Any) -> ebla.Database:
+        return ebla.connect(self.servers[0].address, **{"timeout_seconds": 10.0} | options)
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.close(grace_seconds=0.5)
+        self.db.close()
+
+    def _located(self, table: TableService) -> list[TabletLocation]:
+        return [
+            TabletLocation(f"t{at}", first, 1, self.servers[server].address)
+            for at, (first, server) in enumerate(self.cuts)
+        ]
+
+    def _through(self, number: int, kind: type, handler: Handler) -> Handler:
+        def answered(message: Any, caller: Caller) -> Any:
+            self.asked.append((number, kind.__name__))
+            tamper = self.tampered.get(kind)
+            return handler(message, caller) if tamper is None else tamper(handler, message, caller)
+
+        return answered
+
+
+@contextmanager
+def behind(directory: Path) -> Iterator[Behind]:
+    """Serve a new store."""
+    world = Behind(directory)
+    try:
+        yield world
+    finally:
+        world.close()
