@@ -46,7 +46,8 @@ class OfferTablets(msgspec.Struct, frozen=True, array_like=True, tag="offer_tabl
 class VacateTablets(msgspec.Struct, frozen=True, array_like=True, tag="vacate_tablets"):
     """`leader` leads these tablets no more: it says so itself, or its lease is over.
 
-    `is_flushed` says that all that its log has of them is in fragments: then nobody has to replay it.
+    `is_flushed` says that all that its log has of them is in fragments: then nobody has to replay it. Which log that
+    was stays on record: the txns of whoever leads next are above those of whoever wrote it.
     """
 
     tablets: tuple[TabletAt, ...]
@@ -117,6 +118,7 @@ def _vacated(metadata: TableMetadata, change: VacateTablets) -> list[TabletMetad
             epoch=tablet.epoch + 1,
             leader=None,
             log=None if change.is_flushed else tablet.log,
+            taken=LogEnd(tablet.log, "", 0) if change.is_flushed and tablet.log is not None else tablet.taken,
             split=None,
             join=None,
         )

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import pyarrow as pa
+
 from ebla.clock import Clock
 from ebla.errors import Corruption, EblaError, MissingFile, TableUnloaded, Unavailable
 from ebla.metadata.values.check import FileFacts, Finding, check_load
@@ -28,6 +30,7 @@ from ebla.storage.files.files import Files
 from ebla.storage.fragment.open_fragments import OpenFragments
 from ebla.tablet.flush.flusher import Flusher
 from ebla.tablet.tables.door import Door
+from ebla.tablet.tables.led_tablets import tablets_of
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.tables.tablet_stages import LifeEvent, TabletStage
@@ -91,18 +94,23 @@ class Loader(TabletListener):
 
     def admit(self, table: TableState, rows: KeyRange) -> None:
         """Return when the tablets of `rows` can be read, loading them if need be; raises if they cannot."""
-        if table.led is not None:
-            table.led.check_read(table.view.metadata, rows)
         if not table.door.is_open:
-            table.door.admit(table.view.metadata.overlapping(rows), "read", lambda one: self.load(table, one))
+            self._admit(table, table.view.metadata.overlapping(rows))
+
+    def admit_rows(self, table: TableState, rows: pa.Array) -> None:
+        """Return when the tablets of sorted rows can be read, as `admit`."""
+        if not table.door.is_open:
+            self._admit(table, tablets_of(rows, table.view.metadata))
 
     def admit_row(self, table: TableState, row: bytes) -> None:
         """Return when the tablet of a row can be read, as `admit`."""
-        if table.led is not None:
-            table.led.check_read_row(table.view.metadata, row)
         if not table.door.is_open:
-            tablet = table.view.metadata.tablet_for(row)
-            table.door.admit((tablet,), "read", lambda one: self.load(table, one))
+            self._admit(table, (table.view.metadata.tablet_for(row),))
+
+    def _admit(self, table: TableState, tablets: Sequence[TabletMetadata]) -> None:
+        if table.led is not None:
+            table.led.check_read(tablets)
+        table.door.admit(tablets, "read", lambda one: self.load(table, one))
 
     def admit_write(self, table: TableState) -> None:
         """Return when a table that was offline takes writes; raises if it does not."""

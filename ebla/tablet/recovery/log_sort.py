@@ -29,7 +29,7 @@ from ebla.settings import Settings
 from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.files.files import Files
 from ebla.storage.fragment.open_fragments import OpenFragments
-from ebla.storage.log.log_entry import Reply
+from ebla.storage.log.log_entry import LogEntry, Reply
 from ebla.storage.log.log_extent import NOTHING, LogExtent
 from ebla.storage.log.log_format import SegmentBytes, SegmentInfo
 from ebla.storage.log.log_reader import SegmentReading, check_length, check_synced
@@ -145,8 +145,11 @@ class LogSorter:
         tables: Mapping[str, TableState],
         new_path: Callable[[str], str],
         flush_bytes: int,
+        only: Callable[[LogEntry], LogEntry] = lambda entry: entry,
     ) -> None:
+        """`only` returns what counts of an entry; the rest is passed over."""
         self._files = files
+        self._only = only
         self._server = server
         self._tables = dict(tables)
         self._refused: dict[str, str] = {}
@@ -194,7 +197,7 @@ class LogSorter:
 
         reading.check_identity(self._server)
         for _, entry in reading.entries():
-            replay(entry, self._tables, self._replayed, grown, refuse)
+            replay(self._only(entry), self._tables, self._replayed, grown, refuse)
         header, torn = reading.header, reading.torn_tail()
         previous_bytes = None if header is None else header.previous_bytes
         self._segments.append(SortedSegment(reading.info(), previous_bytes, 0 if torn is None else torn.size))

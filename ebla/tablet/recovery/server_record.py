@@ -40,7 +40,7 @@ from ebla.storage.log.log_extent import NOTHING, LogExtent
 from ebla.storage.log.log_format import SEGMENT_HEADER_BYTES, SegmentInfo
 from ebla.storage.log.log_reach import LogReach, read_reach
 
-__all__ = ["ServerRecord", "read_extent"]
+__all__ = ["ServerRecord", "read_bound", "read_extent"]
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +72,11 @@ def read_extent(coordination: CoordinationService, files: Files, server: str) ->
         if _recorded(server, coordination.read(f"logs/{server}")) == recorded:
             return NOTHING
     raise Unavailable("the record of the log changes faster than it can be read: try again")
+
+
+def read_bound(coordination: CoordinationService, server: str) -> int:
+    """Return a bound above every txn that a server gave out; 0 if it gave out none."""
+    return _bound(server, coordination.read(f"clocks/{server}"))
 
 
 class ServerRecord:

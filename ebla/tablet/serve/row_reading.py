@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from ebla.errors import HistoryGone, RequestError
 from ebla.model.order import is_strictly_sorted, sort_rows
 from ebla.model.projection import Projection
-from ebla.model.ranges import KeyRange, successor
 from ebla.retry import CROWDS
 from ebla.rows.row import Row, beyond_python
 from ebla.tablet.engine import TabletStore
@@ -138,8 +137,8 @@ class RowReading:
         if schema_version not in (None, view.parts.version):
             raise schema_changed(self._state.name)
         projection = view.parts.projection(columns)
-        if not self._state.door.is_open and len(rows):
-            self._store.admit(self._state, KeyRange(rows[0].as_py(), successor(rows[-1].as_py())))
+        if not self._state.door.is_open:
+            self._store.loader.admit_rows(self._state, rows)
         batches = view.parts.reader.rows.read_many(view, rows, ReadPoint(txn, projection))
         return pa.Table.from_batches(batches, projection.arrow_schema)
 

@@ -24,7 +24,7 @@ from ebla.metadata.values.table_metadata import TableMetadata, TabletMetadata
 from ebla.model.order import lower_bound
 from ebla.model.ranges import KeyRange
 
-__all__ = ["LedTablets"]
+__all__ = ["LedTablets", "tablets_of"]
 
 
 class LedTablets:
@@ -63,32 +63,29 @@ class LedTablets:
 
     # --- requests ---
 
-    def check_read(self, metadata: TableMetadata, rows: KeyRange) -> None:
-        """Raise `StaleRoute` unless all tablets of a range are led here."""
-        for tablet in metadata.overlapping(rows):
+    def check_read(self, tablets: Iterable[TabletMetadata]) -> None:
+        """Raise `StaleRoute` unless all these tablets are led here."""
+        for tablet in tablets:
             if tablet.id not in self.ids:
                 raise _stale(tablet, self._run)
 
-    def check_read_row(self, metadata: TableMetadata, row: bytes) -> None:
-        """Raise `StaleRoute` unless the tablet of a row is led here."""
-        tablet = metadata.tablet_for(row)
-        if tablet.id not in self.ids:
-            raise _stale(tablet, self._run)
-
     def check_write(self, metadata: TableMetadata, rows: pa.Array, ranges: Iterable[KeyRange] = ()) -> None:
         """Raise `StaleRoute` unless all tablets of sorted rows, and of ranges, can be written here."""
-        begin, count = 0, len(rows)
-        while begin < count:
-            tablet = metadata.tablet_for(rows[begin].as_py())
-            self._check_writable(tablet)
-            begin = count if tablet.last is None else lower_bound(rows, tablet.last, begin)
-        for one in ranges:
-            for tablet in metadata.overlapping(one):
-                self._check_writable(tablet)
+        touched = [*tablets_of(rows, metadata), *(tablet for one in ranges for tablet in metadata.overlapping(one))]
+        for tablet in touched:
+            if tablet.id not in self.ids or tablet.id in self._frozen:
+                raise _stale(tablet, self._run)
 
-    def _check_writable(self, tablet: TabletMetadata) -> None:
-        if tablet.id not in self.ids or tablet.id in self._frozen:
-            raise _stale(tablet, self._run)
+
+def tablets_of(rows: pa.Array, metadata: TableMetadata) -> list[TabletMetadata]:
+    """Return the tablets that sorted rows belong to."""
+    found = []
+    begin, count = 0, len(rows)
+    while begin < count:
+        tablet = metadata.tablet_for(rows[begin].as_py())
+        found.append(tablet)
+        begin = count if tablet.last is None else lower_bound(rows, tablet.last, begin)
+    return found
 
 
 def _stale(tablet: TabletMetadata, run: str) -> StaleRoute:

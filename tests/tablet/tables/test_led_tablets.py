@@ -43,8 +43,8 @@ def test_a_run_leads_what_has_its_log_and_a_leader() -> None:
 def test_rows_that_are_led_here_are_read_and_written(row: bytes) -> None:
     metadata = table(("A", "A/7"), ("B", "B/2"))
     led = led_by("A/7", metadata)
-    led.check_read_row(metadata, row)
-    led.check_read(metadata, KeyRange(row, b"b"))
+    led.check_read([metadata.tablet_for(row)])
+    led.check_read(metadata.overlapping(KeyRange(row, b"b")))
     led.check_write(metadata, pa.array([b"a", row], pa.binary()), [KeyRange(b"", b"b")])
 
 
@@ -52,9 +52,9 @@ def test_rows_that_are_led_elsewhere_are_sent_there() -> None:
     metadata = table(("A", "A/7"), ("B", "B/2"), ("A", "A/7"))
     led = led_by("A/7", metadata)
     with pytest.raises(StaleRoute, match="led by B"):
-        led.check_read_row(metadata, b"b")
+        led.check_read([metadata.tablet_for(b"b")])
     with pytest.raises(StaleRoute):
-        led.check_read(metadata, KeyRange(b"a", b"b\x00"))
+        led.check_read(metadata.overlapping(KeyRange(b"a", b"b\x00")))
     with pytest.raises(StaleRoute):
         led.check_write(metadata, pa.array([b"a", b"b", b"c"], pa.binary()))
     with pytest.raises(StaleRoute):
@@ -66,7 +66,7 @@ def test_a_frozen_tablet_is_read_and_not_written_until_it_is_thawed() -> None:
     metadata = table(("A", "A/7"), ("A", "A/7"))
     led = led_by("A/7", metadata)
     led.freeze(["t1"])
-    led.check_read(metadata, KeyRange())
+    led.check_read(metadata.tablets)
     with pytest.raises(StaleRoute, match="changing hands"):
         led.check_write(metadata, pa.array([b"x"], pa.binary()))
     led.use(metadata)  # a flush of it has come back meanwhile
@@ -83,7 +83,7 @@ def test_a_tablet_that_was_given_up_stays_so_while_metadata_does_not_know() -> N
     led.use(metadata)
     assert led.ids == {"t1"}
     with pytest.raises(StaleRoute):
-        led.check_read_row(metadata, b"a")
+        led.check_read([metadata.tablet_for(b"a")])
     led.use(table((None, None), ("A", "A/7")))
     led.use(metadata)  # it has come back to this run
     assert led.ids == {"t0", "t1"}

@@ -1,0 +1,98 @@
+"""Giving tablets up while the lease holds: states 6 and 7 of a tablet's life, then it is another's.
+
+    6  read-only, flushing    no write is taken; what is in memory becomes fragments
+    7  final config saving    no read is taken either; METADATA: led by nobody, nothing of it in a log, the next epoch
+
+Reads that began before go on: what they read is fixed. Should METADATA refuse, the tablets are led as before; should
+the outcome stay unknown, they are led by nobody here, until METADATA tells.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from ebla.clock import Clock
+from ebla.errors import EblaError, OutcomeUnknown, StoreError
+from ebla.metadata.values.handing_over import VacateTablets
+from ebla.metadata.values.requirements import TabletAt
+from ebla.metadata.values.table_metadata import TableMetadata
+from ebla.retry import SAVES
+from ebla.tablet.engine import TabletStore
+from ebla.tablet.lead.run import server_of_run
+from ebla.tablet.tables.table_state import TableState
+
+__all__ = ["TabletGiver"]
+
+_log = logging.getLogger(__name__)
+
+
+class TabletGiver:
+    """Gives up tablets of a run. One thread at a time."""
+
+    def __init__(self, store: TabletStore, clock: Clock) -> None:
+        # Set once.
+        self._store = store
+        self._clock = clock
+        self._server = server_of_run(store.server)
+
+    def give_up(self, table: TableState, tablets: Collection[str]) -> None:
+        """Flush tablets and lead them no more; those that are not led here are passed over."""
+        led = table.led
+        assert led is not None, "a store that leads everything gives nothing up"
+        store = self._store
+        with store.recutter.exclusively():  # a split or join under way ends first
+            with store.open_tables.lock:
+                own = led.ids.intersection(tablets)
+                led.freeze(own)
+            if not own:
+                return
+            try:
+                self._flush(table, own)
+                with store.open_tables.lock:
+                    led.resign(own)
+                saved = self._save(table, own)
+            except OutcomeUnknown:
+                raise
+            except BaseException:
+                with store.open_tables.lock:
+                    led.thaw(own)
+                raise
+            store.open_tables.use_metadata(table, saved, store.server)
+            _log.info("gave up %s of %s", ", ".join(sorted(own)), table.name)
+
+    def _flush(self, table: TableState, tablets: frozenset[str]) -> None:
+        store = self._store
+        log = store.state.writable_log()
+        with store.open_tables.lock:
+            before = store.sequencer.allocated  # all commits to these tablets: none is taken any more
+        log.wait(before)
+        store.sequencer.wait_stable(before)
+        store.flusher.flush_table(table)
+        if table.holds_unflushed(tablets):
+            raise StoreError(f"tablets of {table.name!r} could not be flushed, and are not given up: retry")
+
+    def _save(self, table: TableState, tablets: frozenset[str]) -> TableMetadata:
+        """Have METADATA say that nobody leads the tablets. It may be repeated: it names the epochs."""
+        store = self._store
+        known = [one for one in table.view.metadata.tablets if one.id in tablets]
+        epochs = tuple(TabletAt(one.id, one.epoch) for one in known)
+        change = VacateTablets(epochs, self._server, is_flushed=True)
+        unknown: OutcomeUnknown | None = None
+        for attempt in SAVES.attempts(self._clock):
+            try:
+                current = store.metadata.refresh(table.id) if attempt else None
+                if current is not None and all(_is_past(current, one.id, one.epoch) for one in known):
+                    return current
+                return store.metadata.commit(table.id, [change])
+            except OutcomeUnknown as error:
+                unknown = error
+            except EblaError:
+                if unknown is None:
+                    raise
+        raise OutcomeUnknown(f"it is not known whether tablets of {table.name!r} were given up: {unknown}") from unknown
+
+
+def _is_past(metadata: TableMetadata, tablet_id: str, epoch: int) -> bool:
+    tablet = metadata.by_id(tablet_id)
+    return tablet is None or tablet.epoch > epoch
