@@ -29,6 +29,7 @@ GROUP_METRICS = {
     "fragments": ("table_fragments", "Fragments of the group."),
     "fragment_bytes": ("table_fragment_bytes", "Bytes of the fragments of the group."),
     "fragment_records": ("table_fragment_records", "Records in the fragments of the group, old versions included."),
+    "history_bytes": ("table_history_bytes", "Bytes of the fragments that only reads of the past need."),
     "fragments_deep": ("table_fragments_deep", "Fragments that a read of one row looks at in the worst place."),
 }
 

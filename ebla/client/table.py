@@ -382,7 +382,7 @@ class Table(StaysHere):
         """Return the fragment files of the table, relative to the store: ordinary Parquet, for any reader.
 
         What is only in the log is not in them (see `flush`). Others lie beside them for a while: files that were merged
-        into these.
+        into these, and what only reads of the past need, which a merge keeps apart.
         """
         return self._service.carry_out(ListFiles())
 

@@ -186,7 +186,10 @@ class Merge(msgspec.Struct, frozen=True):
     """Fragments of one group of one tablet that become one run, and what decides what of them stays.
 
     `erasures` are all range erasures of the tablet and group, `dropped` those of them that go with this merge. What
-    `is_rooted`, `is_dense` and `horizon` promise is said at `storage.compact.Retention`.
+    `is_rooted`, `is_dense` and `horizon` promise is said at `storage.compact.Retention`; `roots_present` is what
+    `is_rooted` would be if the horizon were `present`. What a reader at `present` does not need goes to files of
+    history, which reads need up to `history_txn`; with a `present` of 0 nothing is put apart, and if there is a
+    `history_txn`, all of it is history.
     """
 
     fragments: tuple[FragmentRef, ...]
@@ -196,6 +199,9 @@ class Merge(msgspec.Struct, frozen=True):
     is_rooted: bool
     is_dense: bool
     joins: bool
+    present: int = 0
+    roots_present: bool = False
+    history_txn: int = 0
 
 
 class Replacement(msgspec.Struct, frozen=True):

@@ -186,7 +186,6 @@ class TabletStore:
         )
         self.compact_jobs = CompactDriver(
             tables,
-            sequencer,
             metadata,
             files,
             clock,

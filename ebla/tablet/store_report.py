@@ -177,7 +177,10 @@ class StoreReport:
             "flushes": self._flusher.flushes,
             "throttled": {"count": self._writes.throttled.count, "seconds": self._writes.throttled.seconds},
             "writing": writing_stats(
-                self._writes.ingested_bytes, self._flusher.bytes_written, self._tally.bytes_written
+                self._writes.ingested_bytes,
+                self._flusher.bytes_written,
+                self._tally.bytes_written,
+                self._tally.history_bytes_written,
             ),
             "folds": self._flusher.combinings,
             "compactions": self._compactor.stats(),

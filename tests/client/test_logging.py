@@ -66,7 +66,7 @@ def test_the_life_of_a_store_is_told_with_sizes_and_times(tmp_path: Path, caplog
     )
     only(
         texts,
-        r"compacted t \(default\), manual: 2 files, \d+ bytes, 101 records to 1 files, \d+ bytes, 101 records "
+        r"compacted t \(default\), manual: 2 files, \d+ bytes, 101 records to 2 files, \d+ bytes, 101 records "
         rf"in {seconds}",
     )
     only(texts, rf"split tablet \S+ of t in {seconds}")

@@ -86,7 +86,8 @@ def test_metrics_count_what_was_done(told: str) -> None:
     assert value(told, "ebla_log_failed") == 0
     assert value(told, "ebla_memory_bytes") > 0
     assert value(told, "ebla_table_tablets", table="t") == 2
-    assert value(told, "ebla_table_fragments", table="t", group="default") == 2
+    assert value(told, "ebla_table_fragments", table="t", group="default") == 3
+    assert value(told, "ebla_table_history_bytes", table="t", group="default") > 0
     assert value(told, "ebla_table_memory_bytes", table="t", group="default") > 0
 
 

@@ -12,6 +12,7 @@ a refused request changes nothing (the model does not apply it, so the next comp
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import random
 from collections.abc import Callable, Iterator
@@ -27,8 +28,10 @@ from ebla.errors import Conflict, RequestError
 from ebla.model.schema_change import Alteration, altered
 from ebla.settings import KIB, Settings
 from ebla.tablet.tables.table_state import FORMER_MAX
+from ebla.tablet.upkeep.compaction import Choice
+from ebla.tablet.upkeep.compactor import Chosen
 from tests.support.compact_here import compact_here
-from tests.support.inside import abandon, engine_of
+from tests.support.inside import abandon, engine_of, state_of
 
 from .alterations import same_names
 from .comparing import as_rows, assert_equal, compare, history
@@ -170,9 +173,38 @@ class Pair:
 
         `by_job` lets tasks do it, in sections as small as can be.
         """
-        if not forget:
-            self._compact(name, by_job)
-            return
+        with self._forgetting(name) if forget else contextlib.nullcontext():
+            if by_job:
+                assert compact_here(self.database, name, section_bytes_min=1).given_up == ()
+            else:
+                self.table(name).compact()
+            self.make_lookups()
+
+    def merge_some(self, name: str, seed: int, *, forget: bool) -> None:
+        """Merge any of the files that are current in each tablet, or the newest of its history."""
+        dice = random.Random(seed)
+        self.table(name).flush()
+        engine, table = engine_of(self.database), state_of(self.table(name))
+        with self._forgetting(name) if forget else contextlib.nullcontext():
+            metadata = table.view.metadata
+            for tablet in metadata.tablets:
+                for group in metadata.schema.groups:
+                    state = tablet.group(group.id)
+                    txns = sorted({ref.history_txn for ref in state.history})
+                    if txns and dice.random() < 0.4:
+                        since = dice.choice(txns)
+                        files = tuple(ref for ref in state.history if ref.history_txn >= since)
+                    else:
+                        files = tuple(ref for ref in state.current if dice.random() < 0.7)
+                    horizon = engine.history.horizon_of(table, group.id)
+                    chosen = Chosen(metadata.schema.version, tablet, group, Choice(files, "depth"), horizon)
+                    if files:
+                        engine.compactor._carry_out(table, chosen)
+        self.make_lookups()
+
+    @contextlib.contextmanager
+    def _forgetting(self, name: str) -> Iterator[None]:
+        """Have all history of a table end now, for compactions in the block."""
         self._let_go()
         self.moments[name] = []
         store = engine_of(self.database)
@@ -185,16 +217,9 @@ class Pair:
 
         history.bound = now
         try:
-            self._compact(name, by_job)
+            yield
         finally:
             history.bound = horizon
-
-    def _compact(self, name: str, by_job: bool) -> None:
-        if by_job:
-            assert compact_here(self.database, name, section_bytes_min=1).given_up == ()
-        else:
-            self.table(name).compact()
-        self.make_lookups()
 
     def collect_garbage(self) -> None:
         """Remove at once what nobody names; scans under the schema of now, and snapshots, go on."""

@@ -230,6 +230,10 @@ def machine_for(shape: Shape) -> type[RuleBasedStateMachine]:
         def compact(self, table: str, forget: bool, by_job: bool) -> None:
             self.both.compact(table, forget=forget, by_job=by_job)
 
+        @step(table=tables, seed=st.integers(0, 99), forget=st.sampled_from((False, False, False, True)))
+        def merge_some(self, table: str, seed: int, forget: bool) -> None:
+            self.both.merge_some(table, seed, forget=forget)
+
         @step()
         def collect_garbage(self) -> None:
             self.both.collect_garbage()

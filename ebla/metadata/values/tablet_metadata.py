@@ -68,6 +68,25 @@ class FragmentRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     settled_txn: int = 0  # what may go of the records up to here is gone from the file
     families_out: tuple[str, ...] = ()  # these families do not count
     renamed: tuple[tuple[str, str], ...] = ()  # families as they are called in the file, and now
+    history_txn: int = 0  # no read at this txn or a later one needs the file, it is history; 0: it is current
+    cleared_txn: int = 0  # no record of the file is hidden by a range erasure up to this txn
+
+    @property
+    def is_history(self) -> bool:
+        """Whether the file holds only what others replace, or hide, from some txn on."""
+        return self.history_txn > 0
+
+    def is_read_at(self, txn: int) -> bool:
+        """Tell whether a read at a txn may need the file."""
+        return self.txn_min <= txn and (not self.history_txn or txn < self.history_txn)
+
+    def has_hidden_by(self, erasure_txn: int) -> bool:
+        """Tell whether a range erasure with a txn may hide some record of the file."""
+        return self.txn_min < erasure_txn > self.cleared_txn
+
+    def is_outlived_at(self, horizon: int) -> bool:
+        """Tell whether no read at `horizon` or later needs the file."""
+        return 0 < self.history_txn <= horizon
 
     @property
     def is_restricted(self) -> bool:
@@ -102,6 +121,16 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     erasures: tuple[RangeErasure, ...] = ()
     flushed: int = 0  # the highest log index whose records are in fragments; 0: none
     floor_txn: int = 0  # reads below this txn are refused: what they need may be gone
+
+    @property
+    def current(self) -> tuple[FragmentRef, ...]:
+        """The fragments that a read of the present needs."""
+        return tuple(ref for ref in self.fragments if not ref.history_txn)
+
+    @property
+    def history(self) -> tuple[FragmentRef, ...]:
+        """The fragments that only reads of the past need."""
+        return tuple(ref for ref in self.fragments if ref.history_txn)
 
 
 class FormerGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -252,4 +281,6 @@ def _fragment_problem(fragment: FragmentRef, tablet: TabletMetadata) -> str | No
         return "its smallest txn is greater than its largest"
     if fragment.txn is not None and not fragment.txn_min == fragment.txn == fragment.txn_max:
         return "its constant txn is not its smallest and largest"
+    if fragment.history_txn and fragment.history_txn < fragment.txn_max:
+        return "it is history from a txn on that is older than its newest record"
     return None

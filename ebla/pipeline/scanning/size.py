@@ -45,7 +45,7 @@ def bytes_of(metadata: TableMetadata, key_range: KeyRange = ALL, groups: set[int
         for tablet in metadata.overlapping(key_range)
         for state in tablet.groups
         if groups is None or state.group in groups
-        for ref in state.fragments
+        for ref in (state.fragments if since else state.current)
         if ref.txn_max > since and ref.may_have_rows_in(key_range)
     }
     return sum(files.values())

@@ -58,6 +58,7 @@ class Source:
     file: str | None = None
     is_native: bool = False  # where it is alone and nothing hides its records, its rows are the answer
     is_whole: bool = False  # every record of it sets every column that is asked for: nothing older shows through
+    cleared_txn: int = 0  # none of its records is hidden by a range erasure up to this txn
 
 
 @dataclass(slots=True)
@@ -145,7 +146,8 @@ def sweep(sources: Sequence[Source], erasures: Iterable[tuple[int, Erasure]]) ->
         seen = [n for n in present if sources[n].txn_max >= txns[n]]
         if not seen:
             continue
-        owners, others = roles.of(seen, [n for n in seen if sources[n].txn_min >= txns[n]])
+        unhidden = [n for n in seen if sources[n].txn_min >= txns[n] or sources[n].cleared_txn >= txns[n]]
+        owners, others = roles.of(seen, unhidden)
         stretch = Stretch(row, following, owners, others, 0, 0, 0)
         for number, span in edge.begins:
             stretch.records += span.records

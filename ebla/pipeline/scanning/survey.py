@@ -74,7 +74,7 @@ def sources_of(
             check_history(state, as_of)
             for ref in state.fragments:
                 counted = ref.within(share)
-                if ref.txn_min <= as_of and counted is not None:
+                if ref.is_read_at(as_of) and counted is not None:
                     shares[ref].append(counted)
             known: list[Erasure] = [*state.erasures, *view.memory_of(tablet.id, group.id).erasures]
             erasures += [
@@ -85,7 +85,8 @@ def sources_of(
         for ref, own in shares.items():
             span = Span(ref.first, successor(ref.last), ref.rows, ref.bytes)
             is_native = group.id in native_groups and reads_as_it_is(ref, projection, group, as_of)
-            sources.append(Source(group.id, (span,), _joined(own), ref.txn_min, ref.txn_max, ref.file, is_native))
+            source = Source(group.id, (span,), _joined(own), ref.txn_min, ref.txn_max, ref.file, is_native)
+            sources.append(replace(source, cleared_txn=ref.cleared_txn))
             origins.append(ref)
         for tablet, share in tablets:
             for block in view.memory_of(tablet.id, group.id).blocks:

@@ -146,7 +146,7 @@ def _files(tablets: Sequence[TabletMetadata]) -> list[Shared]:
     ranges: dict[tuple[int, str], list[tuple[bytes, bytes | None]]] = defaultdict(list)
     for tablet in tablets:
         for state in tablet.groups:
-            for ref in state.fragments:
+            for ref in state.current:
                 counted = ref.within(tablet.range)
                 if counted is not None:
                     refs.setdefault((state.group, ref.file), ref)

@@ -12,6 +12,14 @@ An erasure may hide records in fragments that are no input of this compaction. I
 there are none. The same holds for surplus versions of cells, of which another fragment may hide the newer ones; a
 surplus version of a column is older than what replaced it, so whatever hides that hides it too.
 
+What stays is **put apart** if somebody asks for it: what a reader at some later txn, the present, needs, and the rest,
+which is history. It is the same question twice, for two horizons: current is what would stay if the present were the
+horizon, history is what stays beside that.
+
+    txn   --1----2----3----4----|----5----6-->        horizon 4, present 6
+          set a     set b       |  set a              current: 6, or what 6 takes over of the others
+               erase            |       set b         history: 3, 5; needed by readers before 6
+
 A record that stays keeps its own txn. Where a group keeps one version of each column and knows no age, a partial record
 up to the horizon and those that it updates become one, and the newest of a row takes over what others set (topping.py).
 """
@@ -63,7 +71,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The records that stay, and how many of them are not the first of their identity."""
+    """Records that stay, and how many of them are not the first of their identity."""
 
     records: pa.RecordBatch
     surplus: int
@@ -79,21 +87,48 @@ def compact(runs: Sequence[Run], retention: Retention, *, is_cells: bool) -> Com
     runs = [run for run in runs if len(run)]
     if not runs:
         return None
-    arranged: Arranged
-    tops: list[Tops] = []
+    runs, arranged = _arranged(runs, is_cells=is_cells)
+    return _left(runs, arranged, *_kept(runs, arranged, retention))
+
+
+def compact_apart(
+    runs: Sequence[Run], retention: Retention, present: Retention, *, is_cells: bool
+) -> tuple[Compacted | None, Compacted | None]:
+    """Return what is left of the runs of one group, current and history apart.
+
+    `present` is the same with the present in the place of the horizon, and holds what that promises. To readers from
+    there on the first is what all of it is; to others, from the horizon on, both together are.
+    """
+    runs = [run for run in runs if len(run)]
+    if not runs:
+        return None, None
+    runs, arranged = _arranged(runs, is_cells=is_cells)
+    keep, tops = _kept(runs, arranged, retention)
+    now, tops_now = _kept(runs, arranged, present)
+    return _left(runs, arranged, now, tops_now), _left(runs, arranged, keep & ~now, tops)
+
+
+def _arranged(runs: Sequence[Run], *, is_cells: bool) -> tuple[Sequence[Run], Arranged]:
     if is_cells:
-        arranged = cells = arrange_cells(runs)
-        keep = _kept_cells(runs, cells, retention)
-        identity = cells.identity
-    else:
+        return runs, arrange_cells(runs)
+    arranged = arrange_rows(runs)
+    if are_apart(runs, arranged):
+        runs = [Run(join_parts(runs))]
         arranged = arrange_rows(runs)
-        if are_apart(runs, arranged):
-            runs = [Run(join_parts(runs))]
-            arranged = arrange_rows(runs)
-        keep, tops = _kept_records(runs, arranged, retention)
-        identity = arranged.row_of
+    return runs, arranged
+
+
+def _kept(runs: Sequence[Run], arranged: Arranged, retention: Retention) -> tuple[Mask, list[Tops]]:
+    """Tell which records stay, in order, and which of them take over what others set."""
+    if isinstance(arranged, ArrangedCells):
+        return _kept_cells(runs, arranged, retention), []
+    return _kept_records(runs, arranged, retention)
+
+
+def _left(runs: Sequence[Run], arranged: Arranged, keep: Mask, tops: list[Tops]) -> Compacted | None:
     if not keep.any():
         return None
+    identity = arranged.identity if isinstance(arranged, ArrangedCells) else arranged.row_of
     records = taken_with_tops(runs, arranged, keep, tops) if tops else _taken(runs, arranged, keep)
     return Compacted(records, int((~changes(identity[keep])).sum()))
 

@@ -9,8 +9,8 @@ from ebla.metadata.values.changes import Change, RequirementFailed, RequireSchem
 from ebla.metadata.values.table_metadata import GroupState, TableMetadata
 from ebla.service.job_orders import CompactCommit, Merge, Replacement
 from ebla.tablet.read.scopes import may_join
-from ebla.tablet.upkeep.compaction import is_dense
 from ebla.tablet.upkeep.merging import replacement
+from ebla.tablet.upkeep.present import has_roots, is_dense, is_rooted, needed_until
 
 __all__ = ["fitting", "is_applied"]
 
@@ -49,10 +49,14 @@ def _broken_promise(state: GroupState, merge: Merge, horizon: int) -> str | None
         return "snapshot_held"
     removed = set(merge.fragments)
     others = [ref for ref in state.fragments if ref not in removed]
-    if merge.is_rooted and any(ref.txn_min <= merge.horizon for ref in others):
+    if merge.is_rooted and not is_rooted(others, merge.horizon):
         return "older_fragments"
     if merge.is_dense and not is_dense(merge.fragments, others, None):
         return "fragments_between"
+    if merge.roots_present and not has_roots(merge.fragments, others, merge.present, merge.horizon):
+        return "older_fragments"
+    if merge.present and merge.history_txn < needed_until(others, merge.present, merge.horizon):
+        return "older_fragments"
     return "strands" if merge.joins and not may_join(others) else None
 
 

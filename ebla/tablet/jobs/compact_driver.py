@@ -44,7 +44,6 @@ from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.upkeep.compaction_tally import Compaction, CompactionTally
 from ebla.tablet.upkeep.history import History
 from ebla.tablet.upkeep.table_upkeep import TableUpkeep
-from ebla.tablet.write.sequencer import Sequencer
 
 _SAVES = Retries(20, 0.05)  # others save as well, all the time
 
@@ -55,7 +54,6 @@ class CompactDriver:
     def __init__(
         self,
         tables: OpenTables,
-        sequencer: Sequencer,
         metadata: MetadataAccess,
         files: Files,
         clock: Clock,
@@ -70,7 +68,6 @@ class CompactDriver:
     ) -> None:
         # Set once.
         self._tables = tables
-        self._sequencer = sequencer
         self._metadata = metadata
         self._files = files
         self._clock = clock
@@ -90,10 +87,7 @@ class CompactDriver:
         groups = []
         for group in table.view.schema.groups:
             horizon = self._history.agreed(table, group.id)
-            with self._tables.lock:
-                newest = self._sequencer.committed
-                oldest = table.view.oldest_in_memory(group.id)
-            groups.append(GroupTerms(group.id, horizon, min(newest, newest if oldest is None else oldest - 1) + 1))
+            groups.append(GroupTerms(group.id, horizon, self._history.unflushed(table, group.id)))
         return CompactionTerms(tuple(groups), self._strategy)
 
     def begin(self, order: BeginCompaction) -> CompactionBegun:
@@ -205,4 +199,5 @@ def _told(one: Replacement, table: str, group: str) -> Compaction:
         sum(ref.bytes for ref in one.added),
         one.records_read,
         sum(ref.rows for ref in one.added),
+        sum(ref.bytes for ref in one.added if ref.is_history),
     )

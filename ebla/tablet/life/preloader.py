@@ -35,7 +35,7 @@ def classify(tables: Sequence[TableMetadata]) -> dict[str, int]:
         in_memory = {group.id: group.in_memory for group in table.schema.groups}
         for tablet in table.tablets:
             for state in tablet.groups:
-                for fragment in state.fragments:
+                for fragment in state.current:
                     # Groups of a clone have the ids of those of its origin: to a file they are the same.
                     known = groups.setdefault(fragment.file, {})
                     known[state.group] = known.get(state.group, False) or in_memory.get(state.group, False)
@@ -110,7 +110,7 @@ class Preloader(TabletListener):
                 for table in tables
                 for tablet in table.view.metadata.tablets
                 for state in tablet.groups
-                for fragment in state.fragments
+                for fragment in state.current
                 if fragment.file in classes
             }
             for file in sorted(places, key=lambda one: (classes[one], one)):

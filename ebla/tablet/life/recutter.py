@@ -151,7 +151,7 @@ class Recutter:
     def _marks(self, table: TableState, tablet: TabletMetadata) -> list[tuple[bytes, int]]:
         marks: list[tuple[bytes, int]] = []
         for state in tablet.groups:
-            for ref in state.fragments:
+            for ref in state.current:
                 fragment = table.reader.fragment(ref)
                 marks += marks_of(BlockIndex(ref, fragment.first_rows, fragment.block_rows), tablet.range)
         return marks if len(marks) > FINE_BLOCKS_MAX else self._fine_marks(table, tablet)
@@ -159,7 +159,7 @@ class Recutter:
     def _fine_marks(self, table: TableState, tablet: TabletMetadata) -> list[tuple[bytes, int]]:
         marks: list[tuple[bytes, int]] = []
         for state in tablet.groups:
-            for ref in state.fragments:
+            for ref in state.current:
                 counted = ref.within(tablet.range)
                 run = counted and table.reader.fragment(ref).read_range(counted.first, counted.last, [ROW])
                 rows = run.column(ROW) if run else None
@@ -176,7 +176,7 @@ class Recutter:
         """Return about how many bytes a tablet would have if it were compacted."""
         indexes = {}
         for state in tablet.groups:
-            for ref in state.fragments:
+            for ref in state.current:
                 fragment = table.reader.fragment(ref)
                 indexes[ref] = BlockIndex(ref, fragment.first_rows, fragment.block_rows)
         return payload(tablet, indexes)

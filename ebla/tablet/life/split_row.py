@@ -81,15 +81,15 @@ def marks_of(index: BlockIndex, rows: KeyRange) -> Iterable[tuple[bytes, int]]:
 
 def payload_at_most(tablet: TabletMetadata) -> int:
     """Return a size that the payload of a tablet does not exceed, without looking at its files."""
-    return sum(ref.bytes for state in tablet.groups for ref in state.fragments)
+    return sum(ref.bytes for state in tablet.groups for ref in state.current)
 
 
 def payload(tablet: TabletMetadata, indexes: Mapping[FragmentRef, BlockIndex]) -> int:
     """Return about how many bytes a tablet would have if it were compacted. `indexes` are those of its references."""
     total = 0
     for state in tablet.groups:
-        sizes = {ref: _bytes_in(indexes[ref], tablet.range) for ref in state.fragments}
-        total += max((sum(sizes[ref] for ref in run) for run in runs_of(state.fragments)), default=0)
+        sizes = {ref: _bytes_in(indexes[ref], tablet.range) for ref in state.current}
+        total += max((sum(sizes[ref] for ref in run) for run in runs_of(state.current)), default=0)
     return total
 
 

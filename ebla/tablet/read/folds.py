@@ -114,13 +114,14 @@ class Folds:
         `is_settled` says that everything up to `as_of` is committed and in the view: then a fold may be made at it.
         """
         state = tablet.group(group.id)
-        base = _base_of(state.fragments, row)
+        current = state.current
+        base = _base_of(current, row)
         if base is None:
             # Between two files: on to the second, if nothing lies before it.
-            behind = min([ref.first for ref in state.fragments if ref.first > row], default=None)
+            behind = min([ref.first for ref in current if ref.first > row], default=None)
             if behind is None or len(view.sources(tablet, group.id, KeyRange(row, behind), as_of)):
                 return None
-            row, base = behind, _base_of(state.fragments, behind)
+            row, base = behind, _base_of(current, behind)
             assert base is not None, "a file has its first row"
         check_history(state, as_of)
         starts = self._opened(base).first_rows
@@ -249,7 +250,10 @@ def _merged_of(block: Block, rows: KeyRange, *, newest: bool) -> int:
 
 
 def _newer(view: TableView, tablet: TabletMetadata, group: int, rows: KeyRange, after: int, as_of: int) -> Sources:
-    """Return everything that may hold something newer than `after` for a reader of some rows at `as_of`."""
+    """Return everything that may hold something newer than `after` for a reader of some rows at `as_of`.
+
+    History too: an erasure in it does not show what is older, but what is older is in the fold.
+    """
     memory = view.memory_of(tablet.id, group)
     state = tablet.group(group)
     first, last = rows.first, rows.last

@@ -53,7 +53,8 @@ def count_tablet(view: TableView, tablet: TabletMetadata) -> TabletCount:
         counted: list[tuple[FragmentRef, int]] = []
         for ref in tablet.group(group.id).fragments:
             records = _records_in(view.parts.reader, ref, tablet.range)
-            counted.append((ref, records))
+            if not ref.is_history:
+                counted.append((ref, records))
             share = records / ref.rows if ref.rows else 1.0
             # A file that several groups, or several parts of a group, refer to is one file.
             shares[ref.file] = (ref.bytes, min(1.0, max(share, shares.get(ref.file, (0, 0.0))[1])))

@@ -364,7 +364,8 @@ class RowReader:
                 begin, end = block.find(row)
                 if begin < end:
                     latest = max(latest, _newest_txn(Run(block.records.slice(begin, end - begin), block.txn)))
-            for ref in _with_row(tablet.group(group.id), row, TXN_MAX, 0):
+            # The newest may be an erasure, and those are history where nothing older is left.
+            for ref in _with_row(tablet.group(group.id), row, TXN_MAX, 0, with_history=True):
                 looked_up = None if ref.is_restricted else self._looked_up(ref, row)
                 if looked_up is not None:
                     shape, values = looked_up
@@ -385,12 +386,17 @@ class _RowRuns:
     sources: Sources
 
 
-def _with_row(state: GroupState, row: bytes, as_of: int, erased_at: int) -> list[FragmentRef]:
-    """Return the fragments that may have records of a row with txns from `erased_at` to `as_of`."""
+def _with_row(
+    state: GroupState, row: bytes, as_of: int, erased_at: int, *, with_history: bool = False
+) -> list[FragmentRef]:
+    """Return the fragments that may have records of a row with txns from `erased_at` to `as_of`.
+
+    Those that a read at `as_of` does not need are left out, unless it is asked for them `with_history`.
+    """
     return [
         ref
         for ref in state.fragments
-        if ref.txn_min <= as_of
+        if (with_history or ref.is_read_at(as_of))
         and ref.first <= row <= ref.last
         and ref.txn_max >= erased_at
         and (ref.clip is None or KeyRange(*ref.clip).contains(row))

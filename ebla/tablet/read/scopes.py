@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -51,6 +51,7 @@ __all__ = [
     "Scope",
     "Scoped",
     "ScopedOutput",
+    "Written",
     "compact_scoped",
     "covers",
     "is_mixed",
@@ -273,23 +274,34 @@ def _joined(parts: Sequence[pa.RecordBatch]) -> Compacted:
     return Compacted(records, count_surplus(records, is_cells=False))
 
 
+class Written(NamedTuple):
+    """A file that a compaction wrote, what it speaks for, and whether it is history."""
+
+    info: FragmentInfo
+    scope: Scope
+    is_history: bool
+
+
 class ScopedOutput:
-    """The files of a compaction: one run of them, or one for each strand that is left."""
+    """The files of a compaction: one run of them, or one for each strand that is left; and one run of history.
 
-    def __init__(self, new_run: Callable[[], FragmentRun]) -> None:
+    `new_run` is told whether that is what it is for.
+    """
+
+    def __init__(self, new_run: Callable[[bool], FragmentRun]) -> None:
         self._new_run = new_run
-        self._runs: dict[Scope, FragmentRun] = {}
+        self._runs: dict[tuple[Scope, bool], FragmentRun] = {}
 
-    def write(self, scope: Scope, part: Compacted) -> None:
+    def write(self, scope: Scope, part: Compacted, *, is_history: bool = False) -> None:
         """Add what is left of one stretch of rows."""
-        run = self._runs.get(scope)
+        run = self._runs.get((scope, is_history))
         if run is None:
-            run = self._runs[scope] = self._new_run()
+            run = self._runs[scope, is_history] = self._new_run(is_history)
         run.write(_explicit(part.records), unique=part.unique, surplus=part.surplus)
 
-    def finish(self) -> list[tuple[FragmentInfo, Scope]]:
+    def finish(self) -> list[Written]:
         """Make everything durable and return what was written."""
-        return [(info, scope) for scope, run in self._runs.items() for info in run.finish()]
+        return [Written(info, *kind) for kind, run in self._runs.items() for info in run.finish()]
 
     def abandon(self) -> None:
         """Remove all files, finished or not, as far as that is possible. Nothing may name them."""

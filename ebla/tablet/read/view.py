@@ -89,22 +89,24 @@ class TableView:
         as_of: int,
         blocks: Sequence[Block] | None = None,
     ) -> Sources:
-        """Return everything that may hold records of one group in `share` at `as_of` or before.
+        """Return everything that a read of one group in `share` at `as_of` has to look at.
 
-        Of the blocks in memory, those that are given are looked at, or all.
+        Of the blocks in memory, those that are given are looked at, or all. History that a read at `as_of` does not
+        need is left out.
         """
         state = tablet.group(group)
         check_history(state, as_of)
         memory = self.memory_of(tablet.id, group)
         looked_at = memory.blocks if blocks is None else blocks
         blocks = tuple(b for b in looked_at if b.txn_min <= as_of and _touches(share, b.first, b.last))
-        fragments = tuple(f for f in state.fragments if f.txn_min <= as_of and f.may_have_rows_in(share))
-        oldest = min([b.txn_min for b in blocks] + [f.txn_min for f in fragments], default=0)
+        fragments = tuple(f for f in state.fragments if f.is_read_at(as_of) and f.may_have_rows_in(share))
         known: list[Erasure] = [*memory.erasures, *state.erasures]
         erasures = tuple(
             erasure
             for erasure in known
-            if oldest < erasure.txn <= as_of and share.overlaps(KeyRange(erasure.first, erasure.last))
+            if erasure.txn <= as_of
+            and share.overlaps(KeyRange(erasure.first, erasure.last))
+            and (any(b.txn_min < erasure.txn for b in blocks) or any(f.has_hidden_by(erasure.txn) for f in fragments))
         )
         return Sources(blocks, fragments, erasures)
 

@@ -248,7 +248,8 @@ class LocalTable:
             case DescribeTable():
                 return describe_table(self.state)
             case ListFiles():
-                return sorted(set(self.state.view.metadata.files()))
+                tablets = self.state.view.metadata.tablets
+                return sorted({ref.file for tablet in tablets for state in tablet.groups for ref in state.current})
         raise RequestError(f"a table does not know the request {type(request).__name__}")
 
     def _neighbours(self, request: Join) -> tuple[TabletMetadata, TabletMetadata]:

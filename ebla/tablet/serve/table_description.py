@@ -49,8 +49,10 @@ def describe_table(table: TableState) -> dict[str, Any]:
             "fragments": len(files),
             "fragment_records": sum(ref.rows for ref in files.values()),
             "fragment_bytes": sum(ref.bytes for ref in files.values()),
-            "fragments_deep": max(len(runs_of(t.group(group.id).fragments)) for t in view.metadata.tablets),
-            "versions_replaced": sum(ref.surplus for ref in files.values()),
+            "fragments_deep": max(len(runs_of(t.group(group.id).current)) for t in view.metadata.tablets),
+            "versions_replaced": sum(ref.rows if ref.is_history else ref.surplus for ref in files.values()),
+            "history_fragments": sum(ref.is_history for ref in files.values()),
+            "history_bytes": sum(ref.bytes for ref in files.values() if ref.is_history),
             "range_erasures": sum(len(memory.erasures) for memory in held)
             + sum(len(tablet.group(group.id).erasures) for tablet in view.metadata.tablets),
         }

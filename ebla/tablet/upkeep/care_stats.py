@@ -11,16 +11,20 @@ from ebla.tablet.tables.refused_tables import RefusedTables
 from ebla.tablet.tables.table_state import TableState
 
 
-def writing_stats(ingested_bytes: int, flushed_bytes: int, compacted_bytes: int) -> dict[str, object]:
+def writing_stats(
+    ingested_bytes: int, flushed_bytes: int, compacted_bytes: int, history_bytes: int = 0
+) -> dict[str, object]:
     """Return how many bytes were written to fragments for those that were put, since the store was opened.
 
-    What was put is counted as it lies in memory, fragments as they are on disk. The log is not counted.
+    What was put is counted as it lies in memory, fragments as they are on disk. The log is not counted. Of what
+    compaction wrote, `history_bytes` are what only reads of the past need.
     """
     written = flushed_bytes + compacted_bytes
     return {
         "ingested_bytes": ingested_bytes,
         "flushed_bytes": flushed_bytes,
         "compacted_bytes": compacted_bytes,
+        "compacted_history_bytes": history_bytes,
         "amplification": round(written / ingested_bytes, 3) if ingested_bytes else None,
         "amplification_on_disk": round(written / flushed_bytes, 3) if flushed_bytes else None,
     }

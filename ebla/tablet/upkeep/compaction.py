@@ -30,6 +30,10 @@ else would ever touch those again.
 
 **Small.** Many small fragments side by side do not slow a read down, but every one of them costs an open file: they
 are joined, a file's worth at a time.
+
+**History** is what only reads of the past need (present.py). It is merged with history alone, the newest runs of it as
+soon as they are many, and goes without being read once no read reaches so far back. All the rest is chosen among what
+is current.
 """
 
 from __future__ import annotations
@@ -43,8 +47,9 @@ from ebla.metadata.values.table_metadata import FragmentRef, GroupState, RangeEr
 from ebla.model.schema import GroupSchema
 from ebla.service.job_orders import Strategy
 from ebla.tablet.tables.runs import runs_of
+from ebla.tablet.upkeep.present import gone_erasures, has_hidden, is_rooted
 
-Reason: TypeAlias = Literal["depth", "erased", "surplus", "aged", "small", "manual", "job"]
+Reason: TypeAlias = Literal["depth", "erased", "surplus", "aged", "small", "history", "manual", "job"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +87,25 @@ def choose(
     columns, `expired_before` what `expiry_of` returns. Files that are `busy`, as somebody else is merging them, are
     left alone: what has come since is merged by itself.
     """
-    free = [fragment for fragment in state.fragments if fragment.file not in busy]
+    current = state.current
+    free = [fragment for fragment in current if fragment.file not in busy]
+    past = _past([fragment for fragment in state.history if fragment.file not in busy], horizon, strategy)
+    if past:
+        return _choice(state, past, "history", horizon)
     aged = [] if expired_before is None else _aged(free, state.fragments, expired_before)
     if aged:
         return _choice(state, aged, "aged", horizon)
-    if len(free) == len(state.fragments) and _may_be_joined(free, columns, horizon, strategy):
+    if len(free) == len(current) and _may_be_joined(free, columns, horizon, strategy):
         return _choice(state, free, "depth", horizon)
-    has_erasures = any(fragment.has_erasures for fragment in state.fragments)
+    has_erasures = any(fragment.has_erasures for fragment in current)
     chosen = _too_deep(free, strategy, columns if has_erasures else None)
     if chosen:
         return _choice(state, chosen, "depth", horizon)
-    if len(free) == len(state.fragments):
+    if len(free) == len(current):
         erased = _erased(state, horizon, strategy)
         if erased is not None:
             return _choice(state, erased, "erased", horizon)
-        surplus = _surplus(state.fragments, horizon, strategy, is_cells=is_cells) if purges else []
+        surplus = _surplus(current, horizon, strategy, is_cells=is_cells) if purges else []
         if surplus:
             return _choice(state, surplus, "surplus", horizon)
     chosen = _too_small(free, strategy)
@@ -115,35 +124,38 @@ def expiry_of(group: GroupSchema, horizon: int) -> int | None:
 
 
 def choose_all(state: GroupState, horizon: int) -> Choice | None:
-    """Choose everything, as when a person asks for it."""
-    choice = _choice(state, state.fragments, "manual", horizon)
+    """Choose everything that is current, and all history that may go, as when a person asks for it."""
+    chosen = [ref for ref in state.fragments if not ref.is_history or ref.is_outlived_at(horizon)]
+    choice = _choice(state, chosen, "manual", horizon)
     return choice if choice.fragments or choice.erasures else None
 
 
 def _choice(state: GroupState, fragments: Sequence[FragmentRef], reason: Reason, horizon: int) -> Choice:
     chosen = set(fragments)
     others = [fragment for fragment in state.fragments if fragment not in chosen]
-    # What may be hidden by an erasure at or below the horizon is older than that.
-    is_rooted = all(other.txn_min > horizon for other in others)
-    gone = tuple(
-        erasure
-        for erasure in state.erasures
-        if erasure.txn <= horizon and not any(_is_hidden_by(erasure, other) for other in others)
-    )
-    return Choice(tuple(fragments), reason, is_rooted, gone)
+    gone = gone_erasures(state.erasures, others, horizon)
+    return Choice(tuple(fragments), reason, is_rooted(others, horizon), gone)
 
 
-def is_dense(inputs: Sequence[FragmentRef], others: Sequence[FragmentRef], unflushed: int | None) -> bool:
-    """Tell whether nothing but the inputs has records of the tablet with a txn among theirs.
+def _past(history: Sequence[FragmentRef], horizon: int, strategy: Strategy) -> list[FragmentRef]:
+    """Return history that may go, or else the newest runs of it, if they are many.
 
-    `others` are the other fragments of the tablet and group, `unflushed` is the oldest txn that is in none, if any.
+    What is merged is needed as long as the longest needed of it. So it has to be the newest: what was needed no longer
+    than something that is left as it is would come back without that.
     """
-    if not inputs:
-        return False
-    oldest, newest = min(ref.txn_min for ref in inputs), max(ref.txn_max for ref in inputs)
-    if unflushed is not None and unflushed <= newest:
-        return False
-    return all(ref.txn_max < oldest or ref.txn_min > newest for ref in others)
+    gone = [ref for ref in history if ref.is_outlived_at(horizon)]
+    if gone:
+        return gone
+    runs = [[ref for ref in history if ref.history_txn == txn] for txn in {ref.history_txn for ref in history}]
+    runs.sort(key=lambda run: -run[0].history_txn)
+    if len(runs) < strategy.runs_min:
+        return []
+    count, total = 1, _bytes(runs[0])
+    for at, run in enumerate(runs[1:], start=1):
+        if _bytes(run) > strategy.size_ratio * total and len(runs) < strategy.runs_max:
+            break
+        count, total = at + 1, total + _bytes(run)
+    return [ref for run in runs[:count] for ref in run] if count > 1 else []
 
 
 def _runs_beside(fragments: Sequence[FragmentRef], columns: Collection[int]) -> int:
@@ -205,12 +217,13 @@ def _overlapping(fragments: Sequence[FragmentRef]) -> list[FragmentRef]:
 def _erased(state: GroupState, horizon: int, strategy: Strategy) -> list[FragmentRef] | None:
     """Return what to rewrite without what is erased; nothing, if only a range erasure has to go; None to do nothing."""
     old = [erasure for erasure in state.erasures if erasure.txn <= horizon]
-    if old:
-        return [f for f in state.fragments if any(_is_hidden_by(erasure, f) for erasure in old)]
-    total = _bytes(state.fragments)
-    erased = [f for f in state.fragments if f.has_erasures and f.txn_max <= horizon]
-    if erased and _bytes(erased) >= strategy.erased_share * total:
-        return list(state.fragments)
+    current = state.current
+    hidden = [f for f in current if any(has_hidden(erasure, f) for erasure in old)]
+    if hidden or gone_erasures(old, state.fragments, horizon):
+        return hidden
+    erased = [f for f in current if f.has_erasures and f.txn_max <= horizon]
+    if erased and _bytes(erased) >= strategy.erased_share * _bytes(current):
+        return list(current)
     return None
 
 
@@ -246,12 +259,6 @@ def _aged(free: Sequence[FragmentRef], fragments: Sequence[FragmentRef], expired
 def _lies_over(fragment: FragmentRef, other: FragmentRef) -> bool:
     """Tell whether a fragment may have newer records of rows that another one has."""
     return other.txn_min <= fragment.txn_max and fragment.first <= other.last and other.first <= fragment.last
-
-
-def _is_hidden_by(erasure: RangeErasure, fragment: FragmentRef) -> bool:
-    """Tell whether some record of the fragment may be under the erasure."""
-    is_in_range = fragment.last >= erasure.first and (erasure.last is None or fragment.first < erasure.last)
-    return is_in_range and fragment.txn_min < erasure.txn
 
 
 def _too_small(fragments: Sequence[FragmentRef], strategy: Strategy) -> list[FragmentRef]:

@@ -31,6 +31,7 @@ class Compaction:
     bytes_written: int
     records_read: int
     records_written: int
+    history_bytes_written: int = 0  # of the bytes written, those that only reads of the past need
     seconds: float = 0.0
 
 
@@ -45,6 +46,7 @@ class CompactionTally:
         self.seconds = 0.0
         self.bytes_read = 0
         self.bytes_written = 0
+        self.history_bytes_written = 0
 
     def note(self, done: Compaction) -> None:
         """Count a compaction that was carried out, here or by a job."""
@@ -54,6 +56,7 @@ class CompactionTally:
             self.seconds += done.seconds
             self.bytes_read += done.bytes_read
             self.bytes_written += done.bytes_written
+            self.history_bytes_written += done.history_bytes_written
         _log.info(
             "compacted %s (%s), %s: %d files, %d bytes, %d records to %d files, %d bytes, %d records in %.3f s",
             done.table,

@@ -250,6 +250,8 @@ class Compactor:
             begun.append(self._pending.new_path(table.id))
             return begun[-1]
 
+        # Everything before it is in the view that is taken next.
+        unflushed = self._history.unflushed(table, group.id, tablet.id)
         view = table.view
         parts = view.parts
         current = view.metadata.by_id(tablet.id)
@@ -257,10 +259,7 @@ class Compactor:
             return None  # it was split or joined, or the schema was changed, since the choice was made
         if not set(current.group(group.id).fragments).issuperset(choice.fragments):
             return None  # they were merged by others, perhaps while this one waited for them
-        # Memory and fragments of one view: what is in neither is nowhere.
-        work = merge_of(
-            current.group(group.id), choice, group, chosen.horizon, view.memory_of(current.id, group.id).txn_min
-        )
+        work = merge_of(current.group(group.id), choice, group, chosen.horizon, unflushed)
         del view  # or all that is in memory now would stay there until the end, flushed or not
         files_max = self._settings.fragment_bytes_max
         output = new_output(work, self._files, new_path, table.id, parts.schema, group, parts.codec, files_max)
@@ -293,19 +292,20 @@ class Compactor:
                 self._use(table, self._metadata.refresh(table.id))
             return None
         self._use(table, saved)
-        table.reader.forget({fragment.file for fragment in choice.fragments} - set(saved.files()))
+        table.reader.forget({fragment.file for fragment in work.fragments} - set(saved.files()))
         return Compaction(
             table.name,
             tablet.id,
             group.name,
             choice.reason,
-            choice.is_rooted,
-            len(choice.fragments),
+            work.is_rooted,
+            len(work.fragments),
             len(written),
-            choice.bytes,
-            sum(info.bytes for info, _ in written),
+            sum(ref.bytes for ref in work.fragments if not ref.is_outlived_at(work.horizon)),
+            sum(one.info.bytes for one in written),
             records_read,
-            sum(info.rows for info, _ in written),
+            sum(one.info.rows for one in written),
+            sum(one.info.bytes for one in written if one.is_history),
         )
 
     def _between(self) -> None:

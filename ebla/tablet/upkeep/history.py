@@ -51,12 +51,20 @@ class History:
         ended = self._clock.microseconds() - self._microseconds
         return (ended - ended % max(1, self._microseconds // HISTORY_STEPS)) << COUNTER_BITS
 
+    def unflushed(self, table: TableState, group: int, tablet: str | None = None) -> int:
+        """Return the oldest txn of a group, or of it in one tablet, that may be in no fragment.
+
+        It is in memory only, or not committed yet.
+        """
+        with self._commit_lock:
+            view = table.view
+            oldest = view.oldest_in_memory(group) if tablet is None else view.memory_of(tablet, group).txn_min
+            following = self._sequencer.committed + 1
+        return following if oldest is None else min(following, oldest)
+
     def bound(self, table: TableState, group: int) -> int:
         """Return the txn below which nobody reads a group any more, and nothing of it is only in memory."""
-        with self._commit_lock:
-            unflushed = table.view.oldest_in_memory(group)
-            newest = self._sequencer.committed if unflushed is None else min(self._sequencer.committed, unflushed - 1)
-        horizon = min(newest, self.ended())
+        horizon = min(self.unflushed(table, group) - 1, self.ended())
         pinned = self._pins.oldest()
         return max(0, horizon if pinned is None else min(horizon, pinned))
 

@@ -335,7 +335,9 @@ def test_a_compaction_of_a_tablet_that_is_split_meanwhile_is_in_vain_and_its_chi
     monkeypatch.setattr("ebla.tablet.upkeep.compactor.merge", late)
     table.compact()
     assert [tablet["id"] for tablet in table.tablets()] == [*split[0]]
-    assert [tablet["fragments"] for tablet in table.tablets()] == [2, 2], "one run for each group of each child"
+    tablets = state_of(table).view.metadata.tablets
+    runs = [[len(group.current) for group in tablet.groups] for tablet in tablets]
+    assert runs == [[1, 1], [1, 1]], "one run for each group of each child"
     assert list(table.scan()) == expected
     table.compact()
     assert list(table.scan()) == expected

@@ -350,6 +350,8 @@ def test_what_a_compaction_replaced_makes_room_for_the_folds_of_what_it_wrote(tm
         table.put([{"k": f"{n:05d}", "a": -n} for n in range(0, 3_000, 7)])
         table.compact()
         assert {key[0] for key in cache._priority} <= set(state_of(table).view.metadata.files())
+        table.put({"k": "01000", "b": "y"})
+        table.flush()
         for _ in range(3):
             assert [row["a"] for row in table.scan("01000", limit=3)] == [1000, -1001, 1002]
         assert folds_of(db) == 1
