@@ -22,7 +22,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias
@@ -105,8 +105,12 @@ class ReadableFile(Protocol):
     def size(self) -> int:
         """Its bytes, when it was opened."""
 
-    def read_at(self, size: int, offset: int) -> bytes:
-        """Return up to `size` bytes from a place on: fewer only where the file ends."""
+    @property
+    def read_at(self) -> Callable[[int, int], bytes]:
+        """Return up to so many bytes, the first argument, from a place on: fewer only where the file ends.
+
+        Whoever keeps this has to keep the file, too.
+        """
 
 
 class FileLock(Protocol):

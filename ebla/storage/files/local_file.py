@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -62,15 +63,13 @@ class Descriptor:
 class LocalReadableFile:
     """A file that is read by pread. The descriptor is closed with the object, so that no reader finds another's."""
 
-    __slots__ = ("_descriptor", "size")
+    __slots__ = ("_descriptor", "read_at", "size")
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self.size: int = os.fstat(descriptor).st_size
-
-    def read_at(self, size: int, offset: int) -> bytes:
-        """Read with pread."""
-        return os.pread(self._descriptor, size, offset)
+        # Not a method: a call less, of what is read in a microsecond.
+        self.read_at: Callable[[int, int], bytes] = partial(os.pread, descriptor)
 
     def __del__(self) -> None:
         os.close(self._descriptor)

@@ -8,8 +8,9 @@ what is mapped counts as memory of the process. The page cache is the cache eith
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -21,6 +22,9 @@ from ebla.storage.lookup.row_values import RecordShape, Values
 
 __all__ = ["Elsewhere", "LookupFile"]
 
+_WORD = struct.Struct(">Q")
+_decode = msgspec.msgpack.Decoder(list).decode
+
 
 class Elsewhere(Exception):
     """A row has too many records for a lookup file: the fragment has to be asked."""
@@ -29,11 +33,25 @@ class Elsewhere(Exception):
 class LookupFile:
     """An open lookup file. Safe to use from several threads; closed when nobody has it any more."""
 
-    __slots__ = ("_decode", "_index", "_read", "_skip", "about", "bytes", "index_bytes", "shape", "used")
+    __slots__ = (
+        "_checksums",
+        "_file",
+        "_index",
+        "_offsets",
+        "_read",
+        "_skip",
+        "_words",
+        "about",
+        "bytes",
+        "index_bytes",
+        "shape",
+        "used",
+    )
 
     def __init__(self, files: Files, fragment: str, fragment_bytes: int) -> None:
         """Open the lookup file of a fragment; `Damaged` if it is not one, `OSError` if it cannot be read."""
         file = files.open_at(lookup_path(fragment))
+        self._file = file
         self._read = file.read_at
         size = file.size
         if size < TRAILER.size:
@@ -53,7 +71,7 @@ class LookupFile:
         self.index_bytes = end_bytes
         self.used = 0
         self._skip = about.skip
-        self._decode = msgspec.msgpack.Decoder(list).decode
+        self._words, self._offsets, self._checksums = self._index.words, self._index.offsets, self._index.checksums
 
     def find(self, row: bytes) -> Values | None:
         """Return the key and the records of a row, None if there are none; `Elsewhere` if they are not here.
@@ -61,48 +79,74 @@ class LookupFile:
         `Damaged` or `OSError` if that cannot be told.
         """
         self.used += 1
-        index = self._index
-        word = word_of(row, self._skip)
-        block = bisect_left(index.words, word)
-        if block == len(index.words):
-            return None
-        if block + 1 < len(index.words) and index.words[block] == word:
+        word = self._word(row)
+        number = self._number(row, word)
+        return None if number is None else self._within(*self._block(number), row, word)
+
+    def find_sorted(self, rows: Sequence[bytes]) -> list[Values]:
+        """Return the values of those of many rows that are there, as `find`; quick where rows come in order."""
+        self.used += len(rows)
+        found = []
+        held: int | None = None
+        for row in rows:
+            word = self._word(row)
+            number = self._number(row, word)
+            if number is None:
+                continue
+            if number != held:
+                view, numbers = self._block(number)
+                held = number
+            values = self._within(view, numbers, row, word)
+            if values is not None:
+                found.append(values)
+        return found
+
+    def _word(self, row: bytes) -> int:
+        skip = self._skip
+        word: int = _WORD.unpack_from(row, skip)[0] if len(row) >= skip + 8 else word_of(row, skip)
+        return word
+
+    def _number(self, row: bytes, word: int) -> int | None:
+        """Return the number of the block that may have a row."""
+        words = self._words
+        number = bisect_left(words, word)
+        if number < len(words) and words[number] == word:
             # Rows of several blocks may share their word.
-            tied = range(block, bisect_right(index.words, word))
-            block += bisect_left(tied, row, key=index.last_row)
-            if block == len(index.words):
-                return None
-        raw = self._block(block)
-        view = memoryview(raw)
-        numbers = view.cast("Q")
+            number += bisect_left(range(number, bisect_right(words, word)), row, key=self._index.last_row)
+        return number if number < len(words) else None
+
+    def _within(self, view: memoryview, numbers: memoryview, row: bytes, word: int) -> Values | None:
+        """Return the values of a row that may be in a block."""
         count = numbers[0]
-        begin = bisect_left(numbers, word, 1, count + 1)
-        if begin > count or numbers[begin] != word:
+        place = bisect_left(numbers, word, 1, count + 1)
+        if place > count or numbers[place] != word:
             return None
-        end = begin + 1
-        if end <= count and numbers[end] == word:
-            tied = range(begin, bisect_right(numbers, word, begin, count + 1))
-            begin += bisect_left(tied, row, key=lambda at: self._at(view, numbers, at)[0])
-            if begin == tied.stop:
+        if place < count and numbers[place + 1] == word:
+            tied = range(place, bisect_right(numbers, word, place, count + 1))
+            place += bisect_left(tied, row, key=lambda at: self._at(view, numbers, at)[0])
+            if place == tied.stop:
                 return None
-        values = self._at(view, numbers, begin)
+        at = count + place
+        values: Values = _decode(view[numbers[at] : numbers[at + 1]])
         if values[0] != row:
             return None
         if len(values) == 1:
             raise Elsewhere
         return values
 
-    def _block(self, number: int) -> bytes:
-        index = self._index
-        begin = index.offsets[number]
-        raw = self._read(index.offsets[number + 1] - begin, begin)
-        if checksum(raw) != index.checksums[number]:
+    def _block(self, number: int) -> tuple[memoryview, memoryview]:
+        """Return the bytes of a block, and the same as numbers."""
+        offsets = self._offsets
+        begin = offsets[number]
+        raw = self._read(offsets[number + 1] - begin, begin)
+        if checksum(raw) != self._checksums[number]:
             raise Damaged("a block is not what was written")
-        return raw
+        view = memoryview(raw)
+        return view, view.cast("Q")
 
     def _at(self, view: memoryview, numbers: memoryview, place: int) -> Values:
         at = numbers[0] + place
-        values: Values = self._decode(view[numbers[at] : numbers[at + 1]])
+        values: Values = _decode(view[numbers[at] : numbers[at + 1]])
         return values
 
     def rows_from(self, row: bytes) -> Iterator[Values]:
@@ -118,8 +162,7 @@ class LookupFile:
         elif row > prefix:
             return
         for number in range(block, len(index.words)):
-            view = memoryview(self._block(number))
-            numbers = view.cast("Q")
+            view, numbers = self._block(number)
             for place in range(1, numbers[0] + 1):
                 values = self._at(view, numbers, place)
                 if values[0] >= row:

@@ -11,11 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["DECODED_POINTS", "FOUND_POINTS", "Held", "is_worth_making", "who_goes"]
+__all__ = ["DECODED_POINTS", "FOUND_POINTS", "Held", "is_for_many", "is_worth_making", "who_goes"]
 
 # What a row costs more than with a lookup file, in about the time that it takes to make one of a record.
 FOUND_POINTS = 4
 DECODED_POINTS = 400
+# Many rows at once are found in blocks from one in so many rows of the fragment on, asked for until then, if they fit
+# into a share of the cache: picked from decoded columns, they cost a fraction of what they do one by one.
+MANY_SHARE = 64
+CACHE_SHARE = 4
 # Files that were asked for in so many of the last rounds stay: else two that are asked for by turns are made for ever.
 STAYS_ROUNDS = 60
 
@@ -23,6 +27,11 @@ STAYS_ROUNDS = 60
 def is_worth_making(records: int, points: int) -> bool:
     """Tell whether to make the lookup file of a fragment with so many records."""
     return points >= records
+
+
+def is_for_many(records: int, asked: int, file_bytes: int, cache_bytes: int) -> bool:
+    """Tell whether many rows are to be looked up one by one, given how many of a fragment were asked for so far."""
+    return asked * MANY_SHARE < records or file_bytes * CACHE_SHARE > cache_bytes
 
 
 @dataclass(frozen=True, slots=True)

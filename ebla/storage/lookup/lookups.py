@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+import pyarrow as pa
+
 from ebla.errors import TooManyFiles
 from ebla.settings import Settings
 from ebla.storage.files.files import Files
@@ -43,6 +45,7 @@ class Lookups:
         self._open: dict[str, LookupFile | None] = {}
         # Any reader adds to it, and may miss what another adds at the same moment.
         self._points: dict[str, int] = {}
+        self._asked: dict[str, int] = {}
         # Guarded by _lock.
         self._worth: set[str] = set()
         self._used: dict[str, int] = {}
@@ -64,6 +67,21 @@ class Lookups:
             return None
         try:
             return file.shape, file.find(row)
+        except Elsewhere:
+            return None
+        except (Damaged, OSError) as reason:
+            self.let_go_damaged(fragment, reason)
+            return None
+
+    def find_many(
+        self, fragment: str, fragment_bytes: int, rows: pa.Array, names: Collection[str] | None
+    ) -> pa.RecordBatch | None:
+        """Return the records of many rows, which are sorted, with the columns given or all; None: ask the fragment."""
+        file = self.of(fragment, fragment_bytes)
+        if file is None:
+            return None
+        try:
+            return file.shape.batch(file.find_sorted(rows.to_pylist()), names)
         except Elsewhere:
             return None
         except (Damaged, OSError) as reason:
@@ -124,6 +142,7 @@ class Lookups:
             for fragment in fragments:
                 self._close(fragment)
                 self._points.pop(fragment, None)
+                self._asked.pop(fragment, None)
                 self._used.pop(fragment, None)
 
     def close(self) -> None:
@@ -133,6 +152,11 @@ class Lookups:
                 self._close(fragment)
 
     # --- which are worth making ---
+
+    def count_asked(self, fragment: str, rows: int) -> int:
+        """Count rows of a fragment that are asked for many at once; return how many that are by now."""
+        asked = self._asked[fragment] = self._asked.get(fragment, 0) + rows
+        return asked
 
     def note_cost(self, fragment: str, records: int, points: int) -> None:
         """Say what a row has cost that was found in the fragment itself."""

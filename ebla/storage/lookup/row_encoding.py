@@ -24,7 +24,7 @@ from ebla.model.order import Indices, offsets_and_data
 from ebla.model.python_values import python_value
 from ebla.storage.record.records import ROW
 
-__all__ = ["RECORDS_MAX", "EncodedRows", "can_encode", "encode_rows", "logical_of"]
+__all__ = ["RECORDS_MAX", "EncodedRows", "can_encode", "column_of", "encode_rows", "logical_of"]
 
 # A row with more records than this is not laid out: to decode all of them for the newest would take too long.
 RECORDS_MAX = 256
@@ -62,6 +62,18 @@ def logical_of(kind: pa.DataType) -> Callable[[Any], Any] | None:
 
 def _python(kind: pa.DataType, raw: bytes) -> Any:
     return python_value(pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(raw)])[0])
+
+
+def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return physical values as the column that they are of."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_temporal(kind):
+        return pa.array(values, pa.int32() if kind.bit_width == 32 else pa.int64()).view(kind)
+    if pa.types.is_decimal(kind):
+        raw = pa.array(values, pa.binary(kind.byte_width))
+        return pa.Array.from_buffers(kind, len(raw), raw.buffers())
+    return pa.array(values, kind)
 
 
 class EncodedRows:

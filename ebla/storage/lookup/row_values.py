@@ -6,21 +6,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import repeat
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from ebla.storage.lookup.row_encoding import logical_of
-from ebla.storage.record.records import ERASED, FAMILY, QUALIFIER, SET, TIMESTAMP, TXN, VALUE, value_names
+from ebla.storage.lookup.row_encoding import column_of, logical_of
+from ebla.storage.record.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, value_names
 
-__all__ = ["CellLists", "RecordShape", "RowValues", "Values"]
+__all__ = ["CellLists", "RecordShape", "RowValues", "Values", "Wanted"]
 
 # The key of a row, and then the fields of each of its records.
 Values: TypeAlias = list[Any]
+# The names of columns that are asked for, with their field ids.
+Wanted: TypeAlias = tuple[tuple[str, str], ...]
 # Families, qualifiers, timestamps, txns, which are erasures, and values, of the cells of a row.
 CellLists: TypeAlias = tuple[
     Sequence[str | None], Sequence[str | None], Sequence[int], Sequence[int], Sequence[bool | None], Sequence[bytes]
 ]
+
+PICKS_MAX = 64
 
 
 class RowValues:
@@ -32,12 +38,24 @@ class RowValues:
         self.cells = cells
 
 
-class RecordShape:
-    """Where in the values of a row each field of its records stands. Set once."""
+class _Pick:
+    """How the columns that somebody wants are picked from the values of a row; not at all, if `values` is None."""
 
-    __slots__ = ("_erased", "_first", "_logical", "_places", "_set", "_txn", "names", "width")
+    __slots__ = ("names", "values", "wanted")
+
+    def __init__(self, wanted: Wanted, values: Callable[[Values], tuple[Any, ...]] | None) -> None:
+        self.wanted = wanted  # held, so that no other can have its id
+        self.names = tuple(name for name, _ in wanted)
+        self.values = values
+
+
+class RecordShape:
+    """Where in the values of a row each field of its records stands. Set once, but for what is remembered."""
+
+    __slots__ = ("_erased", "_fields", "_first", "_logical", "_picks", "_places", "_set", "_txn", "names", "width")
 
     def __init__(self, fields: pa.Schema) -> None:
+        self._fields = fields
         self._places = {name: at for at, name in enumerate(fields.names)}
         self.width = len(fields)
         self._txn = self._places.get(TXN)
@@ -47,9 +65,24 @@ class RecordShape:
         self._first = self.width - len(self.names)
         assert fields.names[self._first :] == list(self.names), "values are the last fields of a record"
         made = [(name, logical_of(fields.field(name).type)) for name in self.names]
+        self._picks: dict[int, _Pick] = {}
         self._logical: list[tuple[str, Callable[[Any], Any]]] = [
             (name, make) for name, make in made if make is not None
         ]
+
+    def newest(self, values: Values, wanted: Wanted) -> dict[str, Any] | None:
+        """Return the wanted columns of the newest record of a row, if that says all there is to say; None if not."""
+        if self._set is not None or self._erased is not None or self._logical:
+            return None
+        pick = self._picks.get(id(wanted))
+        if pick is None or pick.wanted is not wanted:
+            places = [1 + self._places[field_id] for _, field_id in wanted if field_id in self._places]
+            has_all = len(places) == len(wanted) > 1  # of one, no tuple is picked
+            pick = _Pick(wanted, itemgetter(*places) if has_all else None)
+            if len(self._picks) >= PICKS_MAX:
+                self._picks.clear()
+            self._picks[id(wanted)] = pick
+        return None if pick.values is None else dict(zip(pick.names, pick.values(values), strict=True))
 
     def records(
         self, values: Values, txn: int | None, erased_at: int, as_of: int, names: Collection[str] | None = None
@@ -85,6 +118,25 @@ class RecordShape:
         if named is None:
             return cells
         return {name: cells[name] for name in named.split() if name in cells}
+
+    def batch(self, rows: Sequence[Values], names: Collection[str] | None) -> pa.RecordBatch:
+        """Return the records of rows, in their order, as a batch with those of the columns `names` that there are."""
+        width = self.width
+        wanted = [name for name in (ROW, *self._fields.names) if names is None or name in names]
+        arrays = []
+        for name in wanted:
+            if name == ROW:
+                kind = pa.binary()
+                values = [key for row in rows for key in repeat(row[0], len(row) // width)]
+            else:
+                kind = self._fields.field(name).type
+                at = 1 + self._places[name]
+                if all(len(row) == 1 + width for row in rows):
+                    values = [row[at] for row in rows]
+                else:
+                    values = [value for row in rows for value in row[at::width]]
+            arrays.append(column_of(values, kind))
+        return pa.RecordBatch.from_arrays(arrays, names=wanted)
 
     def newest_txn(self, values: Values, txn: int | None) -> int:
         """Return the newest txn of the records of a row."""

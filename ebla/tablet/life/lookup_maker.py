@@ -12,6 +12,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -28,7 +29,7 @@ from ebla.storage.record.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIM
 from ebla.tablet.tables.table_state import TableState
 from ebla.threads.worker import Worker
 
-__all__ = ["LookupMaker"]
+__all__ = ["LookupMaker", "heirs"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +37,10 @@ _log = logging.getLogger(__name__)
 PORTION_BYTES = 4 << 20
 # What a record takes in a lookup file beyond its values, about.
 OVERHEAD_BYTES = 64
+
+
+# The table and the group of a fragment.
+Owner: TypeAlias = tuple[str, int]
 
 
 class LookupMaker:
@@ -56,6 +61,7 @@ class LookupMaker:
         # Guarded by _lock.
         self._round = 0
         self._seen: list[tuple[str, str]] = []
+        self._owners: dict[str, Owner] = {}  # the table and the group that each fragment was of
         self._held: dict[str, Held] = {}  # by fragment
         self._uses: Mapping[str, int] = {}
         self._never: set[str] = set()  # fragments that none can be made of, or for which there was no room
@@ -88,17 +94,19 @@ class LookupMaker:
             worth = self._lookups.take_worth()
             if seen == self._seen and not worth and not self._at_once:
                 return
-            refs = {ref.file: (table, ref) for table in tables for ref in _fragments_of(table)}
+            refs = {ref.file: (table, group, ref) for table in tables for group, ref in _fragments_of(table)}
+            self._note_uses()
             if seen != self._seen:
+                owners = {file: (table.id, group) for file, (table, group, _) in refs.items()}
+                worth |= heirs(self._owners, owners, self._held.keys())
                 self._remove_others(refs.keys())
                 self._never &= refs.keys()
-                self._seen = seen
-            self._note_uses()
+                self._owners, self._seen = owners, seen
             wanted = worth | (refs.keys() - self._never if self._at_once else set())
             for file in sorted(wanted & refs.keys() - self._held.keys()):
                 if self._worker.is_stopping:
                     return
-                table, ref = refs[file]
+                table, _, ref = refs[file]
                 self._make(table, ref)
 
     def _remove_others(self, fragments: Collection[str]) -> None:
@@ -173,10 +181,20 @@ class LookupMaker:
         self.failures += 1
 
 
-def _fragments_of(table: TableState) -> Iterator[FragmentRef]:
+def heirs(before: Mapping[str, Owner], after: Mapping[str, Owner], held: Collection[str]) -> set[str]:
+    """Return the fragments that came in the place of others with lookup files: their rows are read one by one, too.
+
+    `before` and `after` say of which table and group each fragment is.
+    """
+    bereft = {before[file] for file in held if file in before and file not in after}
+    return {file for file, owner in after.items() if owner in bereft and file not in before}
+
+
+def _fragments_of(table: TableState) -> Iterator[tuple[int, FragmentRef]]:
     for tablet in table.view.metadata.tablets:
         for state in tablet.groups:
-            yield from state.fragments
+            for ref in state.fragments:
+                yield state.group, ref
 
 
 def _fields_of(fragment: Fragment) -> pa.Schema | None:

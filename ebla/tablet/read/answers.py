@@ -8,10 +8,9 @@ next are *stacked*: one txn for each puts all their records in order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,8 +40,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPoint:
+class ReadPoint(NamedTuple):
     """The snapshot and the projection of a read, and how many rows are enough of what is merged."""
 
     as_of: int

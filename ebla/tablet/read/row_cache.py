@@ -28,19 +28,23 @@ __all__ = ["CachedRows", "RowCache", "row_bytes"]
 
 # The places of a row in the tables of the cache, and the key by which it is found.
 ENTRY_BYTES = 320
+# Rows that were asked for once are remembered, so that those that come again are kept: so many, and no more than so
+# many times as many as there is room for.
 ASKED_ONCE_MAX = 100_000
+ASKED_ONCE_FACTOR = 2
 # Rows that are out while they are changed: as many as there are writers, but for those whose commits failed. They are
 # not counted, so large ones are not kept.
 LEFT_MAX = 64
 LEFT_BYTES_MAX = 64 << 10
 
 
-def row_bytes(row: dict[str, Any], *, names_too: bool = False) -> int:
+def row_bytes(row: dict[str, Any], *, names_too: bool = False, is_flat: bool = False) -> int:
     """Return what a row takes in memory as a dict of Python's values, which is more than their lengths.
 
-    `names_too`: it has names that other rows do not share, as rows of cells have.
+    `names_too`: it has names that other rows do not share, as rows of cells have. `is_flat`: no value holds others.
     """
-    return getsizeof(row) + sum(map(_value_bytes, row.values())) + (sum(map(getsizeof, row)) if names_too else 0)
+    values = sum(map(getsizeof if is_flat else _value_bytes, row.values()))
+    return getsizeof(row) + values + (sum(map(getsizeof, row)) if names_too else 0)
 
 
 def _value_bytes(value: Any) -> int:
@@ -82,6 +86,8 @@ class CachedRows:
             self._bytes = 0
         self._turns[cache, row] = size_bytes
         self._bytes += size_bytes
+        if len(self._asked_once) > self._asked_once_max():
+            self._asked_once.clear()
 
     def remove(self, cache: RowCache, row: bytes) -> int:
         """Count a row out, if it is counted; return its bytes. The lock is held."""
@@ -99,10 +105,19 @@ class CachedRows:
         if asked in self._asked_once:
             return True
         with self.lock:
-            if len(self._asked_once) >= ASKED_ONCE_MAX:
+            if len(self._asked_once) >= self._asked_once_max():
                 self._asked_once.clear()
             self._asked_once.add(asked)
         return False
+
+    def _asked_once_max(self) -> int:
+        """Return how many rows are remembered that were asked for once. The lock is held.
+
+        Where there is no room for all, a row that comes again so late would be gone before it comes a third time.
+        """
+        if self._bytes < self.bytes_max // 2:
+            return ASKED_ONCE_MAX
+        return min(ASKED_ONCE_MAX, ASKED_ONCE_FACTOR * len(self._turns) + 1)
 
 
 class RowCache:

@@ -18,8 +18,8 @@ from ebla.model.schema import GroupSchema
 from ebla.storage.fragment.bloom import RowHash
 from ebla.storage.fragment.fragment_reader import Fragment
 from ebla.storage.fragment.open_fragments import OpenFragments
-from ebla.storage.lookup.lookup_policy import DECODED_POINTS, FOUND_POINTS
-from ebla.storage.lookup.row_values import CellLists, RecordShape, Values
+from ebla.storage.lookup.lookup_policy import DECODED_POINTS, FOUND_POINTS, is_for_many
+from ebla.storage.lookup.row_values import CellLists, RecordShape, Values, Wanted
 from ebla.storage.merge.erasure_cover import TXN_MAX
 from ebla.storage.merge.merge import MergedCells, MergedColumns, merge_cells, merge_columns
 from ebla.storage.record.records import ERASED, ROW, SET, TXN, Block, Run
@@ -40,6 +40,9 @@ from ebla.tablet.read.scopes import WHOLE, Scoped, covers, is_mixed, merge_scope
 from ebla.tablet.read.view import NO_SOURCES, Sources, TableView, check_history
 
 __all__ = ["RowReader"]
+
+# Not a row: it has to be looked for in several places.
+SEVERAL: dict[str, Any] = {}
 
 
 class RowReader:
@@ -175,6 +178,10 @@ class RowReader:
         tablet = view.metadata.tablet_for(row)
         exists = False
         projection = point.projection
+        if len(projection.by_group) == 1:
+            newest = self._get_from_one(view, tablet, *projection.by_group[0], row, point.as_of)
+            if newest is not SEVERAL:
+                return newest
         values: dict[str, Any] = dict.fromkeys(projection.names)
         for group, wanted in projection.by_group:
             records = self._records_of_row(view, tablet, group, row, point.as_of, wanted)
@@ -185,6 +192,36 @@ class RowReader:
                 return python_rows(batch.select(projection.names), check_times=projection.may_lose_times)[0]
             exists |= resolve(records, wanted, values)
         return values if exists else None
+
+    def _get_from_one(
+        self, view: TableView, tablet: TabletMetadata, group: int, wanted: Wanted, row: bytes, as_of: int
+    ) -> dict[str, Any] | None:
+        """Return the wanted columns of a row that one fragment alone may have, by its lookup file; else `SEVERAL`.
+
+        What most rows are of a table that is much larger than memory, and the shortest way to them.
+        """
+        memory = view.memory_of(tablet.id, group)
+        state = tablet.group(group)
+        if memory.erasures or state.erasures or (memory.count and memory.blocks_around(row)):
+            return SEVERAL
+        refs = [ref for ref in state.fragments if ref.first <= row <= ref.last]
+        if len(refs) != 1:
+            return SEVERAL
+        (ref,) = refs
+        if ref.txn_max > as_of or as_of < state.floor_txn or ref.clip is not None or ref.columns is not None:
+            return SEVERAL
+        found = self._looked_up(ref, row)
+        if found is None:
+            return SEVERAL
+        shape, values = found
+        if values is None:
+            return None
+        newest = shape.newest(values, wanted)
+        if newest is None:
+            newest = {name: None for name, _ in wanted}
+            if not resolve(shape.records(values, ref.txn, 0, as_of), wanted, newest):
+                return None
+        return newest
 
     def _records_of_row(
         self,
@@ -324,6 +361,20 @@ class RowReader:
         batch = self._answers.assemble(projection, merged)
         return [] if batch is None else [batch]
 
+    def _find_rows(self, ref: FragmentRef, rows: pa.Array, names: Sequence[str] | None) -> list[Run]:
+        """Return the records of many rows in one fragment; of the columns, `names` or all."""
+        if len(rows) and ref.schema_version >= self._typed_since and self._is_for_many(ref, len(rows)):
+            records = self._lookups.find_many(ref.file, ref.bytes, rows, names)
+            if records is not None:
+                return [Run(records, ref.txn)] if records.num_rows else []
+        return self._opened(ref).find_many(rows, names)
+
+    def _is_for_many(self, ref: FragmentRef, rows: int) -> bool:
+        if self._lookups.of(ref.file, ref.bytes) is None:
+            return False
+        asked = self._lookups.count_asked(ref.file, rows)
+        return is_for_many(ref.rows, asked, ref.bytes, self._cache.bytes_max)
+
     def _find_many(
         self,
         sources: Sources,
@@ -337,7 +388,7 @@ class RowReader:
         runs = [run for block in sources.blocks for run in _find_in_memory(block, rows)]
         for ref in sources.fragments:
             asked = rows if ref.clip is None else _rows_in(rows, KeyRange(*ref.clip))
-            found = self._opened(ref).find_many(asked, names)
+            found = self._find_rows(ref, asked, names)
             if group is not None:
                 found = [restricted(run, ref, group) for run in found]
             runs += [Run(run.records, ref.txn_max) for run in found] if stacked else found
@@ -349,7 +400,7 @@ class RowReader:
         for ref in sources.fragments:
             scope = scope_of(ref, group)
             asked = rows if ref.clip is None else _rows_in(rows, KeyRange(*ref.clip))
-            found = (restricted(run, ref, group) for run in self._opened(ref).find_many(asked))
+            found = (restricted(run, ref, group) for run in self._find_rows(ref, asked, None))
             runs += [Scoped(run, scope) for run in found if len(run)]
         return runs
 

@@ -8,7 +8,6 @@ write        puts and erasures, admitted and committed                          
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -146,8 +145,10 @@ class LocalTable:
         """Return a row that is not cached."""
         if not self.state.view.parts.expires:
             self._check_served()
-            with contextlib.suppress(HistoryGone):  # then it has ended since the txn was looked up
+            try:
                 return self._reading.newest(row, txn)
+            except HistoryGone:
+                pass  # it has ended since the txn was looked up
         return self.read_row(ReadRow(row)).row
 
     def read_row(self, request: ReadRow) -> RowRead:

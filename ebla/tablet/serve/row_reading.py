@@ -54,7 +54,9 @@ class RowReading:
         if row is not None and parts.row_cache.wants(encoded, was_read=blocks.filled != before):
             slot = self._store.recent.slot_of(encoded, self._state.salt)
             kept = copy.deepcopy(dict(row)) if parts.has_nested else dict(row)
-            parts.row_cache.put(encoded, kept, row_bytes(kept, names_too=parts.has_cells), slot, txn)
+            parts.row_cache.put(
+                encoded, kept, row_bytes(kept, names_too=parts.has_cells, is_flat=not parts.has_nested), slot, txn
+            )
         return row
 
     def keep_changed(self, mutation: RowMutation, txn: int) -> None:
@@ -74,7 +76,9 @@ class RowReading:
             return  # Arrow has times that Python has not: whoever reads the row is told so
         row = {**row, **changed}
         slot = self._store.recent.slot_of(mutation.row, self._state.salt)
-        parts.row_cache.put(mutation.row, row, row_bytes(row, names_too=parts.has_cells), slot, txn)
+        parts.row_cache.put(
+            mutation.row, row, row_bytes(row, names_too=parts.has_cells, is_flat=not parts.has_nested), slot, txn
+        )
 
     def one(self, encoded: bytes, columns: Sequence[str] | None, txn: int, versions: int = 1) -> Row | None:
         """Return a row with some of its columns, or None if there is none; several `versions` are lists of them."""
@@ -90,7 +94,7 @@ class RowReading:
             values = parts.reader.rows.get(view, encoded, point)
             if values is None:
                 return None
-            row = Row(zip(parts.schema.key_names, parts.codec.decode(encoded), strict=True))
+            row = Row(zip(parts.key_names, parts.codec.decode(encoded), strict=True))
             row.update(values)
         except OverflowError as reason:
             raise beyond_python(reason) from None

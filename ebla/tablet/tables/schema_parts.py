@@ -34,6 +34,7 @@ class SchemaParts:
     def __init__(self, schema: TableSchema, fragments: OpenFragments, cached: CachedRows, settings: Settings) -> None:
         self.schema = schema
         self.version = schema.version
+        self.key_names = schema.key_names
         self.codec = KeyCodec(schema.key, settings.key_bytes_max)
         self.admission = Admission(schema, self.codec)
         self.row_admission = RowAdmission(schema, self.codec, settings.value_bytes_max, settings.batch_bytes_max)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from ebla.storage.lookup.lookup_policy import DECODED_POINTS, STAYS_ROUNDS, Held, is_worth_making, who_goes
+from ebla.storage.lookup.lookup_policy import DECODED_POINTS, STAYS_ROUNDS, Held, is_for_many, is_worth_making, who_goes
 
 
 def test_a_file_is_made_when_its_readers_have_paid_for_it() -> None:
     assert not is_worth_making(1_000_000, 2_499 * DECODED_POINTS)
     assert is_worth_making(1_000_000, 2_500 * DECODED_POINTS)
+
+
+def test_many_rows_are_looked_up_one_by_one_while_they_are_few_or_blocks_have_no_room() -> None:
+    assert is_for_many(6_400, 99, 10, 1_000)
+    assert not is_for_many(6_400, 100, 10, 1_000)
+    assert is_for_many(6_400, 6_400, 251, 1_000)
 
 
 def test_nobody_goes_while_there_is_room() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ebla.storage.lookup.row_encoding import RECORDS_MAX, can_encode, encode_rows, logical_of
+from ebla.storage.lookup.row_encoding import RECORDS_MAX, can_encode, column_of, encode_rows, logical_of
 
 DAY = datetime.date(2026, 1, 2)
 MOMENT = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)
@@ -64,6 +64,8 @@ def test_a_value_of_every_type_comes_back_as_arrow_gives_it(
         assert [row for row, _ in found] == rows[begin : begin + len(found)]
         shown = [None if value is None else make(value) for _, value in found]
         assert shown == part.column("1").to_pylist()
+        again = column_of([value for _, value in found], kind)
+        assert again.equals(part.column("1").dictionary_decode() if pa.types.is_dictionary(kind) else part.column("1"))
 
 
 def test_records_of_a_row_stand_one_after_the_other_behind_its_key() -> None:

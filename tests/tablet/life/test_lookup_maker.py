@@ -13,7 +13,7 @@ import pytest
 
 import ebla
 from ebla.storage.lookup.lookup_policy import DECODED_POINTS
-from ebla.tablet.life.lookup_maker import LookupMaker
+from ebla.tablet.life.lookup_maker import LookupMaker, heirs
 from tests.support.inside import engine_of
 
 SCHEMA = ebla.Schema(
@@ -31,7 +31,8 @@ DAY = datetime.date(2026, 1, 2)
 
 def opened(path: Path, **settings: Any) -> ebla.Database:
     """Open a store that makes lookup files when it is told to."""
-    chosen = {"background_compaction": False, "row_cache_bytes": 0, "lookup_at_once": True, **settings}
+    chosen = {"background_compaction": False, "row_cache_bytes": 0, "block_cache_bytes": 0, "lookup_at_once": True}
+    chosen |= settings
     return ebla.open(path, settings=ebla.Settings(**chosen))
 
 
@@ -237,6 +238,49 @@ def test_what_is_read_by_row_again_and_again_gets_a_lookup_file_and_nothing_else
             None,
         ]
         assert finds(db) == 3
+
+
+def test_what_a_compaction_puts_in_the_place_of_a_looked_up_fragment_gets_a_lookup_file(tmp_path: Path) -> None:
+    with opened(tmp_path, lookup_at_once=False, history_seconds=0) as db:
+        read, unread = (db.create_table(name, ebla.Schema(columns={"v": "int64"})) for name in ("read", "unread"))
+        for _ in range(2):
+            for table in (read, unread):
+                table.put([{"row": b"%d" % n, "v": n} for n in range(1_000)])
+                table.flush()
+        for _ in range(3):
+            read.get(b"1")
+        maker_of(db).round()
+        assert {path.stem for path in lookups_at(tmp_path)} == {Path(ref.file).stem for ref in _refs_of(db, "read")}
+        read.compact()
+        unread.compact()
+        maker_of(db).round()
+        assert {path.stem for path in lookups_at(tmp_path)} == {Path(ref.file).stem for ref in _refs_of(db, "read")}
+
+
+def test_heirs_are_new_fragments_of_a_group_that_lost_one_with_a_lookup_file() -> None:
+    before = {"a": ("t", 1), "b": ("t", 2), "c": ("u", 1)}
+    after = {"b": ("t", 2), "d": ("t", 1), "e": ("u", 1), "f": ("t", 2)}
+    assert heirs(before, after, ["a", "b"]) == {"d"}
+    assert heirs(before, after, ["c"]) == {"e"}
+    assert heirs(before, after, []) == set()
+
+
+def test_many_rows_are_looked_up_while_few_of_a_fragment_were_asked_for(tmp_path: Path) -> None:
+    with opened(tmp_path, block_cache_bytes=64 << 20) as db:
+        table = db.create_table("t", ebla.Schema(columns={"v": "int64", "d": "date32", "w": "decimal128(9, 1)"}))
+        table.put([{"row": b"%05d" % n, "v": n, "d": DAY, "w": None} for n in range(20_000)])
+        table.flush()
+        maker_of(db).round()
+        keys = [b"%05d" % n for n in (7, 19_999, 20_000, 3, 7)]
+        found = table.get_many(keys)
+        assert found.column("v").to_pylist() == [7, 19_999, None, 3, 7]
+        assert found.column("d").to_pylist() == [DAY, DAY, None, DAY, DAY]
+        assert finds(db) == 4
+        assert engine_of(db).cache.stats()["entries"] == 0
+        for begin in range(0, 400, 100):
+            assert table.get_many([b"%05d" % n for n in range(begin, begin + 100)]).column("v").null_count == 0
+        assert finds(db) < 404
+        assert engine_of(db).cache.stats()["entries"] > 0
 
 
 def _refs_of(db: ebla.Database, name: str) -> list[Any]:
