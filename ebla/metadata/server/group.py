@@ -1,13 +1,13 @@
-"""Several metadata servers of one table in one process: the thin driver of `MetadataPeer`.
+"""The metadata servers of one table that run in this process: the thin driver of `MetadataPeer`.
 
     commit, read, join, leave (any thread)
         | letter to a server                           whoever finds nobody driving drives, for everybody
         v
     inbox --> peer --> actions --> files, coordination service, letters to others --> inbox ...
 
-Files and coordination are real and are waited for; letters between the servers are delivered in order and never lost.
-A server can be stopped and started again, which is all that a network is missing here: behind RPC the same peers run in
-processes of their own.
+Files and coordination are real and are waited for; letters between servers of this process are delivered in order and
+never lost. A server can be stopped and started again. Where the others run in processes of their own, `post` takes what
+is for them, and `deliver` brings what they sent: any of it may be lost, and is sent again with the next tick.
 
 What is waiting when a transaction begins goes into it together, so threads that commit at the same time share the cost.
 """
@@ -62,8 +62,12 @@ class MetadataGroup:
         attempts_max: int = 64,
         pause_seconds: float = 0.05,
         on_change: Callable[[str, TableMetadata], None] | None = None,
+        post: Callable[[str, str, Message], None] | None = None,
     ) -> None:
-        """`on_change` is told, by server, of every transaction that becomes current; it must not call back."""
+        """`on_change` is told, by server, of every transaction that becomes current; it must not call back.
+
+        `post` sends what one server here has to say to one elsewhere; it does not wait. Without it all are here.
+        """
         # Set once.
         self._coordination = coordination
         self._table_id = table_id
@@ -73,6 +77,7 @@ class MetadataGroup:
         self._attempts_max = attempts_max
         self._pause_seconds = pause_seconds
         self._on_change = on_change
+        self._post = post
         self._changed = threading.Condition()
         # Guarded by _changed.
         self._inbox: deque[_Letter] = deque()
@@ -179,6 +184,10 @@ class MetadataGroup:
                 outcomes.append(error)
         return outcomes
 
+    def answer(self, server: str, request: ChangeRequest | ReadRequest) -> Reply:
+        """Have a request carried out that came from elsewhere, and return what is to be told of it."""
+        return self._ask(server, request.request_id, request)
+
     def read(self, server: str) -> TableMetadata:
         """Return the metadata as it is now, from one server; `Unavailable` if it is behind, or no server of it."""
         for _ in range(self._attempts_max):
@@ -205,14 +214,38 @@ class MetadataGroup:
             return reply
         with self._driving():
             # So many ticks that the peers have given up before.
-            for _ in range(2 * self._attempts_max + 8):
+            ticks = 0
+            while ticks < 2 * self._attempts_max + 8:
                 self._drive()
                 with self._changed:
                     reply = self._replies.pop(request_id, None)
                 if reply is not None:
                     return reply
-                self._tick()
+                ticks += self._tick()
         raise OutcomeUnknown(f"{server} did not answer {request_id}: ask again with the same id")
+
+    # --- letters from elsewhere ------------------------------------------------------------------
+
+    def deliver(self, sender: str, to: str, message: Message) -> None:
+        """Take in what a server elsewhere has sent to one here."""
+        with self._changed:
+            self._inbox.append((sender, to, message))
+            if self._is_driven:
+                self._changed.notify_all()  # whoever drives sees to it
+                return
+            self._is_driven = True
+        self._drive_on()
+
+    def tick(self) -> None:
+        """Let some time pass, unless somebody drives: what was lost is tried again."""
+        with self._changed:
+            if self._is_driven:
+                return
+            self._is_driven = True
+        try:
+            self._tick_peers()
+        finally:
+            self._drive_on()
 
     # --- driving ---------------------------------------------------------------------------------
 
@@ -236,8 +269,35 @@ class MetadataGroup:
             for server, actions in doing.items():
                 self._do(server, actions)
 
-    def _tick(self) -> None:
-        self._clock.sleep(self._pause_seconds)
+    def _drive_on(self) -> None:
+        """End driving when there is nothing to be delivered; this thread drives."""
+        while True:
+            with self._changed:
+                if not self._inbox:
+                    self._is_driven = False
+                    self._changed.notify_all()
+                    return
+            try:
+                self._drive()
+            except BaseException:
+                with self._changed:
+                    self._is_driven = False
+                    self._changed.notify_all()
+                raise
+
+    def _tick(self) -> bool:
+        """Wait for letters; if none come, let the servers try again what was lost, and return True."""
+        if self._post is None:
+            self._clock.sleep(self._pause_seconds)
+        else:
+            with self._changed:
+                has_letters = self._changed.wait_for(lambda: len(self._inbox) > 0, self._pause_seconds)
+            if has_letters:
+                return False
+        self._tick_peers()
+        return True
+
+    def _tick_peers(self) -> None:
         for server, peer in list(self._peers.items()):
             self._do(server, peer.tick())
 
@@ -251,6 +311,9 @@ class MetadataGroup:
                         self._replies[reply.request_id] = reply
                         self._changed.notify_all()
                 case Send(to, message):
+                    if self._post is not None and to not in self._peers:
+                        self._post(server, to, message)
+                        continue
                     with self._changed:
                         self._inbox.append((server, to, message))
                 case Save(txnid, content):
@@ -307,9 +370,7 @@ class _Driving:
             self._group._is_driven = True
 
     def __exit__(self, *error: object) -> None:
-        with self._group._changed:
-            self._group._is_driven = False
-            self._group._changed.notify_all()
+        self._group._drive_on()
 
 
 def _txnid(reply: Reply) -> str:
