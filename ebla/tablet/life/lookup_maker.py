@@ -97,12 +97,13 @@ class LookupMaker:
             refs = {ref.file: (table, group, ref) for table in tables for group, ref in _fragments_of(table)}
             self._note_uses()
             if seen != self._seen:
-                owners = {file: (table.id, group) for file, (table, group, _) in refs.items()}
+                # Not history: nobody but who reads of old looks for rows in it.
+                owners = {file: (table.id, group) for file, (table, group, ref) in refs.items() if not ref.history_txn}
                 worth |= heirs(self._owners, owners, self._held.keys())
                 self._remove_others(refs.keys())
                 self._never &= refs.keys()
                 self._owners, self._seen = owners, seen
-            wanted = worth | (refs.keys() - self._never if self._at_once else set())
+            wanted = worth | (self._owners.keys() - self._never if self._at_once else set())
             for file in sorted(wanted & refs.keys() - self._held.keys()):
                 if self._worker.is_stopping:
                     return

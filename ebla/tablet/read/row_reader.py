@@ -204,7 +204,7 @@ class RowReader:
         state = tablet.group(group)
         if memory.erasures or state.erasures or (memory.count and memory.blocks_around(row)):
             return SEVERAL
-        refs = [ref for ref in state.fragments if ref.first <= row <= ref.last]
+        refs = [ref for ref in state.fragments if ref.first <= row <= ref.last and ref.is_read_at(as_of)]
         if len(refs) != 1:
             return SEVERAL
         (ref,) = refs
