@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from ebla.coordination.service import CoordinationService
 from ebla.errors import EblaError, OutcomeUnknown, StoreError, Unavailable
 from ebla.metadata.values.changes import Change, update
-from ebla.metadata.values.handing_over import TakeOver, VacateTablets
+from ebla.metadata.values.handing_over import Offer, OfferTablets, TakeOver, VacateTablets
 from ebla.metadata.values.requirements import TabletAt
 from ebla.metadata.values.table_metadata import LogEnd, TableMetadata, TabletMetadata
 from ebla.storage.log.log_entry import LogEntry
@@ -58,8 +58,14 @@ class _Claim:
 
     def changes(self, server: str, run: str, end: LogEnd | None) -> list[Change]:
         """Return what makes the tablets led by a run. Those that a former run of the server led, it vacates itself."""
-        own = tuple(TabletAt(one.id, one.epoch) for one in self.tablets if one.leader == server)
-        changes: list[Change] = [VacateTablets(own, server)] if own else []
+        own = [one for one in self.tablets if one.leader == server]
+        changes: list[Change] = []
+        if own:
+            changes.append(VacateTablets(tuple(TabletAt(one.id, one.epoch) for one in own), server))
+            # It was to be handed over when the former run ended: that is decided again.
+            promised = tuple(Offer(one.id, one.epoch + 1, None) for one in own if one.target is not None)
+            if promised:
+                changes.append(OfferTablets(promised))
         for one in self.tablets:
             epoch = one.epoch + (one.leader == server)
             changes.append(TakeOver(TabletAt(one.id, epoch), server, self.assignments[one.id], run, end))

@@ -1,0 +1,190 @@
+"""A tablet server: its data directory, its address, and one run after the other.
+
+    start     lock, uuid, cluster checked --> address --> run 7 --> lease over --> run 8 --> ... --> stop: clean end
+
+Whoever calls meets the run that is on; between two runs every request is a stale route, and nothing of it was done. The
+threads of a run never end the run themselves: the server's own loop does.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ebla.clock import Clock
+from ebla.coordination.service import CoordinationService, LeaseHeld
+from ebla.errors import EblaError, RequestError, StaleRoute
+from ebla.master.calls import REQUEST_METHODS, SendRequests
+from ebla.master.messages import Heartbeat, HeartbeatReply, Refusal, Registration
+from ebla.metadata.server.metadata_access import MetadataAccess
+from ebla.rpc.caller import Caller
+from ebla.rpc.server import RpcServer
+from ebla.rpc.server_stream import Handler
+from ebla.rpc.serving.service_handlers import ServiceHandlers
+from ebla.rpc.wire.messages import SERVICE_METHODS
+from ebla.settings import Settings
+from ebla.storage.files.files import Files
+from ebla.tablet_server.data_directory import DataDirectory
+from ebla.tablet_server.server_run import ServerParts, ServerRun
+
+__all__ = ["SERVER_METHODS", "TabletServer"]
+
+SERVER_METHODS = SERVICE_METHODS | REQUEST_METHODS
+
+# Between attempts to begin a run, as while the coordination service is away.
+PAUSE_SECONDS = 1.0
+# Rounds of garbage collection are the masters' business: a server knows of its own files only.
+NEVER_SECONDS = 1e12
+
+_log = logging.getLogger(__name__)
+
+
+class TabletServer:
+    """A tablet server in this process. Made, it has an address; `serve` runs it until `stop` is called."""
+
+    def __init__(
+        self,
+        *,
+        files: Files,
+        coordination: CoordinationService,
+        metadata: Callable[[str], MetadataAccess],
+        send: Callable[[Heartbeat], HeartbeatReply],
+        clock: Clock,
+        settings: Settings,
+        cluster: str,
+        directory: Path,
+        new_id: Callable[[], str],
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        """`metadata` opens METADATA for a server; `send` carries a heartbeat to the master that leads."""
+        # Replaced as a whole by the loop; read by handlers.
+        self.run: ServerRun | None = None
+        self._answers: Mapping[type, Handler] = {}
+        # Set once.
+        self._directory = DataDirectory(directory, cluster, new_id())
+        try:
+            self.uuid = self._directory.server
+            self._rpc = RpcServer(SERVER_METHODS, self._handlers(), host=host, port=port, name=self.uuid)
+        except BaseException:
+            self._directory.release()
+            raise
+        self.address = self._rpc.address
+        self._parts = ServerParts(
+            files,
+            coordination,
+            metadata(self.uuid),
+            clock,
+            _server_settings(settings),
+            cluster,
+            self.uuid,
+            self._directory.owner,
+            Registration(socket.gethostname(), self.address),
+            new_id,
+            send,
+        )
+        self._events: queue.SimpleQueue[tuple[ServerRun | None, Refusal | None]] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+
+    def serve(self) -> None:
+        """Run until `stop` is called; `RequestError` if a master refuses this server for good."""
+        try:
+            while not self._stopping.is_set():
+                run = self._begin()
+                if run is None:
+                    continue
+                over, refusal = self._events.get()
+                while over is not None and over is not run:
+                    over, refusal = self._events.get()  # of a former run
+                self._answers = {}
+                if over is None:
+                    break
+                _log.warning("run %d is over", run.start)
+                self.run = None
+                run.end()
+                if refusal is not None:
+                    raise RequestError(f"a master refuses this server: {refusal.message}")
+        finally:
+            self._end()
+
+    def stop(self) -> None:
+        """Have `serve` end cleanly. Called from any thread, or from a signal's handler."""
+        self._stopping.set()
+        self._events.put((None, None))
+
+    def _begin(self) -> ServerRun | None:
+        """Begin the next run; None if that cannot be now."""
+        try:
+            over: list[ServerRun] = []
+            start = self._directory.next_start()
+
+            def tell(refusal: Refusal | None) -> None:
+                ready.wait()
+                self._events.put((over[0], refusal))
+
+            ready = threading.Event()
+            run = ServerRun(self._parts, start, tell)
+            over.append(run)
+            ready.set()
+        except LeaseHeld as error:
+            _log.warning(
+                "another server with the uuid %s holds the lease, or did until a moment ago: %s", self.uuid, error
+            )
+        except EblaError as error:
+            _log.warning("a run cannot begin, trying again: %s", error)
+        else:
+            self.run = run
+            self._answers = ServiceHandlers(run.service).by_type()
+            run.begin()
+            _log.info("server %s begins run %d at %s", self.uuid, start, self.address)
+            return run
+        self._stopping.wait(PAUSE_SECONDS)
+        return None
+
+    def _end(self) -> None:
+        run, self.run, self._answers = self.run, None, {}
+        try:
+            if run is not None:
+                if run.lease.is_held:
+                    run.close()
+                else:
+                    run.end()
+        finally:
+            self._rpc.close()
+            self._directory.release()
+
+    # --- calls ---
+
+    def _handlers(self) -> dict[type, Handler]:
+        handlers: dict[type, Handler] = {method.request: self._delegate(method.request) for method in SERVICE_METHODS}
+        handlers[SendRequests] = self._take_requests
+        return handlers
+
+    def _delegate(self, kind: type) -> Handler:
+        def answer(request: Any, caller: Caller) -> Any:
+            handler = self._answers.get(kind)
+            if handler is None:
+                raise StaleRoute("this server leads nothing at the moment: look the tablets up again")
+            return handler(request, caller)
+
+        return answer
+
+    def _take_requests(self, request: SendRequests, caller: Caller) -> None:
+        run = self.run
+        if run is not None:
+            run.take_requests(request.requests)
+
+    def led(self) -> Mapping[str, Sequence[str]]:
+        """Return the tablets that are led here now, by table."""
+        run = self.run
+        return {} if run is None else run.led()
+
+
+def _server_settings(settings: Settings) -> Settings:
+    return replace(settings, garbage_round_seconds=NEVER_SECONDS)
