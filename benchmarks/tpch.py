@@ -3,7 +3,7 @@
     data            tpchgen-cli, scale 0.2 unless `--scale` says otherwise
     plain           the generator's Parquet files as views of the session
     frames          `db.spark(table)` of every table, made once for each state, as views
-    SQL             the same store as tables of Spark's SQL, looked up anew by every query
+    SQL             the same store attached (`ebla.pipeline.attach`): views that every query looks up anew
 
     loaded          as `ebla.pipeline.load` left it
     1 % updated     every hundredth lineitem put again with another quantity, price and comment, and flushed
@@ -81,8 +81,7 @@ class _Run:
         lines = [self._load()]
         for name in TABLES:
             self.spark.read.parquet(str(self.files[name])).createOrReplaceTempView(f"plain_{name}")
-            place = f"OPTIONS (root '{self.db.path}', table '{name}')"
-            self.spark.sql(f"CREATE TABLE sql_{name} USING ebla {place}")
+        ebla.pipeline.attach(self.spark, self.db, database="sql")
         rows, expected = read(self.files["lineitem"]), dict(self.files)
         lines += self._state("loaded", Answers(expected), 1.1)
         changes = changed_lines(rows)
@@ -126,7 +125,8 @@ class _Run:
         return self._lines(state, seconds, factor)
 
     def _ask(self, text: str, way: str) -> list[Any]:
-        return self.spark.sql(_TABLE.sub(rf"{way}_\1", text)).collect()
+        place = "sql." if way == "sql" else f"{way}_"
+        return self.spark.sql(_TABLE.sub(rf"{place}\1", text)).collect()
 
     def _lines(self, state: str, seconds: Seconds, factor: float) -> list[Comparison]:
         sums = {way: sum(each.values()) for way, each in seconds.items()}

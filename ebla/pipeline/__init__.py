@@ -5,6 +5,7 @@
     merge          a table changed by the rows of another: update, insert, delete, in one commit
     update         columns set where a condition is true
     delete         rows erased where a condition is true
+    attach         the tables of a store as views of a database in a session, fresh for every query
     scan           a table as a DataFrame, at one snapshot
     export         a snapshot as plain Parquet, CSV or JSON
     backup         tables at one txn, copied file by file; full or incremental
@@ -38,6 +39,7 @@ from typing import TYPE_CHECKING, Any
 from ebla.extras import needing
 
 if TYPE_CHECKING:
+    from ebla.pipeline.attaching.attach import Attachment, attach
     from ebla.pipeline.backups.backup import BackupSummary, backup
     from ebla.pipeline.backups.checking import BackupCheck, check_backup
     from ebla.pipeline.backups.manifest import Backups, list_backups, remove_unfinished
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from ebla.pipeline.streaming.stream_into import stream_into
 
 __all__ = [
+    "Attachment",
     "BackupCheck",
     "BackupSummary",
     "Backups",
@@ -81,6 +84,7 @@ __all__ = [
     "StreamSummary",
     "TableStats",
     "VerifyReport",
+    "attach",
     "backup",
     "changes",
     "check_backup",
@@ -108,6 +112,7 @@ __all__ = [
 
 # Where each name lives.
 _HOMES = {
+    "Attachment": "attaching.attach",
     "BackupCheck": "backups.checking",
     "BackupSummary": "backups.backup",
     "Backups": "backups.manifest",
@@ -126,6 +131,7 @@ _HOMES = {
     "StreamSummary": "streaming.mirror",
     "TableStats": "statistics.stats",
     "VerifyReport": "care.verify",
+    "attach": "attaching.attach",
     "backup": "backups.backup",
     "changes": "change_feed.changes",
     "check_backup": "backups.checking",

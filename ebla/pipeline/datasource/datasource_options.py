@@ -8,7 +8,7 @@
 |-----------|-----------------------------------------------------|-----------------------------------------------|
 | root      | directory of the store                              | the same                                      |
 | table     | name of the table; what `load` and `save` are given | the same                                      |
-| as_of     | a txn, or an ISO 8601 time (UTC unless it says)     |                                               |
+| as_of     | a txn, a time (ISO 8601), or a snapshot's name      |                                               |
 | columns   | ``a,b``, or a JSON array of names                   |                                               |
 | start     | first key, or the beginning of one                  |                                               |
 | stop      | key to stop before                                  |                                               |
@@ -59,6 +59,7 @@ __all__ = [
     "names_in",
     "one_of",
     "refuse_unknown",
+    "txn_or_time",
 ]
 
 Operation: TypeAlias = Literal["put", "replace", "erase"]
@@ -102,7 +103,7 @@ class ReadOptions:
     """What a load asks for, as text where only the table's schema can tell more."""
 
     address: Address
-    as_of: int | datetime | None = None
+    as_of: int | datetime | str | None = None
     columns: tuple[str, ...] | None = None
     start: str | None = None
     stop: str | None = None
@@ -195,14 +196,22 @@ def names_in(text: str | None) -> tuple[str, ...] | None:
     return names
 
 
-def moment(text: str) -> int | datetime:
-    """Return the txn or the time that a text means. A time without an offset is UTC."""
+def moment(text: str) -> int | datetime | str:
+    """Return the txn, the time or the name of a snapshot that a text means. A time without an offset is UTC."""
+    found = txn_or_time(text)
+    if found is None and not text.strip():
+        raise RequestError("as_of is a txn, a time as in 2026-01-31T12:00:00, or the name of a snapshot")
+    return text if found is None else found
+
+
+def txn_or_time(text: str) -> int | datetime | None:
+    """Return the txn or the time that a text means; None if it is neither."""
     if text.isdecimal():
         return int(text)
     try:
         given = datetime.fromisoformat(text)
     except ValueError:
-        raise RequestError(f"as_of {text!r} is neither a txn nor a time: write 2026-01-31T12:00:00") from None
+        return None
     return given if given.tzinfo is not None else given.replace(tzinfo=UTC)
 
 

@@ -34,10 +34,10 @@ from ebla.pipeline.datasource.datasource_options import (
     Address,
     Operation,
     check_app,
-    moment,
     names_in,
     one_of,
     refuse_unknown,
+    txn_or_time,
 )
 
 __all__ = ["Since", "StreamReadOptions", "StreamWriteOptions"]
@@ -131,12 +131,12 @@ def _since(text: str) -> Since:
         return "snapshot"
     if low == "now":
         return "now"
-    try:
-        return moment(text)
-    except RequestError:
+    found = txn_or_time(text)
+    if found is None:
         raise RequestError(
             f"since {text!r} is neither snapshot nor now, nor a txn, nor a time: write 2026-01-31T12:00:00"
-        ) from None
+        )
+    return found
 
 
 def _flag(options: Mapping[str, str], name: str) -> bool:

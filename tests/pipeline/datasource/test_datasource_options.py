@@ -36,7 +36,7 @@ def test_a_relative_root_is_made_absolute_because_workers_may_run_elsewhere() ->
         ({"root": "/data"}, "which table"),
         ({**AT, "table": "others"}, "give one of them"),
         ({**AT, "asof": "1"}, "no option 'asof'"),
-        ({**AT, "as_of": "yesterday"}, "neither a txn nor a time"),
+        ({**AT, "as_of": " "}, "the name of a snapshot"),
         ({**AT, "columns": " , "}, "columns is empty"),
         ({**AT, "columns": "[1]"}, "not a JSON array of names"),
         ({**AT, "prefix": "a", "start": "b"}, "either the option prefix"),
@@ -72,6 +72,7 @@ def test_columns_are_a_list_with_commas_or_json() -> None:
 
 def test_a_moment_is_a_txn_or_a_time_in_utc() -> None:
     assert moment("12345") == 12345
+    assert moment("monday") == "monday"
     assert moment("2026-01-31T12:00:00") == datetime(2026, 1, 31, 12, tzinfo=UTC)
     assert moment("2026-01-31T13:00:00+01:00") == datetime(2026, 1, 31, 12, tzinfo=UTC)
 
