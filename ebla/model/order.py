@@ -12,6 +12,7 @@ merged by numpy's stable sort in about one pass. Only rows whose eight bytes are
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -206,6 +207,19 @@ def equal_neighbours(rows: pa.Array) -> Mask:
 def lower_bound(rows: pa.Array, row: bytes, begin: int = 0) -> int:
     """Return the first place from `begin` on in sorted `rows` that is not less than `row`."""
     return bisect_left(range(len(rows)), row, begin, key=lambda place: rows[place].as_py())
+
+
+def lower_bounds(rows: pa.Array, bounds: Sequence[bytes]) -> list[int]:
+    """Return what `lower_bound` returns for each of many rows, all of which lie between the ends of sorted `rows`."""
+    skip = common_prefix_length(rows[0].as_py(), rows[-1].as_py())
+    words = key_words(rows, skip)
+    wanted = np.array([word_of(bound, skip) for bound in bounds], dtype=np.uint64)
+    begins, ends = np.searchsorted(words, wanted, "left"), np.searchsorted(words, wanted, "right")
+    found: list[int] = begins.tolist()
+    for at in np.flatnonzero(begins < ends).tolist():  # words that are equal say nothing
+        tied = range(int(ends[at]))
+        found[at] = bisect_left(tied, bounds[at], found[at], key=lambda place: rows[place].as_py())
+    return found
 
 
 def upper_bound(rows: pa.Array, row: bytes, begin: int = 0) -> int:

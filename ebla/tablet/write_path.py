@@ -188,10 +188,10 @@ class WritePath:
             with self._lock:
                 if self._gate.reserved is not None:
                     self._gate.wait(log)
-                if table.is_paused:
-                    self._pauses.wait(table, log)
+                if table.paused and table.is_paused_for(mutation):
+                    self._pauses.wait(table, mutation, log)
                     continue  # the lock was given up: a bulk commit may have closed the gate
-                if table.is_unsettled or table.is_schema_in_doubt or table.is_offline:
+                if table.is_in_question or table.is_offline:
                     continue
                 if self._state.is_closing:
                     raise self._state.closed()
@@ -205,7 +205,7 @@ class WritePath:
                     raise schema_changed(table.name)
                 if request is not None and (known := self.replies.find(request)) is not None:
                     return known
-                if checked_at is not None and self._changed_since(table, slots, checked_at):
+                if checked_at is not None and self._changed_since(table, mutation.rows, slots, checked_at):
                     continue
                 return self._commit(log, table, mutation, slots, attended, request)
         raise Conflict(f"rows of {table.name!r} keep changing: try again with fewer rows or fewer writers")
@@ -317,8 +317,8 @@ class WritePath:
             checked_at = self._sequencer.allocated
             view = table.view
         suspects = self._recent.changed_after(slots, since)
-        if table.last_wide_txn > since:
-            suspects[:] = True
+        for begin, end in table.stretches_changed_since(rows, since):
+            suspects[begin:end] = True
         for place in suspects.nonzero()[0]:
             row = rows[int(place)].as_py()
             self._loader.admit_row(table, row)
@@ -333,19 +333,22 @@ class WritePath:
                 raise Conflict(f"row {shown!r} of {table.name!r} {told}, after {since}: read it again")
         return max(since, checked_at)
 
-    def _changed_since(self, table: TableState, slots: Indices, txn: int) -> bool:
-        return table.last_wide_txn > txn or bool(self._recent.changed_after(slots, txn).any())
+    def _changed_since(self, table: TableState, rows: pa.Array, slots: Indices, txn: int) -> bool:
+        return bool(self._recent.changed_after(slots, txn).any()) or bool(table.stretches_changed_since(rows, txn))
 
     # --- after the log ---
 
-    def _on_durable(self, combined: Sequence[Combined], txn: int) -> None:
+    def _on_durable(self, commits: Sequence[Commit], combined: Sequence[Combined]) -> None:
         with self._lock:
+            for commit in commits:
+                for part in commit.parts:
+                    part.state.commit(part.index)
             for one in combined:
                 table = self._tables.find(one.table)
                 if table is not None:
                     with self._tables.counted(table):
                         table.combined(one)
-            self._sequencer.commit(txn)
+            self._sequencer.commit(commits[-1].txn)
             if self._throttled:
                 self._throttled = 0
                 self._tables.room.notify_all()

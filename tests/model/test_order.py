@@ -17,6 +17,7 @@ from ebla.model.order import (
     key_hashes,
     key_words,
     lower_bound,
+    lower_bounds,
     newest_first,
     sort_rows,
     upper_bound,
@@ -128,3 +129,11 @@ def test_rows_that_differ_only_in_their_middle_are_told_apart(numbers: list[int]
     order, repeats = sort_rows(array(rows))
     assert order.tolist() == sorted(range(len(rows)), key=rows.__getitem__)
     assert repeats.tolist() == [at > 0 and rows[order[at]] == rows[order[at - 1]] for at in range(len(rows))]
+
+
+@given(st.lists(st.binary(max_size=12), min_size=1, max_size=30), st.lists(st.binary(max_size=12), max_size=12))
+def test_many_lower_bounds_are_found_as_each_of_them_is(rows: list[bytes], bounds: list[bytes]) -> None:
+    rows.sort()
+    inside = [bound for bound in bounds + rows if rows[0] < bound <= rows[-1]]
+    array = pa.array(rows, pa.binary())
+    assert lower_bounds(array, inside) == [lower_bound(array, bound) for bound in inside]

@@ -124,9 +124,9 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
         if range.is_empty:
             return ()
         begin = self._position_for(range.first)
-        end = begin + 1
-        while end < len(self.tablets) and (range.last is None or self.tablets[end].first < range.last):
-            end += 1
+        end = len(self.tablets) if range.last is None else begin + 1
+        if end < len(self.tablets) and range.last is not None and self.tablets[end].first < range.last:
+            end = bisect_left(self.tablets, range.last, end, key=_first_of)
         return self.tablets[begin:end]
 
     def _position_for(self, row: bytes) -> int:

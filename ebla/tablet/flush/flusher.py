@@ -25,6 +25,7 @@ from ebla.storage.files.files import Files
 from ebla.storage.fragment.fragment_format import FragmentInfo
 from ebla.storage.log.log_entry import LogEntry, Reply
 from ebla.storage.log.log_writer import LogWriter
+from ebla.storage.merge.erasure_cover import TXN_MAX
 from ebla.storage.merge.memory import choose_blocks, combine
 from ebla.tablet.flush.pending_files import PendingFiles
 from ebla.tablet.flush.serialize import Candidate, FlushWork, choose, flush_change, write_fragment
@@ -203,7 +204,7 @@ class Flusher:
         """Flush what is committed of one group, of some tablets or of all; False if there is nothing."""
         with self._flush_lock:
             with self._tables.lock:
-                work = FlushWork.of(table, group, self._sequencer.committed, tablets)
+                work = FlushWork.of(table, group, tablets)
                 table.flushing[group] = frozenset(map(id, work.blocks))
             try:
                 if table.is_dropped or table.damage or work.is_empty:
@@ -323,7 +324,7 @@ class Flusher:
 
     def _combine(self, table: TableState, tablet: str, group: int) -> None:
         with self._tables.lock:
-            blocks, _ = table.view.memory_of(tablet, group).committed(self._sequencer.committed)
+            blocks, _ = table.view.memory_of(tablet, group).committed(table.tablet(tablet).safe_txn(TXN_MAX))
             busy = table.flushing.get(group, frozenset())
             chosen = choose_blocks([block for block in blocks if id(block) not in busy])
         if not chosen:

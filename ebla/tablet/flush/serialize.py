@@ -83,14 +83,12 @@ class FlushWork:
     held: Mapping[str, Held]
 
     @classmethod
-    def of(
-        cls, table: TableState, group: int, committed: int = TXN_MAX, tablets: Collection[str] | None = None
-    ) -> FlushWork:
+    def of(cls, table: TableState, group: int, tablets: Collection[str] | None = None) -> FlushWork:
         """Take what is committed of a group, of some tablets or of all. The commit lock is held."""
         found = {}
         for tablet, memory in table.view.memories_of(group).items():
             if tablets is None or tablet in tablets:
-                held = Held(*memory.committed(committed))
+                held = Held(*memory.committed(table.tablet(tablet).safe_txn(TXN_MAX)))
                 if held.blocks or held.erasures:
                     found[tablet] = held
         return cls(table, group, found)

@@ -207,7 +207,7 @@ class BulkDriver:
         with self._tables.lock:
             table.use_metadata(metadata, self._server)
             # Which rows changed is not known one by one: like a range erasure, it may be any of them.
-            table.last_wide_txn = last
+            table.raise_floor(last)
             table.row_cache.clear(last)
             self._sequencer.allocate(last)
             self._sequencer.commit(last)

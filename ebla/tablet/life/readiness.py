@@ -23,9 +23,9 @@ class Readiness:
 
     def make_ready(self, table: TableState) -> None:
         """Finish what was begun with a table, and bring it online, before something is written to it."""
-        if table.is_unsettled and not table.is_paused:
+        if table.is_unsettled and not table.paused:
             self._recutter.settle(table)
-        if table.is_schema_in_doubt and not table.is_paused:
+        if table.is_schema_in_doubt and not table.paused:
             self._alterer.settle(table)
         if table.is_offline:
             self._loader.admit_write(table)

@@ -222,22 +222,28 @@ class Recutter:
         """Keep a table as it is for a moment: all of it in fragments, no tablet being cut, and its writers waiting."""
         with self._tables.events.held(), self._lock:
             log = self._prepare(table)
-            self._flusher.flush_table(table)  # most of it, before others have to wait for us
-            try:
-                with self._tables.lock:
-                    self._pauses.begin(table)
-                    before = self._sequencer.allocated
-                log.wait(before)
-                self._sequencer.wait_stable(before)
-                self._flusher.flush_table(table)
-                if not table.is_dropped and table.memory_bytes:
-                    raise self._not_flushed(table)
+            with self._paused(table, [tablet.id for tablet in table.view.metadata.tablets], log):
                 yield
-            finally:
-                table.is_paused = False  # first: an interrupt must not leave the writers waiting
-                with self._tables.lock:
-                    self._pauses.end(table)
-                self._pauses.count()
+
+    @contextlib.contextmanager
+    def _paused(self, table: TableState, tablets: Sequence[str], log: CommitLog) -> Iterator[int]:
+        """Have all of some tablets in fragments, and their writers wait; lend the txn above which they have nothing."""
+        self._flusher.flush_table(table, tablets)  # most of it, before others have to wait for us
+        try:
+            with self._tables.lock:
+                self._pauses.begin(table, tablets)
+                before = self._sequencer.allocated
+            log.wait(before)
+            self._sequencer.wait_stable(before)  # so that no change is on its way that names the tablets
+            self._flusher.flush_table(table, tablets)
+            if table.is_dropped or table.holds_unflushed(tablets):
+                raise self._not_flushed(table)
+            yield before
+        finally:
+            table.paused = frozenset()  # first: an interrupt must not leave the writers waiting
+            with self._tables.lock:
+                self._pauses.end(table)
+            self._pauses.count()
 
     def _not_flushed(self, table: TableState) -> EblaError:
         """Return the error for a table of which something stays in memory; perhaps it is about to be dropped."""
@@ -278,22 +284,8 @@ class Recutter:
     ) -> None:
         """Flush, pause, and save the last change; if that fails, undo the plan."""
         try:
-            self._flusher.flush_table(table)  # most of it, before others have to wait for us
-            try:
-                with self._tables.lock:
-                    self._pauses.begin(table)
-                    before = self._sequencer.allocated
-                log.wait(before)
-                self._sequencer.wait_stable(before)  # so that no change is on its way that names the tablets
-                self._flusher.flush_table(table)
-                if table.is_dropped or table.holds_unflushed(frozenset(at.tablet for at in gone)):
-                    raise self._not_flushed(table)
+            with self._paused(table, [at.tablet for at in gone], log) as before:
                 self._save_last(table, change(before, self._flusher.log_from(before + 1)), gone)
-            finally:
-                table.is_paused = False  # first: an interrupt must not leave the writers waiting
-                with self._tables.lock:
-                    self._pauses.end(table)
-                self._pauses.count()
         except OutcomeUnknown:
             raise
         except BaseException:

@@ -7,6 +7,7 @@ erasures), so that an entry is never stale. Looking a row up takes no lock.
     get, nothing cached   read --> wants? --> put                 if no commit has touched it since
     put of one row        leave --> log --> taken_back --> put    as it was, with what the commit has set
     any other change      drop, clear
+    a tablet comes, goes  drop_range                              what is known of its rows is of another time
 
 Tables have caches of their own, which share one bound. What goes first is the oldest row of any of them that nobody has
 asked for since its turn came last.
@@ -22,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from ebla.model.order import Indices
+from ebla.model.ranges import KeyRange
 from ebla.tablet.write.recent_rows import RecentRows
 
 __all__ = ["CachedRows", "RowCache", "row_bytes"]
@@ -198,6 +200,14 @@ class RowCache:
             self.used.clear()
             for row in gone:
                 self._all.remove(self, row)
+
+    def drop_range(self, rows: KeyRange, txn: int) -> None:
+        """Take out the rows of a range: at `txn` any of them may change, and none that was read before is put in."""
+        with self._lock:
+            self._cleared_at = max(txn, self._cleared_at)  # of other rows, too: they are read again
+            for row in [row for row in self.rows if rows.contains(row)]:
+                self.remove(row)
+            self._left.clear()
 
     def reopen(self, txn: int) -> None:
         """Take rows again that were read at `txn` or later, after everything was taken out for good."""

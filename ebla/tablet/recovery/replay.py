@@ -83,7 +83,7 @@ def _restore(parts: Sequence[LogPart], table: TableState) -> bool:
             for group in table.view.schema.groups:
                 if erasure.index > tablet.group(group.id).flushed:
                     table.restore(tablet.id, group.id, None, held)
-            table.last_wide_txn = max(table.last_wide_txn, erasure.txn)
+            table.raise_floor(erasure.txn, [tablet.id])
             is_changed = True
     return is_changed
 

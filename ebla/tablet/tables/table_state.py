@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,8 +18,9 @@ from ebla.clock import microseconds_of
 from ebla.errors import SchemaError, TableDamaged
 from ebla.metadata.values.table_metadata import TableMetadata, TabletMetadata
 from ebla.model.keys import KeyCodec
-from ebla.model.order import lower_bound
+from ebla.model.order import lower_bound, lower_bounds
 from ebla.model.projection import Projection
+from ebla.model.ranges import KeyRange
 from ebla.settings import Settings
 from ebla.storage.fragment.open_fragments import OpenFragments
 from ebla.storage.log.log_entry import Reply
@@ -34,11 +35,11 @@ from ebla.tablet.tables.door import Door
 from ebla.tablet.tables.events import Events
 from ebla.tablet.tables.led_tablets import LedTablets
 from ebla.tablet.tables.schema_parts import SchemaParts
-from ebla.tablet.tables.tablet_state import TabletState
 from ebla.tablet.write.admission import Admission
 from ebla.tablet.write.commit_log import SMALL_BLOCK_ROWS, Combined, Commit, StagedBlock, StagedPart
 from ebla.tablet.write.mutation import Mutation
 from ebla.tablet.write.row_admission import RowAdmission, RowMutation
+from ebla.tablet.write.tablet_state import TabletState
 from ebla.tablet.write.turns import Turns
 
 _log = logging.getLogger(__name__)
@@ -82,11 +83,11 @@ class TableState:
         # Guarded by the commit lock; the name is read without it.
         self.name = name
         self.flushing: dict[int, frozenset[int]] = {}
-        # The newest commit that may have changed any row: a range erasure, a bulk commit, all that a clone began with.
-        self.last_wide_txn = metadata.newest_txn
+        # The largest floor of a tablet; at first that of all that a clone began with.
+        self._floor_txn_max = metadata.newest_txn
         self.combining_wanted: set[tuple[str, int]] = set()  # tablets and groups with many small blocks
         self.memory_bytes = 0  # the size of everything unflushed
-        self.is_paused = False  # writers wait: see pauses.py
+        self.paused: frozenset[str] = frozenset()  # tablets whose writers wait: see pauses.py
         self.former: dict[int, TableView] = {}  # the last views of former schemas, by version: for scans under way
         self.invalid_schema: SchemaError | None = None  # what METADATA says and cannot be, so that it is ignored
         self.is_offline = False  # it was unloaded, or is damaged, and takes no writes: see loader.py
@@ -156,19 +157,22 @@ class TableState:
             part = parts.get(tablet.id)
             if part is None:
                 state = self.tablet(tablet.id)
-                state.index += 1
+                state.allocate(txn)
                 if not state.is_log_taken:
                     state.is_log_taken = True
                     first_touched.append(tablet)
-                part = parts[tablet.id] = StagedPart(self.id, tablet.id, tablet.epoch, version, state.index)
+                part = parts[tablet.id] = StagedPart(self.id, tablet.id, state, tablet.epoch, version, state.index)
                 memory[tablet.id] = changed[tablet.id] = dict(memory.get(tablet.id, {}))
             return part
 
+        cuts_of_all = divide(mutation.rows, metadata)
         for group_id, given in mutation.groups.items():
             records = given.stamped(microseconds_of(txn))
             group = metadata.schema.group_by_id[group_id]
             rows = records.num_rows
-            for tablet, begin, end in divide(records.column("_row"), metadata):
+            # Columns of all rows: a group has each of them once at most.
+            is_of_all = not group.is_cells and given.unique and rows == len(mutation.rows)
+            for tablet, begin, end in cuts_of_all if is_of_all else divide(records.column("_row"), metadata):
                 part = part_of(tablet)
                 is_whole = end - begin == rows
                 block = Block(
@@ -193,7 +197,7 @@ class TableState:
                 for group in metadata.schema.groups:
                     own[group.id] = own.get(group.id, NO_MEMORY).with_erasure(erasure)
                     self.memory_bytes += ERASURE_BYTES
-            self.last_wide_txn = txn
+                self.raise_floor(txn, [tablet.id])
         self.view = TableView(metadata, memory, view.parts)
         return Commit(txn, mutation.bytes, tuple(parts.values()), reply), first_touched
 
@@ -202,8 +206,8 @@ class TableState:
         metadata = view.metadata
         tablet = metadata.tablets[0] if len(metadata.tablets) == 1 else metadata.tablet_for(mutation.row)
         state = self.tablet(tablet.id)
-        index = state.index = state.index + 1
-        part = StagedPart(self.id, tablet.id, tablet.epoch, metadata.schema.version, index)
+        index = state.allocate(txn)
+        part = StagedPart(self.id, tablet.id, state, tablet.epoch, metadata.schema.version, index)
         own = dict(view.memory.get(tablet.id, {}))
         for group, plan, values, size_bytes in mutation.parts:
             block = RowBlock(plan, mutation.row, values, txn=txn, size_bytes=size_bytes, index=index)
@@ -249,8 +253,64 @@ class TableState:
         """Return what is kept of a tablet."""
         state = self._tablets.get(tablet)
         if state is None:
-            state = self._tablets[tablet] = TabletState()
+            # One that came by a split or join has rows of others: what is not known of any is not known of it.
+            state = self._tablets[tablet] = TabletState(self._floor_txn_max)
         return state
+
+    # --- conflicts and pauses, under the commit lock ---
+
+    def raise_floor(self, txn: int, tablets: Iterable[str] | None = None) -> None:
+        """Note that any row of some tablets, or of all, may have changed at `txn`: a range was erased, a job loaded."""
+        self._floor_txn_max = max(self._floor_txn_max, txn)
+        for state in self._tablets.values() if tablets is None else map(self.tablet, tablets):
+            state.floor_txn = max(state.floor_txn, txn)
+
+    def stretches_changed_since(self, rows: pa.Array, txn: int) -> list[tuple[int, int]]:
+        """Return which of some sorted rows, by begin and end, are of tablets whose rows may all have changed since."""
+        if self._floor_txn_max <= txn:
+            return []
+        cuts = divide(rows, self.view.metadata)
+        return [(begin, end) for tablet, begin, end in cuts if self.tablet(tablet.id).floor_txn > txn]
+
+    def touched(self, mutation: Mutation | RowMutation) -> list[TabletMetadata]:
+        """Return the tablets that a mutation touches."""
+        metadata = self.view.metadata
+        if isinstance(mutation, RowMutation):
+            return [metadata.tablet_for(mutation.row)]
+        found = {tablet.id: tablet for tablet, _, _ in divide(mutation.rows, metadata)}
+        found.update((tablet.id, tablet) for one in mutation.ranges for tablet in metadata.overlapping(one))
+        return [*found.values()]
+
+    def is_paused_for(self, mutation: Mutation | RowMutation) -> bool:
+        """Tell whether a mutation has to wait, since a tablet that it touches is paused."""
+        return bool(self.paused) and any(tablet.id in self.paused for tablet in self.touched(mutation))
+
+    @property
+    def is_in_question(self) -> bool:
+        """Whether it has to be found out first which tablets there are, or under which schema.
+
+        While that is being saved, it is about paused tablets alone.
+        """
+        return (self.is_unsettled or self.is_schema_in_doubt) and not self.paused
+
+    # --- leading, under the commit lock ---
+
+    def gain(self, tablets: Collection[str], txn: int) -> None:
+        """Begin to lead tablets at `txn`, the newest allocated one: what was known of their rows does not count."""
+        self.raise_floor(txn, tablets)
+        self._drop_cached(tablets, txn)
+
+    def lose(self, tablets: Collection[str], txn: int) -> None:
+        """Keep nothing of tablets that are led here no more. All that they had in memory is flushed."""
+        assert not self.holds_unflushed(tablets), "a tablet is given up when all of it is in fragments"
+        self._drop_cached(tablets, txn)
+        for tablet in tablets:
+            self._tablets.pop(tablet, None)
+
+    def _drop_cached(self, tablets: Collection[str], txn: int) -> None:
+        for tablet in self.view.metadata.tablets:
+            if tablet.id in tablets:
+                self.row_cache.drop_range(tablet.range, txn)
 
     def use_metadata(self, metadata: TableMetadata, log: str | None) -> None:
         """Take over newer METADATA; an older one that arrives late is ignored."""
@@ -308,13 +368,22 @@ class TableState:
 
 def divide(rows: pa.Array, metadata: TableMetadata) -> list[tuple[TabletMetadata, int, int]]:
     """Divide sorted rows among tablets: each tablet that has some, with begin and end of its rows."""
-    if len(metadata.tablets) == 1:
-        return [(metadata.tablets[0], 0, len(rows))]
-    cuts = []
-    begin, count = 0, len(rows)
+    count = len(rows)
+    if len(metadata.tablets) == 1 or not count:
+        return [(metadata.tablets[0], 0, count)] if count else []
+    first, last = rows[0].as_py(), rows[-1].as_py()
+    tablet = metadata.tablet_for(first)
+    if tablet.last is None or last < tablet.last:
+        return [(tablet, 0, count)]
+    tablets = metadata.overlapping(KeyRange(first, last + b"\0"))
+    if len(tablets) <= count:
+        ends = [*lower_bounds(rows, [one.first for one in tablets[1:]]), count]
+        cuts = zip(tablets, [0, *ends], ends, strict=False)
+        return [(one, begin, end) for one, begin, end in cuts if begin < end]
+    found, begin = [], 0
     while begin < count:
         tablet = metadata.tablet_for(rows[begin].as_py())
         end = count if tablet.last is None else lower_bound(rows, tablet.last, begin)
-        cuts.append((tablet, begin, end))
+        found.append((tablet, begin, end))
         begin = end
-    return cuts
+    return found

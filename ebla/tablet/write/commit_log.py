@@ -25,6 +25,7 @@ from ebla.storage.merge.memory import MemoryErasure, combine
 from ebla.storage.record.records import Block, schema_bytes
 from ebla.storage.record.row_block import RowBlock
 from ebla.tablet.write.sequencer import Sequencer
+from ebla.tablet.write.tablet_state import TabletState
 from ebla.threads.sleeper import Sleeper
 from ebla.timing import Timing, now_seconds
 
@@ -50,6 +51,7 @@ class StagedPart:
 
     table: str
     tablet: str
+    state: TabletState
     epoch: int
     schema_version: int
     index: int
@@ -96,7 +98,7 @@ class CommitLog:
         self,
         writer: LogWriter,
         sequencer: Sequencer,
-        on_durable: Callable[[Sequence[Combined], int], None],
+        on_durable: Callable[[Sequence[Commit], Sequence[Combined]], None],
         fence: Callable[[], None] | None = None,
         slow_seconds: float = 0.0,
     ) -> None:
@@ -289,7 +291,7 @@ class CommitLog:
         seconds = now_seconds() - began
         if self._fence is not None:
             self._fence()
-        self._on_durable(combined, last)
+        self._on_durable(commits, combined)
         return seconds
 
 

@@ -91,18 +91,28 @@ class World:
         fragments = OpenFragments(self.files, BlockCache(1 << 20), 10)
         self.table = TableState("t", metadata, fragments, CachedRows(RecentRows(1 << 10, 0), 0), Settings())
 
-    def put(self, txn: int, **rows: int) -> Any:
+    def put(self, txn: int, *, is_committed: bool = True, **rows: int) -> Any:
         columns = pa.record_batch({"user": pa.array(list(rows)), "n": pa.array(list(rows.values()), pa.int64())})
-        return self.table.stage(self.table.admission.put(PutBatch(columns)), txn)
+        staged = self.table.stage(self.table.admission.put(PutBatch(columns)), txn)
+        if is_committed:
+            self.commit()
+        return staged
 
     def erase(self, txn: int, first: bytes, last: bytes | None) -> None:
         self.table.stage(erase_range(KeyRange(first, last)), txn)
+        self.commit()
 
-    def work(self, group: int, committed: int = 1 << 40) -> FlushWork:
-        return FlushWork.of(self.table, group, committed)
+    def commit(self) -> None:
+        """Have the log hold all that was staged."""
+        for tablet in self.table.view.metadata.tablets:
+            state = self.table.tablet(tablet.id)
+            state.commit(state.index)
 
-    def flush(self, group: int, committed: int = 1 << 40) -> Any:
-        work = self.work(group, committed)
+    def work(self, group: int) -> FlushWork:
+        return FlushWork.of(self.table, group)
+
+    def flush(self, group: int) -> Any:
+        work = self.work(group)
         return flush_change(work, write_fragment(work, self.files, lambda table: f"fragments/{table}/fresh.parquet"))
 
 
@@ -140,8 +150,8 @@ class TestFlushChange:
     def test_what_is_not_committed_stays_behind(self) -> None:
         world = World()
         world.put(1 << 10, ada=1)
-        world.put(2 << 10, bob=2)
-        change = world.flush(PROFILE, committed=1 << 10)
+        world.put(2 << 10, bob=2, is_committed=False)
+        change = world.flush(PROFILE)
         assert [(t.tablet, t.flushed) for t in change.tablets] == [("a", 1)]
         assert change.fragments[0].fragment.last == b"ada"
 

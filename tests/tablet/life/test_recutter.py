@@ -351,8 +351,8 @@ def test_a_writer_that_waited_for_a_pause_does_not_slip_past_a_bulk_commit(
     reserved = store.txn_clock.next_block(1)
     waited: list[int | None] = []
 
-    def pause_ends(state: Any, log: Any) -> None:
-        state.is_paused = False
+    def pause_ends(state: Any, mutation: Any, log: Any) -> None:
+        state.paused = frozenset()
         gate.close(reserved)  # a bulk commit was faster
 
     def gate_opens(log: Any, up_to: int | None = None) -> None:
@@ -361,7 +361,7 @@ def test_a_writer_that_waited_for_a_pause_does_not_slip_past_a_bulk_commit(
 
     monkeypatch.setattr(store.pauses, "wait", pause_ends)
     monkeypatch.setattr(gate, "wait", gate_opens)
-    state_of(table).is_paused = True
+    state_of(table).paused = frozenset(tablet.id for tablet in state_of(table).view.metadata.tablets)
     assert table.put({"k": "0001", "n": 0}) > reserved
     assert waited == [reserved]
 

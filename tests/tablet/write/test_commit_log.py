@@ -24,6 +24,7 @@ from ebla.storage.record.records import Block
 from ebla.tablet.write import commit_log
 from ebla.tablet.write.commit_log import SMALL_BLOCK_ROWS, Combined, Commit, CommitLog, StagedBlock, StagedPart
 from ebla.tablet.write.sequencer import Sequencer
+from ebla.tablet.write.tablet_state import TabletState
 from tests.support.logs import DIRECTORY, MANY, SERVER
 from tests.support.simulated_files import FaultPlan, SimulatedFiles
 
@@ -49,10 +50,10 @@ class World:
         self._push_lock = threading.Lock()
         self._txn = 0
 
-    def _on_durable(self, combined: Sequence[Combined], txn: int) -> None:
+    def _on_durable(self, commits: Sequence[Commit], combined: Sequence[Combined]) -> None:
         self.combined += combined
-        self.durable.append(txn)
-        self.sequencer.commit(txn)
+        self.durable.append(commits[-1].txn)
+        self.sequencer.commit(commits[-1].txn)
 
     def push(self, *sizes: int, tablet: str = "a", epoch: int = 1, attended: bool = True, erasure: bool = False) -> int:
         """Queue one commit with a block of each size, as a store does under its commit lock."""
@@ -60,7 +61,7 @@ class World:
             self._txn += 1
             txn = self._txn
             self.sequencer.allocate(txn)
-            part = StagedPart("t", tablet, epoch, 1, txn, [staged(txn, rows) for rows in sizes])
+            part = StagedPart("t", tablet, TabletState(), epoch, 1, txn, [staged(txn, rows) for rows in sizes])
             if erasure:
                 part.erasures.append(MemoryErasure(b"a", None, txn, txn))
             commit = Commit(txn, 100 * sum(sizes), (part,), Reply("client", txn, txn))
