@@ -58,7 +58,7 @@ FOREIGN_FUNCTIONS = {
     "Struct",
 }
 # These follow the source, and may name any function of it.
-ABOUT_THE_SOURCE = ("docs/tour.md", "docs/master.md", "docs/metadata.md")
+ABOUT_THE_SOURCE = ("docs/tour.md", "docs/master.md", "docs/metadata.md", "docs/replication.md")
 SOURCE = "".join(path.read_text() for path in sorted((ROOT / "ebla").rglob("*.py")))
 
 
