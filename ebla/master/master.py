@@ -143,6 +143,10 @@ class Master:
         now = self._clock.monotonic_seconds()
         return self._guarded(self._heartbeats.handle(heartbeat, now, self._retained()))
 
+    def now_seconds(self) -> float:
+        """Return the time of its steady clock, by which servers were heard."""
+        return self._clock.monotonic_seconds()
+
     def _retained(self) -> dict[str, bool]:
         microseconds = self._clock.microseconds()
         return {

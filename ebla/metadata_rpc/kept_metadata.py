@@ -74,6 +74,11 @@ class KeptMetadata(MetadataServer):
         self._ticker = threading.Thread(target=self._tick, name="ebla-metadata-ticks", daemon=True)
         self._ticker.start()
 
+    @property
+    def store(self) -> MetadataStore:
+        """The files, as those who read METADATA see them."""
+        return self._store
+
     def close(self) -> None:
         """Take part no more. What was committed is on a majority of the masters' disks."""
         self._stopping.set()

@@ -79,12 +79,17 @@ class RemoteStream:
         servers = tuple(dict.fromkeys(share.server for share in shares))
         is_whole = len(servers) == 1 and not is_filtered_here and request.columns != ()
         cursor = uuid.uuid4().hex if is_whole else None
-        form = _form(request, rows, request.limit, request.at, None if not is_filtered_here else request.columns)
+
+        def begin(part: KeyRange) -> BeginScan:
+            form = _form(request, part, request.limit, request.at, None if not is_filtered_here else request.columns)
+            return BeginScan(table.id, form, cursor)
+
         if len(servers) == 1:
-            begun = table._ask_about(rows.first, BeginScan(table.id, form, cursor))
+            begun = table._ask_about(rows.first, begin(rows))
         else:
-            # At the newest moment of all of them: what one has acknowledged before now is seen.
-            calls = [partial(table._ask_about, share.rows.first, BeginScan(table.id, form, None)) for share in shares]
+            # At the newest moment of all of them: what one has acknowledged before now is seen. Each is asked for its
+            # own rows, and refuses others.
+            calls = [partial(table._ask_about, share.rows.first, begin(share.rows)) for share in shares]
             found: list[ScanBegun] = table.service.together(calls)
             begun = max(found, key=lambda one: one.txn)
         projection = cls._projection(table, request, begun.schema_version)
