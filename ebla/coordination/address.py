@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from ebla.clock import Clock
 from ebla.coordination.service import CoordinationService, InvalidNode, check_path
-from ebla.errors import shown
+from ebla.errors import StoreError, shown
 from ebla.extras import needing
 
-__all__ = ["ZooKeeperAddress", "connect", "parse_address"]
+__all__ = ["ZooKeeperAddress", "connect", "open_coordination", "parse_address"]
 
 DEFAULT_ROOT = "/ebla"
 _SCHEME = "zk://"
@@ -47,6 +48,20 @@ def parse_address(address: str) -> ZooKeeperAddress:
     if check_path(root[1:]).split("/")[0] == "zookeeper":
         raise InvalidNode(f"{address!r}: ZooKeeper keeps /zookeeper to itself: choose another znode")
     return ZooKeeperAddress(tuple(host if ":" in host.rpartition("]")[2] else f"{host}:2181" for host in hosts), root)
+
+
+def open_coordination(place: str, clock: Clock) -> CoordinationService:
+    """Open the service of a cluster: ``zk://...``, or the path of a SQLite file, which is made if it is missing."""
+    if "://" in place:
+        return connect(parse_address(place), clock)
+    from ebla.coordination.sqlite import SqliteCoordination
+
+    file = Path(place)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{file.parent} cannot be made: {error}: choose another place") from error
+    return SqliteCoordination(file, clock)
 
 
 def connect(address: ZooKeeperAddress, clock: Clock, *, read_only: bool = False) -> CoordinationService:

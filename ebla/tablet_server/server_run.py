@@ -34,6 +34,7 @@ from ebla.tablet_server.led_service import LedService
 from ebla.tablet_server.reporter import Reporter
 from ebla.tablet_server.tablets_here import TabletsHere
 from ebla.threads.worker import Worker
+from ebla.timing import Warner
 
 __all__ = ["ServerParts", "ServerRun"]
 
@@ -104,6 +105,7 @@ class ServerRun:
         self._queue: dict[tuple[type, str], Request] = {}  # the newest of each kind for each tablet
         self._changed: set[str] = set()  # tables of which METADATA may be news
         self._term = 0
+        self._failing = Warner(_log)
         # The worker's own.
         self._watches: dict[str, Watch] = {}  # by table
         self._looked_at = parts.clock.monotonic_seconds()
@@ -187,7 +189,7 @@ class ServerRun:
                 return
 
     def _failed(self, error: EblaError) -> None:
-        _log.warning("%s", error)
+        self._failing.warn("%s", error)
 
     # --- the end ---
 

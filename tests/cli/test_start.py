@@ -21,7 +21,7 @@ def loaded():
 
 import ebla.cli
 
-for command in [[]] + [[command.callback.__name__] for command in ebla.cli.app.registered_commands]:
+for command in [[]] + [[command.callback.__name__.replace("_", "-")] for command in ebla.cli.app.registered_commands]:
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
         ebla.cli.main([*command, "--help"])
     assert "Usage: ebla" in printed.getvalue()

@@ -55,5 +55,5 @@ def test_without_a_master_that_leads_it_is_told_why(masters: list[LittleMaster])
     with pytest.raises(Unavailable, match="another one leads"):
         link.send(BEAT)
     with pytest.raises(Unavailable, match="none is known"):
-        MasterLink("server", lambda: []).send(BEAT)
+        MasterLink("server", list).send(BEAT)
     link.close()

@@ -1,0 +1,96 @@
+"""Tablet servers as real processes, killed, stopped and started under a load that remembers what it was told."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.checked_load import CheckedLoad
+from tests.cluster.processes import ROOT, RealCluster
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
+    made = RealCluster(tmp_path_factory.mktemp("cluster"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def load(cluster: RealCluster) -> Iterator[CheckedLoad]:
+    made = CheckedLoad(cluster.db, pause_seconds=0.01)
+    made.start()
+    made.wait_for(200)
+    yield made
+    made.stop()
+
+
+def a_leader(cluster: RealCluster) -> str:
+    """Return the name of a server that leads something."""
+    leading = set(cluster.leaders().values())
+    return next(name for name, server in cluster.servers.items() if server.uuid in leading)
+
+
+def test_tablets_of_a_killed_server_are_served_by_others_and_nothing_acknowledged_is_lost(
+    cluster: RealCluster, load: CheckedLoad
+) -> None:
+    name = a_leader(cluster)
+    victim = cluster.servers[name]
+    victim.kill()
+    cluster.wait_until(lambda: all(leader not in (None, victim.uuid) for leader in cluster.leaders().values()))
+    load.wait_for(200)
+    cluster.start_again(name)
+    assert cluster.servers[name].uuid == victim.uuid
+    load.wait_for(100)
+
+
+def test_a_server_that_was_stopped_for_longer_than_its_lease_harms_nothing_when_it_returns(
+    cluster: RealCluster, load: CheckedLoad
+) -> None:
+    name = a_leader(cluster)
+    victim = cluster.servers[name]
+    victim.signal(signal.SIGSTOP)
+    cluster.wait_until(lambda: all(leader not in (None, victim.uuid) for leader in cluster.leaders().values()))
+    load.wait_for(100)
+    victim.signal(signal.SIGCONT)
+    cluster.wait_until(lambda: victim.uuid in cluster.living())
+    load.wait_for(200)
+    assert victim.is_running
+
+
+def test_a_server_that_is_stopped_cleanly_hands_over_what_it_leads(cluster: RealCluster, load: CheckedLoad) -> None:
+    name = a_leader(cluster)
+    victim = cluster.servers[name]
+    assert victim.stop() == 0, cluster.told()
+    cluster.wait_until(lambda: all(leader not in (None, victim.uuid) for leader in cluster.leaders().values()))
+    cluster.start_again(name)
+    load.wait_for(100)
+
+
+def test_after_all_that_everything_is_as_clients_were_told(cluster: RealCluster, load: CheckedLoad) -> None:
+    load.stop()
+    load.check()
+
+
+def test_a_server_with_another_clusters_data_says_so_and_leaves(cluster: RealCluster, tmp_path: Path) -> None:
+    name = next(iter(cluster.servers))
+    options = ["--coordination", str(tmp_path / "other.sqlite"), "--root", str(tmp_path / "root")]
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "server.json").write_bytes((cluster.path / name / "server.json").read_bytes())
+    done = subprocess.run(
+        [sys.executable, "-m", "ebla", "tablet-server", *options, "--data", str(data)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "belongs to the cluster" in done.stderr
+    assert "Traceback" not in done.stderr
