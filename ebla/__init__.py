@@ -50,6 +50,7 @@ from ebla.errors import (
 from ebla.settings import Settings
 
 if TYPE_CHECKING:
+    from ebla import aio
     from ebla.client.database import Database
     from ebla.client.embedded.opened import open  # noqa: A004 - ebla.open reads best
     from ebla.client.embedded.salvaging import SalvageReport, salvage
@@ -122,6 +123,7 @@ __all__ = [
     "Unloaded",
     "VerifyReport",
     "Version",
+    "aio",
     "connect",
     "open",
     "repair",
@@ -167,6 +169,8 @@ _HOMES = {
 if not TYPE_CHECKING:  # else every name would seem to be there
 
     def __getattr__(name: str) -> Any:
+        if name == "aio":
+            return import_module("ebla.aio")
         if name not in _HOMES:
             raise AttributeError(f"module 'ebla' has no attribute {name!r}")
         globals()[name] = found = getattr(import_module(_HOMES[name]), name)

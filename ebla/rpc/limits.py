@@ -19,8 +19,8 @@ class Limits:
 
     window_bytes: int = MIB  # of frames that the other end has not acknowledged
     part_bytes: int = MIB // 4  # a longer frame is cut into parts of this size, so that short ones pass it
-    message_bytes_max: int = 64 * MIB
-    unfinished_bytes_max: int = 64 * MIB  # of one stream: requests being carried out, and answers not yet taken
+    message_bytes_max: int = 256 * MIB
+    unfinished_bytes_max: int = 256 * MIB  # of one stream: requests being carried out, and answers not yet taken
     calls_max: int = 256  # of one stream: calls that are not answered yet
     streams_max: int = 1_024  # of one server
     ping_seconds: float = 2.0  # a client that heard nothing for so long asks whether anybody is there

@@ -120,8 +120,8 @@ class Inbox:
             return None
         if len(self._whole) > self._total:
             raise ProtocolError("the parts of a message are longer than it is")
-        whole, self._whole, self._total = bytes(self._whole), bytearray(), 0
-        inner = decode_frame(whole)
+        whole, self._whole, self._total = self._whole, bytearray(), 0
+        inner = decode_frame(memoryview(whole).toreadonly())
         if isinstance(inner, Part):
             raise ProtocolError("the parts of a message make another part")
         return inner

@@ -68,3 +68,27 @@ def behind(directory: Path) -> Iterator[Behind]:
         yield world
     finally:
         world.close()
+
+
+class Opened:
+    """`ebla.open` as others would have it: the store is opened here, served, and what is returned is a client."""
+
+    def __init__(self) -> None:
+        self._open = ebla.open
+        self._stores: dict[str, RpcServer] = {}
+        self._opened: list[ebla.Database] = []
+
+    def __call__(self, path: str = "data", *, read_only: bool = False, **options: Any) -> ebla.Database:
+        place = f"{Path(path).resolve()} {read_only}"
+        if place not in self._stores:
+            store = self._open(path, read_only=read_only, **options)
+            handlers = ServiceHandlers(service_of(store), root=str(path)).by_type()
+            self._opened.append(store)
+            self._stores[place] = RpcServer(SERVICE_METHODS, handlers)
+        return ebla.connect(self._stores[place].address)
+
+    def close(self) -> None:
+        for server in self._stores.values():
+            server.close(grace_seconds=0.5)
+        for store in self._opened:
+            store.close()

@@ -120,9 +120,9 @@ class RemoteService:
         """Return a table by its id."""
         return self._table_of(self.ask_master(Locate(table=table_id)))
 
-    def locate(self, table_id: str) -> Route:
+    def locate(self, table_id: str, timeout_seconds: float | None = None) -> Route:
         """Return where the rows of a table are now."""
-        return self.route_of(self.ask_master(Locate(table=table_id)))
+        return self.route_of(self.ask_master(Locate(table=table_id), timeout_seconds=timeout_seconds))
 
     def route_of(self, location: TableLocation) -> Route:
         """Return a location with the channels of its servers."""
@@ -191,7 +191,7 @@ class RemoteService:
 
         return persist(attempt, self._ask_next, timeout_seconds or self.timeout_seconds, may_repeat=may_repeat)
 
-    def _ask_next(self, error: EblaError) -> None:
+    def _ask_next(self, error: EblaError, left_seconds: float) -> None:
         self.check_open()
         self._master = (self._master + 1) % len(self.addresses)
 
@@ -199,8 +199,9 @@ class RemoteService:
         self,
         channel_of: Callable[[], Channel],
         request: Asks[_Answer],
-        look_again: Callable[[EblaError], None],
+        look_again: Callable[[EblaError, float], None],
         *,
+        timeout_seconds: float | None = None,
         may_repeat: bool = True,
     ) -> _Answer:
         """Ask the server that `channel_of` names, anew before every attempt."""
@@ -209,11 +210,11 @@ class RemoteService:
             self.check_open()
             return channel_of().call(request, timeout_seconds=left_seconds)
 
-        def looked(error: EblaError) -> None:
+        def looked(error: EblaError, left_seconds: float) -> None:
             self.check_open()
-            look_again(error)
+            look_again(error, left_seconds)
 
-        return persist(attempt, looked, self.timeout_seconds, may_repeat=may_repeat)
+        return persist(attempt, looked, timeout_seconds or self.timeout_seconds, may_repeat=may_repeat)
 
     def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         """Make calls at the same time, and return what they return; the first error is raised when all are done."""

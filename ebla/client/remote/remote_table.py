@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from ebla.client.remote.remote_scan import RemoteStream
-from ebla.client.remote.retrying import is_worth_repeating, persist
+from ebla.client.remote.retrying import persist
 from ebla.client.remote.routes import Route
 from ebla.client.remote.row_forms import forms_of, several_times
 from ebla.client.remote.working import carried_out
@@ -96,21 +96,21 @@ class RemoteTable:
             self.locate()
         return self.route
 
-    def locate(self) -> Route:
+    def locate(self, timeout_seconds: float | None = None) -> Route:
         """Ask where the table is now."""
         if not self._is_system:
             self.is_outdated = False
             try:
-                self.route = self.service.locate(self.id)
+                self.route = self.service.locate(self.id, timeout_seconds)
             except BaseException:
                 self.is_outdated = True
                 raise
         return self.route
 
-    def _look_again(self, error: EblaError) -> None:
+    def _look_again(self, error: EblaError, left_seconds: float) -> None:
         if self._is_system and isinstance(error, StaleRoute):
             raise error
-        self.locate()
+        self.locate(left_seconds)
 
     def _noticed(self, schema_version: int) -> None:
         """Take note of the schema under which a server has answered."""
@@ -212,11 +212,11 @@ class RemoteTable:
                 ]
                 return max(int(txn) for txn in self.service.together(sent))
 
-            def look_again(error: EblaError) -> None:
+            def look_again(error: EblaError, left_seconds: float) -> None:
                 nonlocal is_in_doubt
                 is_in_doubt = is_in_doubt or isinstance(error, OutcomeUnknown)
                 self.service.check_open()
-                self._look_again(error)
+                self._look_again(error, left_seconds)
                 parts[:] = forms_of(write_of(form, request_id), self.route, self.service.settings)
 
             return persist(attempt, look_again, self.service.timeout_seconds)
@@ -297,15 +297,7 @@ class RemoteTable:
 
     def _ask_about(self, row: bytes, message: Asks[_Answer]) -> _Answer:
         """Ask the server of a row, and whoever has it then if it has moved."""
-        service = self.service
-        try:
-            return self.current().server_of(row).call(message, timeout_seconds=service.timeout_seconds)
-        except EblaError as error:
-            service.check_open()
-            if not is_worth_repeating(error, may_repeat=True):
-                raise
-            self._look_again(error)
-        return service.ask_server(lambda: self.current().server_of(row), message, self._look_again)
+        return self.service.ask_server(lambda: self.current().server_of(row), message, self._look_again)
 
 
 def _names(columns: Any) -> tuple[str, ...] | None:

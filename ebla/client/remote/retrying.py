@@ -34,25 +34,33 @@ def is_worth_repeating(error: EblaError, *, may_repeat: bool) -> bool:
 
 def persist(
     attempt: Callable[[float], _Answer],
-    look_again: Callable[[EblaError], None],
+    look_again: Callable[[EblaError, float], None],
     timeout_seconds: float,
     *,
     may_repeat: bool = True,
 ) -> _Answer:
     """Return what `attempt`, which is given the time that is left, returns at last.
 
-    `look_again` is called between attempts: it may raise, if there is no use in another one.
+    `look_again` is called between attempts, with the time that is left: it may raise, if there is no use in another
+    one. Once the outcome of an attempt was unknown, it is no use to know that a later one came to nothing: then that
+    is told.
     """
     ends_at_seconds = time.monotonic() + timeout_seconds
+    doubt: OutcomeUnknown | None = None
     for pause_seconds in NETWORK.pauses(random.random):
         try:
             return attempt(max(0.001, ends_at_seconds - time.monotonic()))
         except EblaError as error:
             if not is_worth_repeating(error, may_repeat=may_repeat):
                 raise
+            doubt = error if isinstance(error, OutcomeUnknown) else doubt
             if time.monotonic() + pause_seconds >= ends_at_seconds:
-                raise
-            look_again(error)
-            if type(error) is not StaleRoute:
-                time.sleep(pause_seconds)
+                raise (doubt or error) from None
+            told = error
+        try:
+            look_again(told, ends_at_seconds - time.monotonic())
+        except Unavailable as error:
+            raise (doubt or error) from None
+        if type(told) is not StaleRoute:
+            time.sleep(pause_seconds)
     raise AssertionError("pauses never end")

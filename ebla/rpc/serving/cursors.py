@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -24,6 +25,8 @@ from ebla.timing import now_seconds
 __all__ = ["Cursors", "segment_of"]
 
 CURSORS_MAX = 256
+# So many segments at most are made before they are asked for.
+AHEAD_MAX = 16
 IDLE_SECONDS = 60.0
 
 
@@ -33,13 +36,16 @@ class _Cursor:
     tables: Iterator[pa.Table]
     number: int  # of the segment that comes next
     used_at_seconds: float
+    ahead: Future[Segment] | None = None  # that segment, if it is made already
 
 
 class Cursors:
     """The scans of all clients of one server. Safe to use from several threads."""
 
     def __init__(self) -> None:
+        # Set once.
         self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="ebla-rpc-ahead")
         # Guarded by _lock. Whoever uses a cursor takes it out meanwhile.
         self._cursors: dict[str, _Cursor] = {}
 
@@ -59,13 +65,26 @@ class Cursors:
             _close(cursor)
             stream = begin()
             cursor = _Cursor(stream, stream.tables(whole=whole), number, 0.0)
-        segment = segment_of(table, cursor.stream, cursor.tables, bytes_wanted)
+        if cursor.ahead is not None:
+            segment = cursor.ahead.result()
+        else:
+            segment = segment_of(table, cursor.stream, cursor.tables, bytes_wanted)
         if segment.is_last:
             _close(cursor)
         else:
             cursor.number, cursor.used_at_seconds = number + 1, now_seconds()
+            cursor.ahead = self._begun_ahead(table, cursor, bytes_wanted) if number else None
             self._keep(name, cursor)
         return segment
+
+    def _begun_ahead(self, table: TableService, cursor: _Cursor, bytes_wanted: int) -> Future[Segment] | None:
+        """Have the next segment made while this one is on its way, unless too many wait for somebody already."""
+        if sum(kept.ahead is not None for kept in list(self._cursors.values())) >= AHEAD_MAX:
+            return None
+        try:
+            return self._pool.submit(segment_of, table, cursor.stream, cursor.tables, bytes_wanted)
+        except RuntimeError:  # the server is closing
+            return None
 
     def end(self, name: str) -> None:
         """Nobody goes on with a scan."""
@@ -75,6 +94,7 @@ class Cursors:
 
     def close(self) -> None:
         """End all scans."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             cursors, self._cursors = self._cursors, {}
         for cursor in cursors.values():
@@ -117,6 +137,11 @@ def segment_of(table: TableService, stream: RowStream, tables: Iterator[pa.Table
 
 
 def _close(cursor: _Cursor | None) -> None:
+    """Let go of what a scan holds, once nobody reads it any more."""
     close = getattr(cursor.tables, "close", None) if cursor is not None else None
-    if close is not None:
+    if cursor is None or close is None:
+        return
+    if cursor.ahead is None:
         close()
+    elif not cursor.ahead.cancel():
+        cursor.ahead.add_done_callback(lambda _: close())
