@@ -3,6 +3,7 @@
     lease        renewed every second                                         coordination/server_lease.py
     heartbeat    every second, and at once when there is news                 reporter.py
     work         requests of masters, METADATA that others changed            tablets_here.py
+                 logs of former runs that no tablet needs                     old_logs.py
     service      answers clients                                              led_service.py
 
 The run is over when its lease is: nothing is acknowledged or answered from then on, and the server begins another one.
@@ -31,6 +32,7 @@ from ebla.tablet.lead.giving_up import TabletGiver
 from ebla.tablet.lead.run import open_run
 from ebla.tablet.lead.taking_over import TabletTaker
 from ebla.tablet_server.led_service import LedService
+from ebla.tablet_server.old_logs import OldLogs
 from ebla.tablet_server.reporter import Reporter
 from ebla.tablet_server.tablets_here import TabletsHere
 from ebla.threads.worker import Worker
@@ -107,6 +109,7 @@ class ServerRun:
         self._term = 0
         self._failing = Warner(_log)
         # The worker's own.
+        self._old_logs = OldLogs(parts.files, parts.coordination, parts.metadata, parts.clock, parts.server, start)
         self._watches: dict[str, Watch] = {}  # by table
         self._looked_at = parts.clock.monotonic_seconds()
         self._has_begun = False
@@ -171,6 +174,7 @@ class ServerRun:
             for table_id in changed:
                 self._here.look_at(table_id)
         self._watch_tables()
+        self._old_logs.sweep_if_due()
 
     def _beat_round(self, is_idle: bool) -> None:
         while True:
