@@ -69,7 +69,7 @@ _OF_CATALOG = "option."
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("ebla")`` known to a session. `ebla.pipeline.session` does it for you."""
+    """Make ``format("ebla")`` known to a session. Spark finds it by itself where this package is installed."""
     spark.dataSource.register(EblaSource)
 
 

@@ -3,6 +3,9 @@
     BulkCommit         -->  BulkResult         files that came past the log are made part of a table
     RestoreCommit      -->  BulkResult         a whole table that was brought from elsewhere
 
+    MakeTable          -->  TableAnswer        a table for rows that a job is about to write; UnmakeTable if it fails
+    AddColumns         -->  TableAnswer        columns that its rows have and the table lacks
+
     PrepareCompaction  -->  CompactionTerms    how far back each group must be kept, and what may be in memory only
        the job chooses by the engine's rules
     BeginCompaction    -->  CompactionBegun    the engine leaves these files alone for a while
@@ -36,6 +39,7 @@ from ebla.settings import MIB
 
 __all__ = [
     "SWEEP_MAX",
+    "AddColumns",
     "Answer",
     "BeginCompaction",
     "BulkCommit",
@@ -47,6 +51,7 @@ __all__ = [
     "CompactionTerms",
     "GroupTerms",
     "JobOrder",
+    "MakeTable",
     "Merge",
     "Order",
     "PrepareCompaction",
@@ -57,6 +62,8 @@ __all__ = [
     "Sweep",
     "SweepResult",
     "SweepTerms",
+    "TableAnswer",
+    "UnmakeTable",
 ]
 
 # So that the answer fits into a node of the coordination service.
@@ -127,6 +134,42 @@ class RestoreCommit(msgspec.Struct, JobOrder[BulkResult], frozen=True, tag="rest
     name: str
     metadata: bytes
     replaces: str | None = None
+
+
+# --- tables for the rows of a job ------------------------------------------------------------------
+
+
+class TableAnswer(msgspec.Struct, frozen=True, tag="table"):
+    """A table, by its id, and the version of its schema."""
+
+    table_id: str
+    schema_version: int
+
+
+class MakeTable(msgspec.Struct, JobOrder[TableAnswer], frozen=True, tag="make_table"):
+    """Make a table with a schema (packed) that is cut at these rows, under ids that the job gave out."""
+
+    job: str
+    name: str
+    table_id: str
+    schema: bytes
+    tablet_ids: tuple[str, ...]
+    splits: tuple[bytes, ...] = ()
+
+
+class AddColumns(msgspec.Struct, JobOrder[TableAnswer], frozen=True, tag="add_columns"):
+    """Add those of some columns, by name and type, that a table does not have."""
+
+    job: str
+    table_id: str
+    columns: tuple[tuple[str, str], ...]
+
+
+class UnmakeTable(msgspec.Struct, JobOrder[TableAnswer], frozen=True, tag="unmake_table"):
+    """Drop a table that the job made for rows which did not come, unless somebody has used it."""
+
+    job: str
+    table_id: str
 
 
 # --- compactions ---------------------------------------------------------------------------------
@@ -266,6 +309,17 @@ class Sweep(msgspec.Struct, JobOrder[SweepResult], frozen=True, tag="sweep"):
 
 # All there are: a message that was left for the owner is decoded as one of these.
 Order: TypeAlias = (
-    BulkCommit | PrepareCompaction | BeginCompaction | CompactCommit | PrepareSweep | Sweep | RestoreCommit
+    BulkCommit
+    | PrepareCompaction
+    | BeginCompaction
+    | CompactCommit
+    | PrepareSweep
+    | Sweep
+    | RestoreCommit
+    | MakeTable
+    | AddColumns
+    | UnmakeTable
 )
-Answer: TypeAlias = BulkResult | CompactionTerms | CompactionBegun | CompactResult | SweepTerms | SweepResult
+Answer: TypeAlias = (
+    BulkResult | CompactionTerms | CompactionBegun | CompactResult | SweepTerms | SweepResult | TableAnswer
+)

@@ -45,6 +45,7 @@ from ebla.tablet.jobs.bulk_driver import BulkDriver
 from ebla.tablet.jobs.compact_driver import CompactDriver
 from ebla.tablet.jobs.order_desk import OrderDesk
 from ebla.tablet.jobs.restorer import Restorer
+from ebla.tablet.jobs.table_orders import TableOrders
 from ebla.tablet.life.alterer import Alterer
 from ebla.tablet.life.cloning import Cloner
 from ebla.tablet.life.loader import Loader
@@ -199,7 +200,10 @@ class TabletStore:
             tally,
         )
         restorer = Restorer(tables, metadata, files, txn_clock, passing, lifecycle, pending)
-        self.orders = OrderDesk(tables, state, lifecycle, readiness, bulk, self.compact_jobs, restorer, garbage)
+        table_orders = TableOrders(tables, lifecycle, self.alterer)
+        self.orders = OrderDesk(
+            tables, state, lifecycle, readiness, bulk, self.compact_jobs, restorer, garbage, table_orders
+        )
         # Writes and reads.
         self.writes = WritePath(
             tables,

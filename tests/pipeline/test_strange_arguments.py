@@ -18,7 +18,7 @@ import ebla.pipeline as pipeline
 from tests.bad_input.test_strange_values import ROW, SCHEMA, STRANGE, parameters
 
 # A load takes a DataFrame of Spark before all else; the others are for Spark alone.
-LEFT_OUT = {"load", "register", "session", "stream_into"}
+LEFT_OUT = {"attach", "load", "register", "session", "stream_into"}
 JOBS = [n for n in pipeline.__all__ if inspect.isfunction(getattr(pipeline, n)) and n not in LEFT_OUT]
 STARTERS = (
     "care.compact",
@@ -64,7 +64,10 @@ def test_a_strange_argument_of_a_job_is_refused_or_understood(
         "source": store, "target": store, "table": "users", "tables": "users", "since": 1, "root": "nowhere",
         "checkpoint": "checkpoint", "unfinished": [],
         "path": store.path.parent / "kept" if job in OF_BACKUPS else "out",
+        "store": store, "where": None, "set": {"name": "'x'"},
     }  # fmt: skip
+    if job == "merge":
+        known["source"] = store.table("users").scan().to_arrow()
     needed = [n for n, p in inspect.signature(call).parameters.items() if p.default is p.empty]
     for parameter in parameters(call):
         if parameter in ("spark", "limits"):

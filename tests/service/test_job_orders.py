@@ -9,6 +9,7 @@ import pytest
 
 from ebla.metadata.values.changes import TabletAt
 from ebla.service.job_orders import (
+    AddColumns,
     Answer,
     BeginCompaction,
     BulkCommit,
@@ -19,6 +20,7 @@ from ebla.service.job_orders import (
     CompactResult,
     GroupTerms,
     JobOrder,
+    MakeTable,
     Merge,
     Order,
     PrepareCompaction,
@@ -29,6 +31,8 @@ from ebla.service.job_orders import (
     Sweep,
     SweepResult,
     SweepTerms,
+    TableAnswer,
+    UnmakeTable,
 )
 
 MERGED = Replacement(TabletAt("x", 1), 2, Merge((), (), (), 7, True, False, False), (), 9)
@@ -69,6 +73,8 @@ ORDERS = [
                         "is_rooted": True,
                         "is_dense": False,
                         "joins": False,
+                        "present": 0,
+                        "roots_present": False,
                     },
                     "added": [],
                     "records_read": 9,
@@ -85,6 +91,23 @@ ORDERS = [
         RestoreCommit("j", "t", "n", b"m"),
         {"type": "restore", "job": "j", "table_id": "t", "name": "n", "metadata": b"m", "replaces": None},
     ),
+    (
+        MakeTable("j", "n", "t", b"s", ("x", "y"), (b"m",)),
+        {
+            "type": "make_table",
+            "job": "j",
+            "name": "n",
+            "table_id": "t",
+            "schema": b"s",
+            "tablet_ids": ["x", "y"],
+            "splits": [b"m"],
+        },
+    ),
+    (
+        AddColumns("j", "t", (("a", "int64"),)),
+        {"type": "add_columns", "job": "j", "table_id": "t", "columns": [["a", "int64"]]},
+    ),
+    (UnmakeTable("j", "t"), {"type": "unmake_table", "job": "j", "table_id": "t"}),
 ]
 ANSWERS = [
     (BulkResult(1, repeated=True), {"type": "bulk_done", "txn": 1, "repeated": True}),
@@ -109,6 +132,7 @@ ANSWERS = [
     (CompactResult(((0, "missing"),)), {"type": "compacted", "refused": [[0, "missing"]]}),
     (SweepTerms(("a",), 1, 2), {"type": "sweep_terms", "young": ["a"], "now_microseconds": 1, "age_microseconds": 2}),
     (SweepResult((1,)), {"type": "swept", "kept": [1]}),
+    (TableAnswer("t", 3), {"type": "table", "table_id": "t", "schema_version": 3}),
 ]
 
 

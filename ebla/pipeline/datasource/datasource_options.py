@@ -13,6 +13,9 @@
 | start     | first key, or the beginning of one                  |                                               |
 | stop      | key to stop before                                  |                                               |
 | prefix    | the beginning of all keys wanted                    |                                               |
+| key       |                                                     | makes the table, if there is none: ``id,day`` |
+| if_exists |                                                     | ``append``, ``error``, ``ignore``             |
+| mergeSchema |                                                   | ``true`` adds columns that the table lacks    |
 | operation |                                                     | ``put``, ``replace`` (whole rows), ``erase``  |
 | job       |                                                     | an id: writing with it again changes nothing  |
 | app       |                                                     | the stream whose batch this is                |
@@ -69,7 +72,9 @@ APP_LENGTH_MAX = 100
 
 ADDRESS = frozenset({"root", "table", "path"})
 _READING = ADDRESS | {"as_of", "columns", "start", "stop", "prefix"}
-_WRITING = ADDRESS | {"operation", "job", "app", "batch"}
+_WRITING = ADDRESS | {"operation", "job", "app", "batch", "key", "if_exists", "mergeschema"}
+IfExists: TypeAlias = Literal["append", "error", "ignore"]
+_IF_EXISTS: tuple[IfExists, ...] = ("append", "error", "ignore")
 # What Spark adds to the options when a table of its catalog is made.
 _OF_SPARK = frozenset({"provider", "owner", "comment", "location", "external", "is_managed_location", "collation"})
 _OPTION_OF_CATALOG = "option."
@@ -135,6 +140,9 @@ class WriteOptions:
     job: str | None = None
     app: str | None = None
     batch: int = 0
+    key: tuple[str, ...] | None = None
+    if_exists: IfExists = "append"
+    merge_schema: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -152,7 +160,17 @@ class WriteOptions:
             raise RequestError("a batch of a stream is named by app and batch, both of them, and has no job")
         if batch is not None and not batch.isdecimal():
             raise RequestError(f"batch is a number, not {batch!r}")
-        return cls(address, operation, job, None if app is None else check_app(app), int(batch or 0))
+        merges = {name.lower(): text for name, text in options.items()}.get("mergeschema", "false")
+        return cls(
+            address,
+            operation,
+            job,
+            None if app is None else check_app(app),
+            int(batch or 0),
+            names_in(options.get("key"), "key"),
+            one_of(_IF_EXISTS, options.get("if_exists", "append").lower(), "if_exists"),
+            one_of(("false", "true"), merges.lower(), "mergeSchema") == "true",
+        )
 
 
 Choice = TypeVar("Choice", bound=str)
@@ -181,7 +199,7 @@ def refuse_unknown(options: Mapping[str, str], known: frozenset[str], done: str)
             raise RequestError(f"there is no option {name!r}: a table is {done} with {', '.join(sorted(known))}")
 
 
-def names_in(text: str | None) -> tuple[str, ...] | None:
+def names_in(text: str | None, option: str = "columns") -> tuple[str, ...] | None:
     """Return the names of columns that an option lists; None if it was not given."""
     if text is None:
         return None
@@ -189,10 +207,10 @@ def names_in(text: str | None) -> tuple[str, ...] | None:
         try:
             return tuple(msgspec.json.decode(text, type=list[str]))
         except msgspec.MsgspecError as error:
-            raise RequestError(f"columns {text!r} is not a JSON array of names: {error}") from None
+            raise RequestError(f"{option} {text!r} is not a JSON array of names: {error}") from None
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
-        raise RequestError("columns is empty: name some, as in 'name,age', or leave the option out")
+        raise RequestError(f"{option} is empty: name some, as in 'name,age', or leave the option out")
     return names
 
 

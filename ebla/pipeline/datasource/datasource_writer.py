@@ -31,11 +31,11 @@ from pyspark.sql.types import StructType
 
 from ebla.direct.files import LocalFiles
 from ebla.direct.jobs_at import begin_job_at, end_job_at, order_at
-from ebla.direct.place import Place
 from ebla.errors import EblaError, OutcomeUnknown, RequestError, UnknownTable
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.pipeline.datasource.datasource_options import WriteOptions
 from ebla.pipeline.datasource.row_writing import FragmentsWritten, TaskWriting, check_columns, operation_for
+from ebla.pipeline.datasource.table_making import find_or_make, unmake
 from ebla.pipeline.spark.failures import told_plainly
 from ebla.service.job_orders import BulkCommit, BulkFragment
 
@@ -59,7 +59,8 @@ class EblaWriter(DataSourceArrowWriter):
     overwrite: bool
     app: str | None = None
     batch: int = 0
-    is_done: bool = False  # an earlier attempt wrote this batch: nothing is left to do
+    is_done: bool = False  # an earlier attempt wrote this batch, or the table is left alone: nothing is left to do
+    is_made: bool = False  # the table, for this save
 
     @classmethod
     def start(cls, options: WriteOptions, given: StructType, *, overwrite: bool) -> EblaWriter:
@@ -68,22 +69,21 @@ class EblaWriter(DataSourceArrowWriter):
         if overwrite and operation == "erase":
             raise RequestError("overwriting a table with erasures would empty it: use mode('append') to erase rows")
         address = options.address
-        metadata = Place.of(address.root).metadata(address.table)
-        if metadata is None:
-            raise UnknownTable(
-                f"there is no table {address.table!r} in {address.root}: create it with db.create_table, or let "
-                "ebla.pipeline.load make it from the DataFrame"
-            )
-        check_columns(given, metadata.schema, operation)
+        if operation == "erase" and (options.key is not None or options.merge_schema):
+            raise RequestError("rows are erased from a table that is there, as it is: leave out key and mergeSchema")
+        target = find_or_make(options, given, f"make-{uuid.uuid4()}")
+        metadata = target.metadata
         app, batch = options.app, options.batch
         job = options.job or (f"write-{uuid.uuid4()}" if app is None else batch_job(app, batch, metadata.table_id))
+        if not target.is_left_alone:
+            check_columns(given, metadata.schema, operation)
         writing = TaskWriting(address.root, metadata.table_id, metadata.schema, job, operation, time.time_ns() // 1_000)
         is_job_given = options.job is not None or app is not None
-        if app is not None and is_batch_done(metadata, app, batch):
+        if target.is_left_alone or (app is not None and is_batch_done(metadata, app, batch)):
             return cls(writing, is_job_given, overwrite, app, batch, is_done=True)
         if begin_job_at(address.root, job, address.table).table_id != metadata.table_id:
             raise UnknownTable(f"the table {address.table!r} was made anew or renamed at this moment: save again")
-        return cls(writing, is_job_given, overwrite, app, batch)
+        return cls(writing, is_job_given, overwrite, app, batch, is_made=target.is_made)
 
     @told_plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -126,9 +126,11 @@ class EblaWriter(DataSourceArrowWriter):
         with contextlib.suppress(Exception):  # why the save failed is what matters, and Spark would not tell it then
             if not self.is_job_given:
                 end_job_at(self.writing.root, self.writing.job)
-                return
-            # Another run under the same id may be about to commit: only what is known to be of this run may go.
-            remove_files(self.writing.root, fragments)
+            else:
+                # Another run under the same id may be about to commit: only what is known to be of this run may go.
+                remove_files(self.writing.root, fragments)
+            if self.is_made:
+                unmake(self.writing.root, self.writing.job, self.writing.table_id)
 
 
 def batch_job(app: str, batch: int, table_id: str) -> str:

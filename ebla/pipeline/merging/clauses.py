@@ -167,8 +167,8 @@ def check_source(columns: Sequence[str], schema: TableSchema) -> None:
 
 def check_on(on: Any, table: str, schema: TableSchema) -> None:
     """Raise unless `on` is the key of the table."""
-    names = [on] if isinstance(on, str) else list(on)
-    if sorted(map(str, names)) != sorted(schema.key_names):
+    names = [on] if isinstance(on, str) else on
+    if not isinstance(names, Sequence) or sorted(map(str, names)) != sorted(schema.key_names):
         raise RequestError(f"rows of {table!r} are matched by its key: on={list(schema.key_names)!r}, not {shown(on)}")
 
 

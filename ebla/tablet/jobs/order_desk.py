@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from ebla.service.job_orders import (
+    AddColumns,
     Answer,
     BeginCompaction,
     BulkCommit,
     BulkResult,
     CompactCommit,
+    MakeTable,
     Order,
     PrepareCompaction,
     PrepareSweep,
     RestoreCommit,
     Sweep,
+    UnmakeTable,
 )
 from ebla.tablet.garbage.garbage import Garbage
 from ebla.tablet.jobs.bulk_driver import BulkDriver
 from ebla.tablet.jobs.compact_driver import CompactDriver
 from ebla.tablet.jobs.restorer import Restorer
+from ebla.tablet.jobs.table_orders import TableOrders
 from ebla.tablet.life.readiness import Readiness
 from ebla.tablet.life.table_lifecycle import TableLifecycle
 from ebla.tablet.tables.open_tables import OpenTables
@@ -39,6 +43,7 @@ class OrderDesk:
         compactions: CompactDriver,
         restorer: Restorer,
         garbage: Garbage,
+        table_orders: TableOrders,
     ) -> None:
         # Set once.
         self._tables = tables
@@ -49,6 +54,7 @@ class OrderDesk:
         self._compactions = compactions
         self._restorer = restorer
         self._garbage = garbage
+        self._table_orders = table_orders
 
     def commit_bulk(self, commit: BulkCommit) -> BulkResult:
         """Make the files of a bulk job part of their table, all of them or none; a job is applied once.
@@ -82,3 +88,12 @@ class OrderDesk:
                 return self._garbage.sweep(order)
             case RestoreCommit():
                 return self._restorer.commit(order)
+            case MakeTable():
+                self._state.writable_log()
+                return self._table_orders.make(order)
+            case AddColumns():
+                self._state.writable_log()
+                return self._table_orders.add_columns(order)
+            case UnmakeTable():
+                self._state.writable_log()
+                return self._table_orders.unmake(order)

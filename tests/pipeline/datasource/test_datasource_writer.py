@@ -193,7 +193,7 @@ def test_one_row_that_does_not_fit_fails_the_save_and_nothing_of_it_stays(
         ),
         ("id as n", {"operation": "delete"}, "RequestError: operation is put, replace or erase"),
         ("id as n", {"job": "no/slashes"}, "RequestError: 'no/slashes' cannot be the id of a job"),
-        ("id as n", {"table": "plian"}, "UnknownTable: there is no table 'plian' .*: create it with db.create_table"),
+        ("id as n", {"table": "plian"}, "UnknownTable: there is no table 'plian' .*: say which columns"),
     ],
 )
 def test_what_cannot_be_written_is_said_at_once(
