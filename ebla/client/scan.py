@@ -45,6 +45,7 @@ class Scan(StaysHere):
         # The key of the last row that was given out, or the batch it was in, of which it is made when asked for.
         self._last: tuple[Any, ...] | bytes | pa.RecordBatch | None = resumed_after
         self._last_at = 0
+        self._last_row: bytes | None = None  # encoded, if it was given out later than that
 
     def __repr__(self) -> str:
         names = ", ".join(self.schema.names)
@@ -63,7 +64,9 @@ class Scan(StaysHere):
     @property
     def position(self) -> Position:
         """Where to go on later with `resume`: after the last batch or row that was given out."""
-        if isinstance(self._last, pa.RecordBatch):
+        if self._last_row is not None:
+            self._last, self._last_row = self._codec.shown_exactly(self._last_row), None
+        elif isinstance(self._last, pa.RecordBatch):
             last = self._last.slice(self._last_at, 1).select(self._stream.projection.schema.key_names)
             self._last = self._codec.shown_exactly(self._codec.encode_arrays(last.columns)[0].as_py())
         return Position(self.txn, self._last)
@@ -103,6 +106,11 @@ class Scan(StaysHere):
         return self._stream.count()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        few = self._stream.few_rows()
+        if few is not None:
+            for self._last_row, row in few:
+                yield row
+            return
         projection = self._stream.projection
         is_plain = projection.versions == 1 and all(output.kind == "typed" for output in projection.outputs)
         for table in self._stream.tables(whole=False):

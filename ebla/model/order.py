@@ -64,6 +64,12 @@ def key_words(rows: pa.Array, skip: int = 0) -> Words:
     return _words_at(offsets[:-1] + np.int64(skip), offsets[1:], data)
 
 
+def key_words_from(rows: pa.Array, skips: Indices) -> Words:
+    """Return the words of rows as `key_words` does, each after a number of bytes of its own."""
+    offsets, data = offsets_and_data(rows)
+    return _words_at(offsets[:-1] + skips, offsets[1:], data)
+
+
 def _as_matrix(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
     """Return rows that are all of one length, at least a word, as a matrix of bytes; None for others."""
     count = len(offsets) - 1

@@ -10,7 +10,7 @@ cell of the unnamed family stands there as ``qualifier``, or as ``:qualifier`` w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -140,6 +140,13 @@ class Projection:
 
     def wanted_cells(self, group: GroupSchema) -> dict[str, frozenset[str] | None] | None:
         """Return the families of a cells group that are read, each with its qualifiers (None: all); None for all."""
+        return self._wanted_cells[group.id]
+
+    @cached_property
+    def _wanted_cells(self) -> dict[int, dict[str, frozenset[str] | None] | None]:
+        return {group.id: self._wanted_of(group) for group in self.schema.groups if group.is_cells}
+
+    def _wanted_of(self, group: GroupSchema) -> dict[str, frozenset[str] | None] | None:
         wanted: dict[str, frozenset[str] | None] = {}
         own = [output for output in self.outputs if output.group.id == group.id]
         if not own or any(output.kind == "wildcard" for output in own):
@@ -163,21 +170,41 @@ class Projection:
             if family in wanted and ((own := wanted[family]) is None or qualifier in own)
         }
 
-    def cell_values(self, cells: Mapping[int, Mapping[tuple[str, str], bytes]]) -> dict[str, Any]:
-        """Return the columns of the answer that are made of cells, for one row, as Arrow gives them to Python."""
-        values: dict[str, Any] = {}
+    def shown_cells(
+        self,
+        key: Iterable[tuple[str, Any]],
+        values: Mapping[str, Any],
+        cells: Mapping[int, Mapping[tuple[str, str], bytes]],
+    ) -> dict[str, Any]:
+        """Return one row as `spread` does, given its key, its typed columns and its cells by group."""
+        shown: dict[str, Any] = dict(key)
         for output in self.outputs:
-            own = cells.get(output.group.id, {})
-            if output.kind == "cell":
-                values[output.name] = own.get((output.family, output.qualifier))
-            elif output.kind == "family":
-                items = [(qualifier, own[family, qualifier]) for family, qualifier in own if family == output.family]
-                values[output.name] = sorted(items)
-            elif output.kind == "wildcard":
-                named = {family.name for family in output.group.families}
-                others = sorted(cell for cell in own if cell[0] not in named)
-                values[output.name] = [(self._called(*cell), own[cell]) for cell in others]
-        return values
+            kind = output.kind
+            if kind == "typed":
+                shown[output.name] = values[output.name]
+                continue
+            own = cells[output.group.id]
+            if kind == "cell":
+                value = own.get((output.family, output.qualifier))
+                if value is not None:
+                    shown[output.name] = value
+            elif kind == "family":
+                wanted = output.family
+                for family, qualifier in sorted(own):
+                    if family == wanted:
+                        shown.setdefault(f"{family}:{qualifier}", own[family, qualifier])
+            else:
+                named = self.named_families
+                for family, qualifier in sorted(own):
+                    if family not in named:
+                        shown.setdefault(self._called(family, qualifier), own[family, qualifier])
+        return shown
+
+    @cached_property
+    def named_families(self) -> frozenset[str]:
+        """The families that the wildcard group lists by name, which are not among its others."""
+        group = self.schema.wildcard_group
+        return frozenset() if group is None else frozenset(family.name for family in group.families)
 
     def _called(self, family: str, qualifier: str) -> str:
         """Return what a cell of a ``*`` group is called in an answer."""

@@ -61,6 +61,9 @@ class RowStream(Protocol):
     def tables(self, *, whole: bool) -> Iterator[pa.Table]:
         """Yield the rows as Arrow tables, none of them empty. `whole` says that all will be taken."""
 
+    def few_rows(self) -> list[tuple[bytes, dict[str, Any]]] | None:
+        """Return all rows as dicts, each with its encoded key, if they are few and quickly at hand; else None."""
+
     def count(self) -> int:
         """Return the number of rows, reading no more than it takes to tell."""
 

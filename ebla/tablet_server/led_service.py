@@ -82,6 +82,12 @@ class LedStream:
             yield rows
         self._lease.check_answer()
 
+    def few_rows(self) -> list[tuple[bytes, dict[str, Any]]] | None:
+        """Return all rows as dicts, if they are few and quickly at hand."""
+        found = self._stream.few_rows()
+        self._lease.check_answer()
+        return found
+
     def count(self) -> int:
         """Return the number of rows."""
         number = self._stream.count()

@@ -123,6 +123,9 @@ class RemoteStream:
         ]
         return sum(table.service.together(calls)) if calls else 0
 
+    def few_rows(self) -> None:
+        """Return None: rows come over the wire as Arrow, however few they are."""
+
     def tables(self, *, whole: bool) -> Iterator[pa.Table]:
         """Yield the rows as Arrow tables, none of them empty."""
         self._table.service.check_open()

@@ -18,16 +18,12 @@ import pyarrow as pa
 from ebla.model.order import word_of
 from ebla.storage.files.files import Files
 from ebla.storage.lookup.lookup_format import TRAILER, About, Damaged, checksum, lookup_path, unpack_end
-from ebla.storage.lookup.row_values import RecordShape, Values
+from ebla.storage.lookup.row_values import Elsewhere, RecordShape, Values
 
-__all__ = ["Elsewhere", "LookupFile"]
+__all__ = ["LookupFile"]
 
 _WORD = struct.Struct(">Q")
 _decode = msgspec.msgpack.Decoder(list).decode
-
-
-class Elsewhere(Exception):
-    """A row has too many records for a lookup file: the fragment has to be asked."""
 
 
 class LookupFile:
@@ -79,9 +75,8 @@ class LookupFile:
         `Damaged` or `OSError` if that cannot be told.
         """
         self.used += 1
-        word = self._word(row)
-        number = self._number(row, word)
-        return None if number is None else self._within(*self._block(number), row, word)
+        number = self._number(row)
+        return None if number is None else _within(*self._block(number), row)
 
     def find_sorted(self, rows: Sequence[bytes]) -> list[Values]:
         """Return the values of those of many rows that are there, as `find`; quick where rows come in order."""
@@ -89,50 +84,26 @@ class LookupFile:
         found = []
         held: int | None = None
         for row in rows:
-            word = self._word(row)
-            number = self._number(row, word)
+            number = self._number(row)
             if number is None:
                 continue
             if number != held:
                 view, numbers = self._block(number)
                 held = number
-            values = self._within(view, numbers, row, word)
+            values = _within(view, numbers, row)
             if values is not None:
                 found.append(values)
         return found
 
-    def _word(self, row: bytes) -> int:
-        skip = self._skip
-        word: int = _WORD.unpack_from(row, skip)[0] if len(row) >= skip + 8 else word_of(row, skip)
-        return word
-
-    def _number(self, row: bytes, word: int) -> int | None:
+    def _number(self, row: bytes) -> int | None:
         """Return the number of the block that may have a row."""
         words = self._words
+        word = _word(row, self._skip)
         number = bisect_left(words, word)
         if number < len(words) and words[number] == word:
             # Rows of several blocks may share their word.
             number += bisect_left(range(number, bisect_right(words, word)), row, key=self._index.last_row)
         return number if number < len(words) else None
-
-    def _within(self, view: memoryview, numbers: memoryview, row: bytes, word: int) -> Values | None:
-        """Return the values of a row that may be in a block."""
-        count = numbers[0]
-        place = bisect_left(numbers, word, 1, count + 1)
-        if place > count or numbers[place] != word:
-            return None
-        if place < count and numbers[place + 1] == word:
-            tied = range(place, bisect_right(numbers, word, place, count + 1))
-            place += bisect_left(tied, row, key=lambda at: self._at(view, numbers, at)[0])
-            if place == tied.stop:
-                return None
-        at = count + place
-        values: Values = _decode(view[numbers[at] : numbers[at + 1]])
-        if values[0] != row:
-            return None
-        if len(values) == 1:
-            raise Elsewhere
-        return values
 
     def _block(self, number: int) -> tuple[memoryview, memoryview]:
         """Return the bytes of a block, and the same as numbers."""
@@ -144,26 +115,54 @@ class LookupFile:
         view = memoryview(raw)
         return view, view.cast("Q")
 
-    def _at(self, view: memoryview, numbers: memoryview, place: int) -> Values:
-        at = numbers[0] + place
-        values: Values = _decode(view[numbers[at] : numbers[at + 1]])
-        return values
-
     def rows_from(self, row: bytes) -> Iterator[Values]:
         """Yield the rows from `row` on, with their records; those whose records are elsewhere as their key alone."""
         index = self._index
         prefix = index.last_row(0)[: self._skip]
         block = 0
         if row[: self._skip] == prefix:  # else words do not tell where it belongs
-            word = word_of(row, self._skip)
-            block = bisect_left(index.words, word)
-            if block < len(index.words) and index.words[block] == word:
-                block += bisect_left(range(block, bisect_right(index.words, word)), row, key=index.last_row)
+            number = self._number(row)
+            if number is None:
+                return
+            block = number
         elif row > prefix:
             return
         for number in range(block, len(index.words)):
             view, numbers = self._block(number)
             for place in range(1, numbers[0] + 1):
-                values = self._at(view, numbers, place)
+                values = _at(view, numbers, place)
                 if values[0] >= row:
                     yield values
+
+
+def _word(row: bytes, skip: int) -> int:
+    word: int = _WORD.unpack_from(row, skip)[0] if len(row) >= skip + 8 else word_of(row, skip)
+    return word
+
+
+def _within(view: memoryview, numbers: memoryview, row: bytes) -> Values | None:
+    """Return the values of a row that may be in a block."""
+    count = numbers[0]
+    word = _word(row, numbers[1])
+    place = bisect_left(numbers, word, 2, count + 2)
+    if place > count + 1 or numbers[place] != word:
+        return None
+    if place <= count and numbers[place + 1] == word:
+        tied = range(place, bisect_right(numbers, word, place, count + 2))
+        place += bisect_left(tied, row, key=lambda at: _at(view, numbers, at - 1)[0])
+        if place == tied.stop:
+            return None
+    at = count + place
+    values: Values = _decode(view[numbers[at] : numbers[at + 1]])
+    if values[0] != row:
+        return None
+    if len(values) == 1:
+        raise Elsewhere
+    return values
+
+
+def _at(view: memoryview, numbers: memoryview, place: int) -> Values:
+    """Return the values of one of the rows of a block, by its number from 1 on."""
+    at = numbers[0] + 1 + place
+    values: Values = _decode(view[numbers[at] : numbers[at + 1]])
+    return values

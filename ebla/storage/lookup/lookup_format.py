@@ -4,9 +4,10 @@
 
 A block has some rows, about `BLOCK_BYTES` or one that is larger, all numbers little-endian and eight bytes long:
 
-    n | n words | n + 1 offsets | rows ...... | padding to eight bytes
+    n | skip | n words | n + 1 offsets | rows ...... | padding to eight bytes
 
-Words are those of model/order.py, by which a row is found in its block; offsets say where in the block a row begins,
+Words are those of model/order.py, by which a row is found in its block: of what follows the `skip` bytes that all rows
+of the block begin with. Offsets say where in the block a row begins,
 and the last where it ends. The index says of every block its last word, where it begins, its checksum and its last row;
 `About` says which fragment this is a form of. Whatever is read is checked first: blocks by the checksums in the index,
 the rest by the one in the trailer.

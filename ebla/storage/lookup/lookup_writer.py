@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ebla.model.order import Indices, Words, key_words
+from ebla.model.order import Indices, Words, common_prefix_length, key_words, key_words_from
 from ebla.storage.files.files import Files, WritableFile
 from ebla.storage.lookup.lookup_format import BLOCK_BYTES, FORMAT_VERSION, About, checksum, lookup_path, pack_end
 from ebla.storage.lookup.row_encoding import EncodedRows, encode_rows
@@ -90,17 +90,17 @@ class _LookupWriter:
     def write(self, records: pa.RecordBatch) -> None:
         """Write records: all that there are of their rows."""
         encoded = encode_rows(records, self._fields.names)
-        rows = records.column(ROW)
-        words = key_words(rows, self._skip)[encoded.firsts]
+        rows = records.column(ROW).take(pa.array(encoded.firsts))
         lasts = _last_of_blocks(encoded.ends)
-        blocks, ends = _laid_out(encoded, words, lasts)
+        last_rows = rows.take(pa.array(lasts))
+        blocks, ends = _laid_out(encoded, rows, lasts)
         view = blocks.data
         begins = [0, *ends[:-1].tolist()]
         self._checksums += [checksum(view[a:b]) for a, b in zip(begins, ends.tolist(), strict=True)]
-        self._words.append(words[lasts])
-        self._last_rows += rows.take(pa.array(encoded.firsts[lasts])).to_pylist()
+        self._words.append(key_words(last_rows, self._skip))
+        self._last_rows += last_rows.to_pylist()
         self._ends.append(ends + self._ends[-1][-1])
-        self._rows += len(words)
+        self._rows += len(rows)
         self._file.write(view)
 
     def finish(self, fragment: str, fragment_bytes: int) -> int:
@@ -121,12 +121,14 @@ def _last_of_blocks(ends: Indices) -> Indices:
     return np.append(np.flatnonzero(number[1:] != number[:-1]), len(ends) - 1)
 
 
-def _laid_out(encoded: EncodedRows, words: Words, lasts: Indices) -> tuple[npt.NDArray[np.uint8], Indices]:
+def _laid_out(encoded: EncodedRows, rows: pa.Array, lasts: Indices) -> tuple[npt.NDArray[np.uint8], Indices]:
     """Return the bytes of blocks, and where in them each ends."""
     counts = np.diff(lasts, prepend=-1)
+    first_rows, last_rows = rows.take(pa.array(lasts + 1 - counts)).to_pylist(), rows.take(pa.array(lasts)).to_pylist()
+    skips = np.array([common_prefix_length(a, b) for a, b in zip(first_rows, last_rows, strict=True)], dtype=np.int64)
     row_ends = encoded.ends[lasts]
     row_begins = np.concatenate([[0], row_ends[:-1]])
-    heads = 2 * counts + 2  # in words
+    heads = 2 * counts + 3  # in words
     sizes = _WORD_BYTES * heads + row_ends - row_begins
     padded = -(-sizes // _WORD_BYTES) * _WORD_BYTES
     ends = np.cumsum(padded)
@@ -135,12 +137,13 @@ def _laid_out(encoded: EncodedRows, words: Words, lasts: Indices) -> tuple[npt.N
     numbers = out.view("<u8")
     at = begins // _WORD_BYTES
     numbers[at] = counts
+    numbers[at + 1] = skips
     block = np.repeat(np.arange(len(lasts)), counts)
-    within = np.arange(len(words)) - np.repeat(lasts + 1 - counts, counts)
-    numbers[at[block] + 1 + within] = words
+    within = np.arange(len(rows)) - np.repeat(lasts + 1 - counts, counts)
+    numbers[at[block] + 2 + within] = key_words_from(rows, skips[block])
     moved = _WORD_BYTES * heads - row_begins  # from a place in the rows to one in the block
-    numbers[at + 1 + counts] = _WORD_BYTES * heads
-    numbers[at[block] + 2 + counts[block] + within] = encoded.ends + moved[block]
+    numbers[at + 2 + counts] = _WORD_BYTES * heads
+    numbers[at[block] + 3 + counts[block] + within] = encoded.ends + moved[block]
     data = np.frombuffer(encoded.data, dtype=np.uint8)
     starts = begins + _WORD_BYTES * heads
     for start, begin, end in zip(starts.tolist(), row_begins.tolist(), row_ends.tolist(), strict=True):

@@ -19,10 +19,10 @@ from ebla.errors import TooManyFiles
 from ebla.settings import Settings
 from ebla.storage.files.files import Files
 from ebla.storage.files.local_files import LocalFiles
-from ebla.storage.lookup.lookup_file import Elsewhere, LookupFile
+from ebla.storage.lookup.lookup_file import LookupFile
 from ebla.storage.lookup.lookup_format import Damaged, lookup_path
 from ebla.storage.lookup.lookup_policy import is_worth_making
-from ebla.storage.lookup.row_values import RecordShape, Values
+from ebla.storage.lookup.row_values import Elsewhere, RecordShape, Values
 
 __all__ = ["NO_LOOKUPS", "Lookups", "lookup_files"]
 

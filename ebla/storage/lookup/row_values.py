@@ -15,7 +15,7 @@ import pyarrow as pa
 from ebla.storage.lookup.row_encoding import column_of, logical_of
 from ebla.storage.record.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, value_names
 
-__all__ = ["CellLists", "RecordShape", "RowValues", "Values", "Wanted"]
+__all__ = ["CellLists", "Elsewhere", "RecordShape", "RowValues", "Values", "Wanted"]
 
 # The key of a row, and then the fields of each of its records.
 Values: TypeAlias = list[Any]
@@ -27,6 +27,10 @@ CellLists: TypeAlias = tuple[
 ]
 
 PICKS_MAX = 64
+
+
+class Elsewhere(Exception):
+    """A row has too many records for a lookup file: the fragment has to be asked."""
 
 
 class RowValues:
@@ -69,6 +73,11 @@ class RecordShape:
         self._logical: list[tuple[str, Callable[[Any], Any]]] = [
             (name, make) for name, make in made if make is not None
         ]
+
+    def check_here(self, values: Values) -> None:
+        """Raise `Elsewhere` if the records of a row are not in the lookup file."""
+        if len(values) == 1:
+            raise Elsewhere
 
     def newest(self, values: Values, wanted: Wanted) -> dict[str, Any] | None:
         """Return the wanted columns of the newest record of a row, if that says all there is to say; None if not."""

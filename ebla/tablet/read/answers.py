@@ -7,7 +7,7 @@ next are *stacked*: one txn for each puts all their records in order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -70,9 +70,9 @@ class Answers:
         placed = {group: (part, place) for (group, part), place in zip(merged.items(), places, strict=True)}
         return assemble(projection, self._codec.decode_arrays(rows), rows, placed)
 
-    def key_of(self, row: bytes, projection: Projection) -> dict[str, Any]:
-        """Return the columns of the key that a row is."""
-        return dict(zip(projection.schema.key_names, self._codec.decode(row), strict=True))
+    def key_of(self, row: bytes, projection: Projection) -> Iterable[tuple[str, Any]]:
+        """Return the columns of the key that a row is, by name."""
+        return zip(projection.schema.key_names, self._codec.decode(row), strict=True)
 
     def clean_columns(self, run: Run, projection: Projection) -> list[pa.Array | pa.ChunkedArray]:
         """Return the columns of a clean run in the order of the answer, chunked as they are."""

@@ -34,6 +34,7 @@ from ebla.tablet.read.answers import (
 from ebla.tablet.read.folds import Fold, Folds, Found
 from ebla.tablet.read.row_reader import RowReader
 from ebla.tablet.read.scopes import Scoped, is_mixed, merge_scoped, restricted, scope_of
+from ebla.tablet.read.short_rows import ShortRows
 from ebla.tablet.read.view import Sources, TableView
 
 # A read of at most this many blocks of a file goes through the cache; a longer one would only wash it out.
@@ -57,6 +58,7 @@ class Reader:
         self._schema = schema
         self._answers = Answers(codec)
         self.rows = RowReader(self.fragment, self._answers, fragments, schema.typed_since)
+        self.short = ShortRows(fragments.lookups, codec, schema.typed_since)
         # Types that columns got after a version; filled in by whoever needs them first, and the same by all who do.
         self._types_since: dict[int, FieldTypes] = {}
         self._folds = Folds(fragments.cache, self.fragment, self._merged_block)

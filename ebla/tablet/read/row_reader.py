@@ -18,9 +18,10 @@ from ebla.model.schema import GroupSchema
 from ebla.storage.fragment.bloom import RowHash
 from ebla.storage.fragment.fragment_reader import Fragment
 from ebla.storage.fragment.open_fragments import OpenFragments
-from ebla.storage.lookup.lookup_policy import DECODED_POINTS, FOUND_POINTS, is_for_many
+from ebla.storage.lookup.lookup_policy import CELLS_FOUND_POINTS, DECODED_POINTS, FOUND_POINTS, is_for_many
 from ebla.storage.lookup.row_values import CellLists, RecordShape, Values, Wanted
 from ebla.storage.merge.erasure_cover import TXN_MAX
+from ebla.storage.merge.memory import Memory
 from ebla.storage.merge.merge import MergedCells, MergedColumns, merge_cells, merge_columns
 from ebla.storage.record.records import ERASED, ROW, SET, TXN, Block, Run
 from ebla.tablet.read.answers import (
@@ -74,12 +75,18 @@ class RowReader:
         return self._lookups.find(ref.file, ref.bytes, row)
 
     def _find(
-        self, ref: FragmentRef, row: bytes, hashed: Callable[[], int], *, newest: bool = False
+        self,
+        ref: FragmentRef,
+        row: bytes,
+        hashed: Callable[[], int],
+        found_points: int = FOUND_POINTS,
+        *,
+        newest: bool = False,
     ) -> list[tuple[Block, int, int]]:
         """Return the places of a row in the blocks of a fragment, and note what that has cost."""
         before = self._cache.filled
         places = self._opened(ref).find(row, hashed, newest=newest)
-        points = FOUND_POINTS if before == self._cache.filled else DECODED_POINTS
+        points = found_points if before == self._cache.filled else DECODED_POINTS
         self._lookups.note_cost(ref.file, ref.rows, points)
         return places
 
@@ -106,20 +113,24 @@ class RowReader:
         return _RowRuns(runs, sources)
 
     def get(self, view: TableView, row: bytes, point: ReadPoint) -> dict[str, Any] | None:
-        """Return the columns and cells of one row by name, or None."""
-        if point.projection.plain:
+        """Return the columns and cells of one row by name, or None; without the key, if the projection is `plain`."""
+        projection = point.projection
+        if projection.plain:
             return self._get_plain(view, row, point)
         tablet = view.metadata.tablet_for(row)
-        values = self._get_cells(view, tablet, row, point) if point.projection.is_short else None
-        if values is None:
-            batch = self.read_one(view, tablet, row, point)
-            values = {} if batch is None else python_rows(batch, check_times=point.projection.may_lose_times)[0]
-        return spread(values, point.projection) if values else None
+        if projection.is_short:
+            shown = self._get_cells(view, tablet, row, point)
+            if shown is not None:
+                return shown or None
+        batch = self.read_one(view, tablet, row, point)
+        if batch is None:
+            return None
+        return spread(python_rows(batch, check_times=projection.may_lose_times)[0], projection)
 
     def _get_cells(
         self, view: TableView, tablet: TabletMetadata, row: bytes, point: ReadPoint
     ) -> dict[str, Any] | None:
-        """Return one row with cells as `spread` takes it, empty if there is none; None if it has to be merged."""
+        """Return one row with cells, an empty one if there is none; None if it has to be merged."""
         projection = point.projection
         values: dict[str, Any] = dict.fromkeys(projection.names)
         cells: dict[int, Cells] = {}
@@ -132,9 +143,13 @@ class RowReader:
                 exists |= resolve(records, wanted[1], values)
                 continue
             rules = None if group.max_age_microseconds is None else rules_for(group, point.as_of, NO_SOURCES, 1)
-            erased_at = view.erased_at(tablet, group.id, row, point.as_of)
+            memory = view.memory_of(tablet.id, group.id)
+            state = tablet.group(group.id)
+            erased_at = 0
+            if memory.erasures or state.erasures:
+                erased_at = view.erased_at(tablet, group.id, row, point.as_of)
             own = newest_cells(
-                self._cells_of_row(view, tablet, group, row, point.as_of, erased_at),
+                self._cells_of_row(memory, state, group, row, point.as_of, erased_at),
                 as_of=point.as_of,
                 erased_at=erased_at,
                 expired_before=rules.expired_before if rules is not None and rules.expires_alone else None,
@@ -146,20 +161,19 @@ class RowReader:
             cells[group.id] = own
         if not exists:
             return {}
-        return self._answers.key_of(row, projection) | values | projection.cell_values(cells)
+        return projection.shown_cells(self._answers.key_of(row, projection), values, cells)
 
     def _cells_of_row(
-        self, view: TableView, tablet: TabletMetadata, group: GroupSchema, row: bytes, as_of: int, erased_at: int
+        self, memory: Memory, state: GroupState, group: GroupSchema, row: bytes, as_of: int, erased_at: int
     ) -> list[CellLists]:
         """Return the cells of one row in one group that a reader at `as_of` may need, of each source."""
         found = []
-        memory = view.memory_of(tablet.id, group.id)
         for block in memory.blocks_around(row) if memory.count else ():
             begin, end = block.find(row)
             if begin < end:
                 found.append(cell_lists(Run(block.records.slice(begin, end - begin), block.txn)))
-        state = tablet.group(group.id)
-        check_history(state, as_of)
+        if as_of < state.floor_txn:
+            check_history(state, as_of)
         hashed = RowHash(row)
         for ref in _with_row(state, row, as_of, erased_at):
             looked_up = None if ref.is_restricted else self._looked_up(ref, row)
@@ -168,9 +182,10 @@ class RowReader:
                 if values is not None:
                     found.append(shape.cell_lists(values, ref.txn))
                 continue
-            for block, begin, end in self._find(ref, row, hashed):
+            for block, begin, end in self._find(ref, row, hashed, CELLS_FOUND_POINTS):
                 run = restricted(Run(block.records.slice(begin, end - begin), block.txn), ref, group)
-                found.append(cell_lists(run))
+                if len(run):
+                    found.append(cell_lists(run))
         return found
 
     def _get_plain(self, view: TableView, row: bytes, point: ReadPoint) -> dict[str, Any] | None:

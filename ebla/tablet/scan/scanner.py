@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,11 +28,14 @@ from ebla.metadata.values.table_metadata import TabletMetadata
 from ebla.model.filters import unusable, with_columns_of
 from ebla.model.projection import Projection
 from ebla.model.ranges import ALL, KeyRange
+from ebla.storage.lookup.lookup_format import Damaged
+from ebla.storage.lookup.row_values import Elsewhere
 from ebla.storage.merge.memory import COMBINE_BLOCKS_MIN
 from ebla.storage.record.records import Block
 from ebla.tablet.read.answers import ReadPoint
 from ebla.tablet.read.counting import count_pieces
 from ebla.tablet.read.reader import Reader, Served
+from ebla.tablet.read.short_rows import SHORT_ROWS_MAX as SHORT_ROWS
 from ebla.tablet.read.view import Sources, TableView
 from ebla.tablet.read.windows import WINDOW_GROWTH, cut, even_window_rows, lie_on_each_other
 from ebla.tablet.scan.scan_parts import ScanParts
@@ -102,6 +105,41 @@ class Scanner:
         finally:
             if as_of is not None:
                 self._parts.pins.let_go(as_of)
+
+    def few_rows(self) -> list[tuple[bytes, dict[str, Any]]] | None:
+        """Return all rows as dicts, each with its encoded key, if they are few and quick to get one by one."""
+        request = self._request
+        if self._enough is None or self._enough > SHORT_ROWS or request.as_of is None or request.uncommitted:
+            return None
+        if not self._projection.is_short:
+            return None
+        self._check_open()
+        self._parts.pins.hold(request.as_of)
+        try:
+            return self._few_rows(request.as_of, self._enough)
+        except (Damaged, Elsewhere, OSError, OverflowError):
+            return None  # who reads it by Arrow tells what is wrong, if anything is
+        finally:
+            self._parts.pins.let_go(request.as_of)
+
+    def _few_rows(self, as_of: int, limit: int) -> list[tuple[bytes, dict[str, Any]]] | None:
+        rows: list[tuple[bytes, dict[str, Any]]] = []
+        rest: KeyRange | None = self._request.key_range
+        while rest is not None and not rest.is_empty and len(rows) < limit:
+            self._parts.loader.admit_row(self._table, rest.first)
+            view = self._view()
+            tablet = view.metadata.tablet_for(rest.first)
+            share = rest.intersect(tablet.range)
+            assert share is not None, "the tablets cover every row"
+            point = ReadPoint(as_of, self._projection, limit - len(rows))
+            taken = view.parts.reader.short.take(view, tablet, share, point)
+            if taken is None:
+                return None
+            rows += taken.rows
+            if taken.end is not None and len(rows) < limit:
+                return None  # nearly all rows there are erased
+            rest = after(rest, share, reverse=False)
+        return rows
 
     def count(self) -> int:
         """Return the number of rows, reading no more than it takes to tell."""

@@ -80,6 +80,10 @@ class LocalStream:
         """Yield the rows as Arrow tables."""
         return self._scanner.tables(whole=whole)
 
+    def few_rows(self) -> list[tuple[bytes, dict[str, Any]]] | None:
+        """Return all rows as dicts, each with its encoded key, if they are few and quickly at hand; else None."""
+        return self._scanner.few_rows()
+
     def count(self) -> int:
         """Return the number of rows, reading no more than it takes to tell."""
         return self._scanner.count()

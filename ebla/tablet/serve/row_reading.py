@@ -94,8 +94,11 @@ class RowReading:
             values = parts.reader.rows.get(view, encoded, point)
             if values is None:
                 return None
-            row = Row(zip(parts.key_names, parts.codec.decode(encoded), strict=True))
-            row.update(values)
+            if projection.plain:
+                row = Row(zip(parts.key_names, parts.codec.decode(encoded), strict=True))
+                row.update(values)
+            else:
+                row = Row(values)
         except OverflowError as reason:
             raise beyond_python(reason) from None
         row.txn = txn

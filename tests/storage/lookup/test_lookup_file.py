@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from ebla.model.order import common_prefix_length
 from ebla.storage.files.local_files import LocalFiles
-from ebla.storage.lookup.lookup_file import Elsewhere, LookupFile
+from ebla.storage.lookup.lookup_file import LookupFile
 from ebla.storage.lookup.lookup_format import Damaged, lookup_path
 from ebla.storage.lookup.lookup_writer import write_lookup
 from ebla.storage.lookup.row_encoding import RECORDS_MAX
+from ebla.storage.lookup.row_values import Elsewhere
 from tests.support.simulated_files import FaultPlan, SimulatedFiles
 
 FRAGMENT = "fragments/t/f.parquet"
