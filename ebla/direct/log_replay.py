@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import re
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -31,7 +32,7 @@ from ebla.metadata.values.changes import Change, RequirementFailed, update
 from ebla.metadata.values.restoring import pack_metadata
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.settings import MIB, Settings
-from ebla.storage.log.log_entry import LogEntry, Reply
+from ebla.storage.log.log_entry import LogEntry, LogPart
 from ebla.storage.log.log_format import SegmentInfo
 from ebla.storage.log.log_reader import cut_after, list_segments, make_durable
 from ebla.storage.log.log_writer import start_over
@@ -42,7 +43,7 @@ from ebla.tablet.recovery.identity import read_identity
 from ebla.tablet.recovery.log_sort import SortedPortion, changes_for, check_portions, divide_segments
 from ebla.tablet.recovery.open_metadata import open_metadata
 from ebla.tablet.recovery.server_record import ServerRecord
-from ebla.tablet.write.replies import REPLIES_MAX
+from ebla.tablet.write.replies import Replies
 
 __all__ = ["LogReplay", "ReplaySummary", "Sorters"]
 
@@ -228,15 +229,18 @@ class LogReplay:
         if not newest:
             return
         files = self._owned.files
-        told: dict[str, Reply] = {}
+        told: dict[tuple[str, str], Replies] = defaultdict(Replies)
+        former = Replies()
         for result in results:
-            told.update((reply.client, reply) for reply in result.replies)
-        kept = sorted(told.values(), key=lambda reply: reply.txn)[-REPLIES_MAX:]
+            for one in result.replies:
+                told[one.table, one.tablet].restore(one.replies)
+            former.restore(result.former_replies)
+        parts = tuple(LogPart.of_replies(*key, newest, replies.all()) for key, replies in told.items())
         self._owned.check()
         try:
             cut_after(files, segments[-1])
             # Even if nobody was told anything: no number of a segment is ever used twice.
-            entry = LogEntry(newest, replies=tuple(kept))
+            entry = LogEntry(newest, parts, tuple(former.all()))
             sequence = 1 + max(segments[-1].sequence, self._record.extent.last)
             self._record.recovered(segments, sequence)
             segment_bytes = Settings().log_segment_bytes

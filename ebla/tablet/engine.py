@@ -32,6 +32,7 @@ from ebla.storage.cache.block_cache import BlockCache
 from ebla.storage.cache.spare_memory import MUCH_BYTES, SpareMemory
 from ebla.storage.files.files import Files
 from ebla.storage.fragment.open_fragments import OpenFragments, told_as_is
+from ebla.storage.log.log_entry import Reply
 from ebla.storage.log.log_writer import LogWriter
 from ebla.storage.lookup.lookups import Lookups, lookup_files
 from ebla.storage.merge.erasure_cover import TXN_MAX
@@ -63,6 +64,7 @@ from ebla.tablet.scan.scan_parts import ScanParts
 from ebla.tablet.scan.scanners import Scanners
 from ebla.tablet.store_report import StoreReport
 from ebla.tablet.tables.gone_files import explained
+from ebla.tablet.tables.kept_replies import KeptReplies
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.pauses import Pauses
 from ebla.tablet.tables.refused_tables import UNLINKED, RefusedTables
@@ -149,8 +151,9 @@ class TabletStore:
         self.lifecycle = lifecycle = TableLifecycle(
             tables, metadata, self.opener, passing, flusher, clock, settings.drop_retention_seconds
         )
+        self.kept_replies = KeptReplies(tables, self.gate, sequencer, txn_clock, state)
         self.recutter = recutter = Recutter(
-            tables, metadata, flusher, sequencer, self.pauses, clock, server, state, loader, new_id
+            tables, metadata, flusher, sequencer, self.pauses, self.kept_replies, clock, server, state, loader, new_id
         )
         self.alterer = Alterer(tables, metadata, recutter, self.preloader, sequencer, clock, server)
         self.unloader = Unloader(tables, metadata, sequencer, loader, recutter, state, clock, server)
@@ -221,6 +224,7 @@ class TabletStore:
             lifecycle,
             readiness,
             loader,
+            self.kept_replies,
         )
         self.moments = ReadTxns(sequencer, txn_clock, clock, tables.lock, self.gate, pins, state, history)
         self.scanners = Scanners(clock, settings.scanners_max, settings.scanner_expiry_seconds)
@@ -308,10 +312,10 @@ class TabletStore:
 
     # --- life ---
 
-    def recovered(self, replies: dict[str, tuple[int, int]]) -> None:
+    def recovered(self, replies: Iterable[Reply]) -> None:
         """Take stock after a replay: what clients were told, and the tables that it filled."""
         with self.open_tables.lock:
-            self.writes.replies.restore(replies)
+            self.kept_replies.former.restore(replies)
         self.opener.recovered()
 
     def start(self, writer: LogWriter, record_log: Callable[[], None], fence: Callable[[], None] | None = None) -> None:
@@ -321,7 +325,7 @@ class TabletStore:
         """
         self._record_log = record_log
         self.writes.start(writer, fence)
-        self.flusher.start(writer, self.writes.keep_replies, self.compactor.wake, record_log)
+        self.flusher.start(writer, self.kept_replies.keep, self.compactor.wake, record_log)
         if self.settings.background_compaction:
             self.compactor.start()
             self.shaper.start()

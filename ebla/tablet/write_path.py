@@ -26,11 +26,13 @@ from ebla.model.order import Indices
 from ebla.retry import CROWDS, SAVES
 from ebla.service.requests import Wait
 from ebla.settings import Settings
+from ebla.storage.log.log_entry import Reply
 from ebla.storage.log.log_writer import LogWriter
 from ebla.tablet.flush.flusher import Flusher
 from ebla.tablet.life.loader import Loader
 from ebla.tablet.life.readiness import Readiness
 from ebla.tablet.life.table_lifecycle import TableLifecycle
+from ebla.tablet.tables.kept_replies import KeptReplies
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.pauses import Pauses
 from ebla.tablet.tables.table_state import TableState
@@ -39,7 +41,6 @@ from ebla.tablet.write.gate import Gate
 from ebla.tablet.write.mutation import Mutation
 from ebla.tablet.write.open_state import OpenState
 from ebla.tablet.write.recent_rows import RecentRows
-from ebla.tablet.write.replies import REPLY_BYTES, Replies
 from ebla.tablet.write.row_admission import RowMutation
 from ebla.tablet.write.sequencer import Sequencer
 from ebla.threads.worker import IDLE_SECONDS
@@ -75,6 +76,7 @@ class WritePath:
         lifecycle: TableLifecycle,
         readiness: Readiness,
         loader: Loader,
+        kept: KeptReplies,
     ) -> None:
         # Set once.
         self._tables = tables
@@ -92,12 +94,12 @@ class WritePath:
         self._lifecycle = lifecycle
         self._readiness = readiness
         self._loader = loader
+        self._kept = kept
         self._lock = tables.lock
         self._saves = ThreadPoolExecutor(1, thread_name_prefix="ebla-metadata")
         # Set by `start`.
         self._fence: Callable[[], None] | None = None
         # Guarded by the commit lock.
-        self.replies = Replies()
         self.ingested_bytes = 0
         self._throttled = 0
         self.commits = 0
@@ -120,9 +122,7 @@ class WritePath:
         with contextlib.suppress(EblaError):  # somebody else may own the store by now
             if self._fence is not None:
                 self._fence()
-            with self._lock:
-                replies = self.replies.all()
-            self._flusher.start_log_over(replies)
+            self._flusher.start_log_over(self._kept.entry)
 
     def stop(self) -> None:
         """Let go of the thread; the log is closed before."""
@@ -175,10 +175,7 @@ class WritePath:
             self._lifecycle.settle(table.name)
         if mutation.is_empty:
             return self._sequencer.committed
-        if isinstance(mutation, RowMutation):
-            slots = self._recent.slots_of_one(mutation.row, table.salt)
-        else:
-            slots = self._recent.slots_of(mutation.rows, table.salt)
+        slots = self._slots_of(table, mutation)
         for _ in CROWDS:
             self._readiness.make_ready(table)
             self._throttle(log)
@@ -203,17 +200,51 @@ class WritePath:
                     table.led.check_write(table.view.metadata, mutation.rows, mutation.ranges)
                 if mutation.schema_version not in (0, table.view.parts.version):
                     raise schema_changed(table.name)
-                if request is not None and (known := self.replies.find(request)) is not None:
-                    return known
+                if request is not None:
+                    rest, known = self._rest_of(table, mutation, request)
+                    if rest is None:
+                        return known
+                    if rest is not mutation:
+                        mutation, slots = rest, self._slots_of(table, rest)
+                        continue
                 if checked_at is not None and self._changed_since(table, mutation.rows, slots, checked_at):
                     continue
                 return self._commit(log, table, mutation, slots, attended, request)
         raise Conflict(f"rows of {table.name!r} keep changing: try again with fewer rows or fewer writers")
 
-    def answered(self, request: tuple[str, int]) -> int | None:
-        """Return the txn with which a request was answered before; None if it is new."""
+    def _slots_of(self, table: TableState, mutation: Mutation | RowMutation) -> Indices:
+        if isinstance(mutation, RowMutation):
+            return self._recent.slots_of_one(mutation.row, table.salt)
+        return self._recent.slots_of(mutation.rows, table.salt)
+
+    def rest_of(
+        self, table: TableState, mutation: Mutation | RowMutation, request: tuple[str, int]
+    ) -> tuple[Mutation | RowMutation | None, int]:
+        """Return what of a request was not carried out before, None if all was, and the txn of what was.
+
+        A tablet that has carried it out does not do so again. The others do: the request may have met a part of them.
+        """
         with self._lock:
-            return self.replies.find(request)
+            return self._rest_of(table, mutation, request)
+
+    def _rest_of(
+        self, table: TableState, mutation: Mutation | RowMutation, request: tuple[str, int]
+    ) -> tuple[Mutation | RowMutation | None, int]:
+        former = self._kept.former.find(request)
+        if former is not None:
+            return None, former
+        touched = table.touched(mutation)
+        answered = table.answered(request, touched)
+        txn = max(answered.values(), default=0)
+        if not answered or isinstance(mutation, RowMutation):
+            return (None if answered else mutation), txn
+        return (None if len(answered) == len(touched) else table.without(mutation, answered)), txn
+
+    def answered_row(self, table: TableState, row: bytes, request: tuple[str, int]) -> int | None:
+        """Return the txn with which a request about one row was answered before; None if it is new."""
+        with self._lock:
+            former = self._kept.former.find(request)
+            return table.tablet(table.view.metadata.tablet_for(row).id).answered(request) if former is None else former
 
     def _commit(
         self,
@@ -247,7 +278,7 @@ class WritePath:
         attended: bool,
         request: tuple[str, int] | None,
     ) -> None:
-        reply = None if request is None else self.replies.remember(request, txn)
+        reply = None if request is None else Reply(*request, txn)
         before = table.memory_bytes
         self.commits += 1
         self.ingested_bytes += mutation.bytes
@@ -382,21 +413,3 @@ class WritePath:
         unknown.__cause__ = failure
         _log.error("given up after %d attempts: %s", SAVES.attempts_max, unknown)
         self._sequencer.fail(unknown)
-
-    def keep_replies(self, needed: int) -> None:
-        """Log the replies again that stand only below `needed`, where the log is about to go."""
-        with self._lock:
-            if not self.replies.only_below(needed):
-                return
-            log = self._state.writable_log()
-            self._gate.wait(log)
-            old = self.replies.only_below(needed)  # the lock was given up in between
-            txn = self._txn_clock.next()
-            try:
-                self._sequencer.allocate(txn)
-                log.push(Commit(txn, REPLY_BYTES * len(old), older_replies=tuple(old)), attended=True)
-            except BaseException as error:
-                log.fail(error)  # as in `_commit`
-                raise
-            self.replies.logged_again(old, txn)
-        log.wait(txn)

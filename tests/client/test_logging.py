@@ -136,7 +136,7 @@ def test_a_slow_disk_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture
     texts = told(caplog, logging.WARNING)
     only(texts, r"slow: writing and syncing an entry of the log took [\d.]+ s.*")
     assert any(re.match(r"slow: a METADATA transaction took", text) for text in texts)
-    assert any(re.match(r"slow: holding the writers of a table, .* took", text) for text in texts)
+    assert any(re.match(r"slow: holding the writers of tablets, .* took", text) for text in texts)
 
 
 def test_a_log_that_failed_is_an_error_and_a_flush_that_fails_a_warning(

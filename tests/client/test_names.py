@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -66,9 +66,9 @@ def test_who_changes_a_table_that_is_dropped_meanwhile_is_told_so(
     flush, tables, metadata = engine_of(db).flusher.flush_table, engine_of(db).open_tables, engine_of(db).metadata
     drops = iter([db.drop_table if is_told else metadata.drop_table])
 
-    def dropped_first(state: TableState) -> None:
+    def dropped_first(state: TableState, tablets: Collection[str] | None = None) -> None:
         next(drops, lambda name: None)("t")
-        flush(state)
+        flush(state, tablets)
 
     monkeypatch.setattr(engine_of(db).flusher, "flush_table", dropped_first)
     with pytest.raises(ebla.UnknownTable):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,7 @@ def test_a_torn_tail_is_cut(tmp_path: Path, tail: bytes) -> None:
 def test_an_entry_cut_anywhere_is_gone_as_a_whole_and_all_before_it_is_there(tmp_path: Path) -> None:
     segment = written(tmp_path / "s")
     whole, last = segment.read_bytes(), offsets(segment)[-1]
+    shutil.rmtree(tmp_path / "s/log-reach")  # a power cut may leave an older one, or none; a kill leaves whole entries
     for size in range(last, len(whole), 97):
         segment.write_bytes(whole[:size])
         with ebla.open(tmp_path / "s", read_only=True) as db:

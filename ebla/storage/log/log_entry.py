@@ -12,6 +12,7 @@ former_entry.py reads what version 1 wrote.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -105,6 +106,11 @@ class LogPart(msgspec.Struct, frozen=True):
     blocks: tuple[LogBlock, ...] = ()
     erasures: tuple[LogErasure, ...] = ()
     replies: tuple[Reply, ...] = ()
+
+    @classmethod
+    def of_replies(cls, table: str, tablet: str, txn: int, replies: Sequence[Reply]) -> LogPart:
+        """Return a part that has nothing but replies that were logged before."""
+        return cls(table, tablet, 0, 0, 1, 0, txn, replies=tuple(replies))
 
 
 class LogEntry(msgspec.Struct, frozen=True):

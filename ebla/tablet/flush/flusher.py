@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 from ebla.errors import EblaError, OutcomeUnknown, StoreError, TooManyFiles, UnknownTable
 from ebla.metadata.server.metadata_access import MetadataAccess
@@ -23,7 +23,7 @@ from ebla.settings import Settings
 from ebla.storage.cache.spare_memory import SpareMemory
 from ebla.storage.files.files import Files
 from ebla.storage.fragment.fragment_format import FragmentInfo
-from ebla.storage.log.log_entry import LogEntry, Reply
+from ebla.storage.log.log_entry import LogEntry
 from ebla.storage.log.log_writer import LogWriter
 from ebla.storage.merge.erasure_cover import TXN_MAX
 from ebla.storage.merge.memory import choose_blocks, combine
@@ -296,7 +296,7 @@ class Flusher:
         except (OSError, EblaError) as error:
             _log.warning("log segments could not be removed, trying again after the next flush: %s", error)
 
-    def start_log_over(self, replies: Sequence[Reply]) -> None:
+    def start_log_over(self, replies: Callable[[int], LogEntry]) -> None:
         """After the log was closed: if nothing in it is needed but what clients were told, leave only that.
 
         So the next open has next to nothing to read. A log that is small as it is stays, unless it has many segments.
@@ -306,12 +306,14 @@ class Flusher:
             is_needed = self._tables.oldest_txn() is not None
         segments = self._writer.segments()
         newest = max((segment.txn_max for segment in segments), default=0)
-        size = sum(segment.bytes for segment in segments) - REPLY_BYTES * len(replies)
+        entry = replies(newest)
+        told = len(entry.replies) + sum(len(part.replies) for part in entry.parts)
+        size = sum(segment.bytes for segment in segments) - REPLY_BYTES * told
         is_small = size * REST_SHARE < self._settings.log_segment_bytes and len(segments) <= REST_SEGMENTS_MAX
         if is_needed or not newest or is_small:
             return
         try:
-            self._writer.start_over(LogEntry(newest, replies=tuple(replies)))
+            self._writer.start_over(entry)
         except (OSError, EblaError) as error:
             _log.warning("the log was not shortened, and the next open reads all of it: %s", error)
 

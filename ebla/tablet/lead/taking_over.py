@@ -199,14 +199,21 @@ class TabletTaker:
         """Serve what METADATA says is led here. What is remembered of rows may be of another time that it was led."""
         tables = self._store.open_tables
         with tables.lock:
-            newest = self._store.sequencer.allocated
-            self._store.recent.change_all(newest)
-            table.row_cache.clear(newest)
-        tables.use_metadata(table, metadata, self._run)
+            before = frozenset() if table.led is None else table.led.ids
+            table.use_metadata(metadata, self._run)
+            now = frozenset() if table.led is None else table.led.ids
+            table.gain(now - before, self._store.sequencer.allocated)
+        tables.events.deliver()
 
     def _remember_replies(self, portion: SortedPortion) -> None:
-        with self._store.open_tables.lock:
-            self._store.writes.replies.restore({reply.client: (reply.sequence, reply.txn) for reply in portion.replies})
+        tables = self._store.open_tables
+        for table_id in {one.table for one in portion.replies}:
+            table = tables.find(table_id)
+            if table is not None:
+                told = {one.tablet: one.replies for one in portion.replies if one.table == table_id}
+                self._store.kept_replies.adopt(table, told)
+        with tables.lock:
+            self._store.kept_replies.former.restore(portion.former_replies)
 
 
 def parts_of(entry: LogEntry, tablets: Mapping[str, TabletMetadata]) -> LogEntry:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ebla.clock import Clock
 from ebla.errors import CannotJoin, CannotSplit, EblaError, OutcomeUnknown, StoreError, UnknownTable, shown
@@ -39,6 +39,7 @@ from ebla.storage.record.records import ROW
 from ebla.tablet.flush.flusher import Flusher
 from ebla.tablet.life.loader import Loader
 from ebla.tablet.life.split_row import BlockIndex, choose_row, marks_of, payload
+from ebla.tablet.tables.kept_replies import KeptReplies
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.pauses import Pauses
 from ebla.tablet.tables.table_state import TableState
@@ -64,6 +65,7 @@ class Recutter:
         flusher: Flusher,
         sequencer: Sequencer,
         pauses: Pauses,
+        replies: KeptReplies,
         clock: Clock,
         server: str,
         state: OpenState,
@@ -76,6 +78,7 @@ class Recutter:
         self._flusher = flusher
         self._sequencer = sequencer
         self._pauses = pauses
+        self._replies = replies
         self._clock = clock
         self._server = server
         self._state = state
@@ -184,7 +187,10 @@ class Recutter:
     def _finish_split(self, table: TableState, tablet: TabletMetadata, log: CommitLog) -> None:
         at = TabletAt(tablet.id, tablet.epoch)
         began = now_seconds()
-        self._finish(table, log, [at], lambda txn, log_from: FinishSplit(at, txn, log_from), CancelSplit(at))
+        planned = table.view.metadata.by_id(tablet.id)
+        children = () if planned is None or planned.split is None else planned.split.children
+        heirs = {child: [tablet.id] for child in children}
+        self._finish(table, log, [at], heirs, lambda txn, log_from: FinishSplit(at, txn, log_from), CancelSplit(at))
         self.splits += 1
         _log.info("split tablet %s of %s in %.3f s", tablet.id, table.name, now_seconds() - began)
 
@@ -211,6 +217,7 @@ class Recutter:
             table,
             log,
             [left, right],
+            {plan.child: [plan.left, plan.right]},
             lambda txn, log_from: FinishJoin(left, right, txn, log_from),
             CancelJoin(left, right),
         )
@@ -279,12 +286,14 @@ class Recutter:
         table: TableState,
         log: CommitLog,
         gone: Sequence[TabletAt],
+        heirs: Mapping[str, Sequence[str]],
         change: Callable[[int, int], Change],
         cancel: Change,
     ) -> None:
-        """Flush, pause, and save the last change; if that fails, undo the plan."""
+        """Flush, pause, and save the last change; if that fails, undo the plan. `heirs`: who gets whose rows."""
         try:
             with self._paused(table, [at.tablet for at in gone], log) as before:
+                self._replies.bequeath(table, heirs)
                 self._save_last(table, change(before, self._flusher.log_from(before + 1)), gone)
         except OutcomeUnknown:
             raise

@@ -43,6 +43,7 @@ __all__ = [
     "Damage",
     "LogSorter",
     "SortedPortion",
+    "SortedReplies",
     "SortedSegment",
     "SortedTable",
     "changes_for",
@@ -68,6 +69,14 @@ class SortedTable(msgspec.Struct, frozen=True):
     flush: Flush
 
 
+class SortedReplies(msgspec.Struct, frozen=True):
+    """What clients were told of one tablet, in a portion."""
+
+    table: str
+    tablet: str
+    replies: tuple[Reply, ...]
+
+
 class Damage(msgspec.Struct, frozen=True):
     """A spot that is not what was written, as `Corruption` tells it."""
 
@@ -90,7 +99,8 @@ class SortedPortion(msgspec.Struct, frozen=True):
     number: int
     segments: tuple[SortedSegment, ...] = ()
     tables: tuple[SortedTable, ...] = ()
-    replies: tuple[Reply, ...] = ()
+    replies: tuple[SortedReplies, ...] = ()
+    former_replies: tuple[Reply, ...] = ()  # of no tablet
     txn_max: int = 0
     entries: int = 0
     refused: tuple[tuple[str, str], ...] = ()
@@ -175,12 +185,18 @@ class LogSorter:
                 raise
             except OSError as error:
                 raise StoreError(f"the log cannot be sorted: {error}: free space or mend the cause, retry") from error
-        replies = tuple(Reply(client, *told) for client, told in self._replayed.replies.items())
+        replies = tuple(
+            SortedReplies(table.id, tablet.id, tuple(state.replies.all()))
+            for table in self._tables.values()
+            for tablet, state in table.states()
+            if state.replies is not None
+        )
         return SortedPortion(
             number,
             tuple(self._segments),
             tuple(self._flushes),
             replies,
+            tuple(self._replayed.replies),
             self._replayed.txn_max,
             self._replayed.entries,
             tuple(self._refused.items()),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ebla.errors import Corruption
 from ebla.metadata.values.table_metadata import TabletMetadata
-from ebla.storage.log.log_entry import LogBlock, LogEntry, LogPart
+from ebla.storage.log.log_entry import LogBlock, LogEntry, LogPart, Reply
 from ebla.storage.merge.memory import MemoryErasure
 from ebla.storage.record.records import TXN, Block
 from ebla.tablet.tables.table_state import TableState
@@ -22,11 +22,11 @@ from ebla.tablet.tables.table_state import TableState
 
 @dataclass(slots=True)
 class Replayed:
-    """What a replay found, besides the records."""
+    """What a replay found, besides what it made of the tables. `replies` are those of no tablet."""
 
     txn_max: int = 0
     entries: int = 0
-    replies: dict[str, tuple[int, int]] = field(default_factory=dict)
+    replies: list[Reply] = field(default_factory=list)
 
 
 def replay(
@@ -46,8 +46,7 @@ def replay(
     """
     replayed.txn_max = max(replayed.txn_max, entry.txn_max)
     replayed.entries += 1
-    for reply in entry.replies:
-        replayed.replies[reply.client] = (reply.sequence, reply.txn)
+    replayed.replies += entry.replies
     changed: dict[str, TableState] = {}
     by_table: dict[str, list[LogPart]] = defaultdict(list)
     for part in entry.parts:
@@ -68,6 +67,8 @@ def _restore(parts: Sequence[LogPart], table: TableState) -> bool:
     """Apply what an entry has of one table to its memory; tell whether it got something."""
     is_changed = False
     for part in parts:
+        if part.replies and table.view.metadata.by_id(part.tablet) is not None:
+            table.tablet(part.tablet).remember(part.replies)
         if not part.blocks and not part.erasures:
             continue
         tablet = _tablet(table, part)

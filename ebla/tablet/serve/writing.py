@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from ebla.clock import microseconds_of
@@ -52,9 +53,6 @@ class Writing:
 
     def put(self, request: Put) -> int:
         """Put rows, whatever they come as."""
-        known = self._answered(request.request_id, request.wait)
-        if known is not None:
-            return known
         rows = request.rows
         if not isinstance(rows, (dict, list)):
             rows = _several_times(rows)
@@ -76,19 +74,15 @@ class Writing:
         mutation = self._admit(rows, request.replace)
         if request.schema_version not in (None, mutation.schema_version):
             raise schema_changed(self._state.name)
+        if request_id is not None:
+            rest, known = self._store.writes.rest_of(self._state, mutation, request_id)
+            if rest is None:
+                self._store.wait(known, wait)
+                return known
+            mutation = rest  # who repeats it must not be told of a conflict with what it did itself
         if not request.if_absent:
             return self._apply(mutation, since, wait, request_id)
         return self._retried(lambda: self._put_absent(mutation, since, wait, request_id))
-
-    def _answered(self, request_id: RequestId | None, wait: Wait) -> int | None:
-        """Return the txn of a request that was carried out before, None if it was not.
-
-        Who repeats it must not be told of a conflict with what it did itself.
-        """
-        known = None if request_id is None else self._store.writes.answered(request_id)
-        if known is not None:
-            self._store.wait(known, wait)
-        return known
 
     def _commit(self, rows: pa.RecordBatch) -> int:
         return self._store.commit(self._state, self._admit(rows))
@@ -152,9 +146,13 @@ class Writing:
 
     def erase(self, request: Erase) -> int:
         """Erase encoded rows, or some columns of them."""
-        known = self._answered(request.request_id, request.wait)
-        if known is not None:
-            return known
+        if request.request_id is not None:
+            erased = Mutation(sorted_distinct(request.rows))
+            rest, known = self._store.writes.rest_of(self._state, erased, request.request_id)
+            if rest is None:
+                self._store.wait(known, request.wait)
+                return known
+            request = msgspec.structs.replace(request, rows=rest.rows)
         if not len(request.rows):
             self._store.state.writable_log()
             return self._store.sequencer.committed
@@ -204,8 +202,11 @@ class Writing:
     def modify(self, request: Modify, change: Callable[[Target, Any], Any]) -> Any:
         """Change one value or cell, and return what it is then. `change` is given what was there."""
         row, column = request.row, request.column
-        known = self._answered(request.request_id, request.wait)
+        known = None
+        if request.request_id is not None:
+            known = self._store.writes.answered_row(self._state, row, request.request_id)
         if known is not None:
+            self._store.wait(known, request.wait)
             found = self._reading.one(row, [column], known)
             return None if found is None else found.get(column)
         target = self._state.view.schema.resolve(column)

@@ -123,6 +123,10 @@ class OpenTables:
         with self.lock:
             return sorted(self._by_id.values(), key=lambda table: table.name)
 
+    def all_held(self) -> list[TableState]:
+        """Return all tables that are served. The lock is held."""
+        return [*self._by_id.values()]
+
     def listed(self) -> list[TableState]:
         """Return the tables that have a name, by name."""
         with self.lock:

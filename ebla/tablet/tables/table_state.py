@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -37,7 +37,7 @@ from ebla.tablet.tables.led_tablets import LedTablets
 from ebla.tablet.tables.schema_parts import SchemaParts
 from ebla.tablet.write.admission import Admission
 from ebla.tablet.write.commit_log import SMALL_BLOCK_ROWS, Combined, Commit, StagedBlock, StagedPart
-from ebla.tablet.write.mutation import Mutation
+from ebla.tablet.write.mutation import GroupRecords, Mutation
 from ebla.tablet.write.row_admission import RowAdmission, RowMutation
 from ebla.tablet.write.tablet_state import TabletState
 from ebla.tablet.write.turns import Turns
@@ -92,6 +92,7 @@ class TableState:
         self.invalid_schema: SchemaError | None = None  # what METADATA says and cannot be, so that it is ignored
         self.is_offline = False  # it was unloaded, or is damaged, and takes no writes: see loader.py
         self._tablets: dict[str, TabletState] = {}
+        self._heirs: dict[str, TabletState] = {}
 
     def check_whole(self) -> None:
         """Raise `TableDamaged` if METADATA of the table is damaged, so that nothing of it can be changed."""
@@ -162,6 +163,9 @@ class TableState:
                     state.is_log_taken = True
                     first_touched.append(tablet)
                 part = parts[tablet.id] = StagedPart(self.id, tablet.id, state, tablet.epoch, version, state.index)
+                if reply is not None:
+                    part.replies.append(reply)
+                    state.remember((reply,))
                 memory[tablet.id] = changed[tablet.id] = dict(memory.get(tablet.id, {}))
             return part
 
@@ -199,7 +203,7 @@ class TableState:
                     self.memory_bytes += ERASURE_BYTES
                 self.raise_floor(txn, [tablet.id])
         self.view = TableView(metadata, memory, view.parts)
-        return Commit(txn, mutation.bytes, tuple(parts.values()), reply), first_touched
+        return Commit(txn, mutation.bytes, tuple(parts.values())), first_touched
 
     def _stage_row(self, mutation: RowMutation, txn: int, reply: Reply | None) -> tuple[Commit, list[TabletMetadata]]:
         view = self.view
@@ -208,6 +212,9 @@ class TableState:
         state = self.tablet(tablet.id)
         index = state.allocate(txn)
         part = StagedPart(self.id, tablet.id, state, tablet.epoch, metadata.schema.version, index)
+        if reply is not None:
+            part.replies.append(reply)
+            state.remember((reply,))
         own = dict(view.memory.get(tablet.id, {}))
         for group, plan, values, size_bytes in mutation.parts:
             block = RowBlock(plan, mutation.row, values, txn=txn, size_bytes=size_bytes, index=index)
@@ -221,7 +228,7 @@ class TableState:
         self.view = TableView(metadata, memory, view.parts)
         first_touched = [] if state.is_log_taken else [tablet]
         state.is_log_taken = True
-        return Commit(txn, mutation.bytes, (part,), reply), first_touched
+        return Commit(txn, mutation.bytes, (part,)), first_touched
 
     def combined(self, one: Combined) -> None:
         """Put a combined block in the place of the small ones that it is made of."""
@@ -254,8 +261,18 @@ class TableState:
         state = self._tablets.get(tablet)
         if state is None:
             # One that came by a split or join has rows of others: what is not known of any is not known of it.
-            state = self._tablets[tablet] = TabletState(self._floor_txn_max)
+            state = self._heirs.pop(tablet, None) or TabletState(self._floor_txn_max)
+            self._tablets[tablet] = state
         return state
+
+    def states(self) -> list[tuple[TabletMetadata, TabletState]]:
+        """Return what is kept of every tablet of which something is."""
+        tablets = self.view.metadata.tablets
+        return [(tablet, self._tablets[tablet.id]) for tablet in tablets if tablet.id in self._tablets]
+
+    def expect(self, heirs: Mapping[str, TabletState]) -> None:
+        """Have states ready for tablets that are about to come by a split or join; those of an earlier try go."""
+        self._heirs = dict(heirs)
 
     # --- conflicts and pauses, under the commit lock ---
 
@@ -280,6 +297,34 @@ class TableState:
         found = {tablet.id: tablet for tablet, _, _ in divide(mutation.rows, metadata)}
         found.update((tablet.id, tablet) for one in mutation.ranges for tablet in metadata.overlapping(one))
         return [*found.values()]
+
+    def answered(self, request: tuple[str, int], tablets: Iterable[TabletMetadata]) -> dict[str, int]:
+        """Return which of some tablets have carried out a request before, and the txns they answered with."""
+        found = {tablet.id: self.tablet(tablet.id).answered(request) for tablet in tablets}
+        return {tablet: txn for tablet, txn in found.items() if txn is not None}
+
+    def without(self, mutation: Mutation, tablets: Collection[str]) -> Mutation:
+        """Return what a mutation has for other tablets than these."""
+        metadata = self.view.metadata
+        groups = {}
+        for group_id, given in mutation.groups.items():
+            cuts = divide(given.records.column("_row"), metadata)
+            kept = [given.records.slice(begin, end - begin) for tablet, begin, end in cuts if tablet.id not in tablets]
+            if kept:
+                records = pa.concat_batches(kept)
+                groups[group_id] = GroupRecords.of(
+                    records, unique=given.unique, stamps_at_commit=given.stamps_at_commit
+                )
+        cuts = divide(mutation.rows, metadata)
+        rows = [mutation.rows.slice(begin, end - begin) for tablet, begin, end in cuts if tablet.id not in tablets]
+        ranges = [
+            both
+            for one in mutation.ranges
+            for tablet in metadata.overlapping(one)
+            if tablet.id not in tablets and (both := one.intersect(tablet.range)) is not None
+        ]
+        left = pa.concat_arrays(rows) if rows else mutation.rows.slice(0, 0)
+        return Mutation(left, groups, tuple(ranges), mutation.schema_version)
 
     def is_paused_for(self, mutation: Mutation | RowMutation) -> bool:
         """Tell whether a mutation has to wait, since a tablet that it touches is paused."""

@@ -47,7 +47,7 @@ class StagedBlock:
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """What a commit has for one tablet, whose next `index` it takes."""
+    """What a commit has for one tablet, whose next `index` it takes; but replies that are logged again take none."""
 
     table: str
     tablet: str
@@ -57,6 +57,8 @@ class StagedPart:
     index: int
     blocks: list[StagedBlock] = field(default_factory=list)
     erasures: list[MemoryErasure] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    takes_index: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,7 @@ class Commit:
     txn: int
     bytes: int
     parts: tuple[StagedPart, ...] = ()
-    reply: Reply | None = None
-    older_replies: tuple[Reply, ...] = ()
+    former_replies: tuple[Reply, ...] = ()  # of no tablet: see kept_replies.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,10 +282,8 @@ class CommitLog:
     def _write(self, commits: Sequence[Commit]) -> float:
         """Write an entry, make it durable and show it; return how long the disk took."""
         parts, combined = _parts_of(commits)
-        replies = [commit.reply for commit in commits if commit.reply is not None]
-        replies += [reply for commit in commits for reply in commit.older_replies]
-        last = commits[-1].txn
-        entry = LogEntry(last, parts, tuple(replies))
+        former = tuple([reply for commit in commits for reply in commit.former_replies])
+        entry = LogEntry(commits[-1].txn, parts, former)
         began = now_seconds()
         self._writer.append(entry)
         self._writer.sync()
@@ -337,16 +336,18 @@ def _blocks_of(several: Sequence[StagedPart], combined: list[Combined]) -> list[
 def _log_part(several: Sequence[StagedPart], blocks: Sequence[LogBlock], txn: int) -> LogPart:
     first = several[0]
     erasures = [LogErasure(one.first, one.last, one.txn, one.index) for part in several for one in part.erasures]
+    last = several[-1].index
     return LogPart(
         first.table,
         first.tablet,
         first.epoch,
         first.schema_version,
-        first.index,
-        several[-1].index,
+        next((part.index for part in several if part.takes_index), last + 1),
+        last,
         txn,
         tuple(blocks),
         tuple(erasures),
+        tuple([reply for part in several for reply in part.replies]),
     )
 
 

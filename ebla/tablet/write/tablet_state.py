@@ -15,6 +15,10 @@ counts when it comes back.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+
+from ebla.storage.log.log_entry import Reply
+from ebla.tablet.write.replies import Replies
 
 __all__ = ["TabletState"]
 
@@ -22,7 +26,7 @@ __all__ = ["TabletState"]
 class TabletState:
     """The state of one tablet on this server. Guarded by the commit lock."""
 
-    __slots__ = ("_uncommitted", "committed_index", "floor_txn", "index", "is_log_taken")
+    __slots__ = ("_uncommitted", "committed_index", "floor_txn", "index", "is_log_taken", "replies")
 
     def __init__(self, floor_txn: int = 0) -> None:
         self.index = 0
@@ -33,6 +37,8 @@ class TabletState:
         """Whether a row changed at this txn or before is not known here, and has to be looked up."""
         self.is_log_taken = False
         """Whether METADATA says, or is about to say, that its writes are in the log of this server."""
+        self.replies: Replies | None = None
+        """What clients were told that it has carried out, once there is something."""
         self._uncommitted: deque[tuple[int, int]] | None = None  # indices with their txns, in order
 
     def allocate(self, txn: int) -> int:
@@ -54,6 +60,16 @@ class TabletState:
         """Note an index that was found in the log or in METADATA, and so is committed: later ones are greater."""
         self.index = max(self.index, index)
         self.committed_index = max(self.committed_index, index)
+
+    def remember(self, replies: Iterable[Reply]) -> None:
+        """Take over what clients were told."""
+        if self.replies is None:
+            self.replies = Replies()
+        self.replies.restore(replies)
+
+    def answered(self, request: tuple[str, int]) -> int | None:
+        """Return the txn with which a request was answered; None if it was not carried out here."""
+        return None if self.replies is None else self.replies.find(request)
 
     def safe_txn(self, newest: int) -> int:
         """Return the largest txn below every commit that is not committed, and `newest` where there is none."""

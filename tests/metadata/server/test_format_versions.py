@@ -36,7 +36,7 @@ ROWS = [
 ]
 
 
-LOG_VERSIONS = range(1, 2)
+LOG_VERSIONS = range(1, LOG_FORMAT_VERSION + 1)
 LOGGED = [
     {"k": "a", "n": 30, "s": "second", "c:x": b"1", "c:y": b"2"},
     {"k": "b", "n": 31, "s": "second", "c:x": b"1", "c:y": b"2"},

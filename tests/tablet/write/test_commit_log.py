@@ -64,7 +64,8 @@ class World:
             part = StagedPart("t", tablet, TabletState(), epoch, 1, txn, [staged(txn, rows) for rows in sizes])
             if erasure:
                 part.erasures.append(MemoryErasure(b"a", None, txn, txn))
-            commit = Commit(txn, 100 * sum(sizes), (part,), Reply("client", txn, txn))
+            part.replies.append(Reply("client", txn, txn))
+            commit = Commit(txn, 100 * sum(sizes), (part,))
             self.log.push(commit, attended=attended)
             return txn
 
@@ -149,7 +150,8 @@ class TestGroupCommit:
         world.log.close()
         (entry,) = world.entries()
         assert [erasure.txn for part in entry.parts for erasure in part.erasures] == [1]
-        assert entry.replies == (Reply("client", 1, 1), Reply("client", 2, 2))
+        assert [part.replies for part in entry.parts] == [(Reply("client", 1, 1), Reply("client", 2, 2))]
+        assert entry.replies == ()
 
     def test_an_entry_does_not_grow_without_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(commit_log, "ENTRY_BYTES_MAX", 500)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ebla.storage.log.log_entry import Reply
 from ebla.tablet.write.tablet_state import TabletState
 
 
@@ -51,3 +52,12 @@ def test_no_order_of_commits_lets_the_safe_txn_fall_or_pass_an_uncommitted_one(s
         assert all(now < one for one in open_txns)
         assert state.committed_index <= state.index
         safe = now
+
+
+def test_a_tablet_remembers_what_it_answered_and_nothing_else() -> None:
+    state = TabletState()
+    assert state.answered(("ada", 1)) is None
+    state.remember([Reply("ada", 1, 10)])
+    assert state.answered(("ada", 1)) == 10
+    assert state.answered(("ada", 2)) is None
+    assert state.answered(("bob", 1)) is None
