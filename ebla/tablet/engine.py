@@ -49,6 +49,7 @@ from ebla.tablet.jobs.restorer import Restorer
 from ebla.tablet.jobs.table_orders import TableOrders
 from ebla.tablet.life.alterer import Alterer
 from ebla.tablet.life.cloning import Cloner
+from ebla.tablet.life.late_schema import LateSchemas
 from ebla.tablet.life.loader import Loader
 from ebla.tablet.life.lookup_maker import LookupMaker
 from ebla.tablet.life.preloader import Preloader
@@ -158,7 +159,8 @@ class TabletStore:
         self.alterer = Alterer(tables, metadata, recutter, self.preloader, sequencer, clock, server)
         self.unloader = Unloader(tables, metadata, sequencer, loader, recutter, state, clock, server)
         self.cloner = Cloner(metadata, recutter, pending, lifecycle, new_id)
-        self.readiness = readiness = Readiness(state, recutter, self.alterer, loader)
+        self.late_schemas = late = LateSchemas(tables, flusher, recutter, server)
+        self.readiness = readiness = Readiness(state, recutter, self.alterer, loader, late)
         # What goes, and what is merged.
         merges = JobMerges(clock)
         self.garbage = garbage = Garbage(

@@ -249,12 +249,8 @@ class TabletsHere:
         self._report(table)
 
     def _use(self, table: TableState, metadata: TableMetadata) -> None:
-        tables = self._store.open_tables
-        if metadata.schema.version == table.view.parts.version:
-            tables.use_metadata(table, metadata, self._run)
-            return
-        with self._store.recutter.held_still(table):  # all is in fragments, written under the schema it was put under
-            tables.use_metadata(table, self._store.metadata.refresh(table.id), self._run)
+        self._store.open_tables.use_metadata(table, metadata, self._run)
+        self._store.late_schemas.switch(table)  # if it has another schema, and rows of the last one are in memory
 
     def _forget(self, table: TableState) -> None:
         self._store.open_tables.purge(table.id)

@@ -8,8 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ebla.errors import OutcomeUnknown, RequestError, StaleRoute, Unavailable
+from ebla.errors import OutcomeUnknown, RequestError, SchemaError, StaleRoute, Unavailable
 from ebla.master.messages import DeleteTablet, Refusal, UpdateTablet
+from ebla.metadata.values.changes import AlterSchema, FlushedTablet
+from ebla.model.schema_change import Alteration, altered
 from ebla.rpc.channel import Channel
 from ebla.rpc.wire.messages import GetRow
 from ebla.service.requests import Flush, Put, ReadRows, ScanRows, Split
@@ -194,3 +196,57 @@ def test_a_server_that_a_master_refuses_stops_and_says_why(cluster: Cluster) -> 
     )
     with pytest.raises(RequestError, match="another cluster"):
         server.serve()
+
+
+def alter(cluster: Cluster) -> None:
+    """Change the schema as a master does: at once, and without asking the tablets' leaders."""
+    metadata = cluster.read()
+    schema = altered(metadata.schema, Alteration(add_columns={"g": {"w": "string"}}))
+    tablets = tuple(FlushedTablet(one.id, one.epoch, 0) for one in metadata.tablets)
+    cluster.metadata.commit(cluster.table_id, [AlterSchema(metadata.schema.version, schema, tablets, is_late=True)])
+
+
+def test_a_new_schema_is_noticed_and_what_was_written_under_the_old_one_is_kept(cluster: Cluster) -> None:
+    a = cluster.start("a")
+    cluster.create(a)
+    put(a, 1, 101)
+    alter(cluster)
+    wait_until(lambda: {one.schema_version for one in cluster.reported[a.uuid].values()} == {2})
+    table(a).write(Put({"k": 2, "w": "new"}))
+    assert table(a).get((1,)) == {"k": 1, "v": "1", "w": None}
+    assert table(a).get((2,)) == {"k": 2, "v": None, "w": "new"}
+
+
+def test_what_a_dead_server_logged_under_the_old_schema_is_taken_over_under_the_new_one(cluster: Cluster) -> None:
+    a, b = cluster.start("a"), cluster.start("b")
+    cluster.create(a)
+    put(a, 1, 101)
+    assert a.run is not None
+    a.run._work.stop()  # it does not notice any more
+    alter(cluster)
+    put(a, 2)
+    a.run.lease.abandon()
+    cluster.bury(a.uuid)
+    cluster.move(b, "t0", "t1")
+    assert [value(b, key) for key in (1, 2, 101)] == ["1", "2", "101"]
+    assert table(b).get((1,)) == {"k": 1, "v": "1", "w": None}
+
+
+def test_an_impossible_schema_is_ignored_and_the_last_one_stays_in_force(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = cluster.start("a")
+    cluster.create(a)
+    put(a, 1)
+    assert a.run is not None
+
+    def refuse(table_id: str) -> None:
+        raise SchemaError("a column in two groups")
+
+    monkeypatch.setattr(a.run.engine.metadata, "refresh", refuse)
+    a.run._here.look_at(cluster.table_id)
+    monkeypatch.undo()
+    state = a.run.engine.table("t")
+    assert "two groups" in str(state.invalid_schema)
+    put(a, 2)
+    assert [value(a, key) for key in (1, 2)] == ["1", "2"]

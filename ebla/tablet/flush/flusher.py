@@ -190,8 +190,8 @@ class Flusher:
         segments = self._writer.segments() if self._writer is not None else []
         found = []
         for table in self._tables.all():
-            if table.damage:
-                continue  # METADATA could not say that it is flushed
+            if table.damage or table.later is not None:
+                continue  # METADATA could not say that it is flushed; it is, when the new schema is put in force
             view = table.view
             for group in view.schema.groups:
                 oldest = view.oldest_in_memory(group.id)
@@ -207,7 +207,7 @@ class Flusher:
                 work = FlushWork.of(table, group, tablets)
                 table.flushing[group] = frozenset(map(id, work.blocks))
             try:
-                if table.is_dropped or table.damage or work.is_empty:
+                if table.is_dropped or table.damage or work.is_empty or table.later is not None:
                     return False
                 began = now_seconds()
                 saved = self._save(work)
@@ -216,8 +216,9 @@ class Flusher:
                 metadata, info = saved
                 with self._tables.lock:
                     table.use_metadata(metadata, self._server)
-                    with self._tables.counted(table):
-                        work.let_go()
+                    if table.later is None:  # else it stays shown until the new schema is in force
+                        with self._tables.counted(table):
+                            work.let_go()
                     self.failure = None
                     self.flushing.add(now_seconds() - began)
                     self.bytes_written += 0 if info is None else info.bytes
@@ -236,6 +237,21 @@ class Flusher:
         self._release_log()
         self._on_flushed()
         return True
+
+    def flush_late(self, table: TableState) -> TableMetadata:
+        """Write all that a table has in memory to fragments of a former schema, and return METADATA with them.
+
+        Writers wait. Nothing is let go of: the caller does that, together with putting the new schema in force.
+        """
+        newest = table.later or table.view.metadata
+        with self._flush_lock:
+            for group in table.view.schema.groups:
+                with self._tables.lock:
+                    work = FlushWork.of(table, group.id)
+                saved = None if work.is_empty else self._save(work)
+                if saved is not None and saved[0].sequence > newest.sequence:
+                    newest = saved[0]
+        return newest
 
     def _save(self, work: FlushWork) -> tuple[TableMetadata, FragmentInfo | None] | None:
         """Write the fragment and make METADATA name it; return both, None if the table was dropped meanwhile."""

@@ -192,7 +192,7 @@ def flush_change(work: FlushWork, info: FragmentInfo | None, landed: TableMetada
         assert tablet is not None, "memory belongs to tablets that METADATA knows"
         own = tuple(RangeErasure(one.first, one.last, one.txn) for one in work.held[tablet_id].erasures)
         tablets.append(FlushedTablet(tablet.id, tablet.epoch, index, own))
-    return Flush(work.group, fragments, tuple(tablets))
+    return Flush(work.group, fragments, tuple(tablets), metadata.schema.version)
 
 
 def reference_to(info: FragmentInfo, schema_version: int) -> FragmentRef:

@@ -68,6 +68,7 @@ class TabletGiver:
             before = store.sequencer.allocated  # all commits to these tablets: none is taken any more
         log.wait(before)
         store.sequencer.wait_stable(before)
+        store.late_schemas.switch(table)
         store.flusher.flush_table(table, tablets)
         if table.holds_unflushed(tablets):
             raise StoreError(f"tablets of {table.name!r} could not be flushed, and are not given up: retry")

@@ -252,6 +252,23 @@ class Recutter:
                 self._pauses.end(table)
             self._pauses.count()
 
+    @contextlib.contextmanager
+    def paused_as_is(self, table: TableState) -> Iterator[None]:
+        """Have the writers of a table wait, and all that they have committed in the log; its memory stays as it is."""
+        log = self._state.writable_log()
+        try:
+            with self._tables.lock:
+                self._pauses.begin(table, [tablet.id for tablet in table.view.metadata.tablets])
+                before = self._sequencer.allocated
+            log.wait(before)
+            self._sequencer.wait_stable(before)
+            yield
+        finally:
+            table.paused = frozenset()  # first: an interrupt must not leave the writers waiting
+            with self._tables.lock:
+                self._pauses.end(table)
+            self._pauses.count()
+
     def _not_flushed(self, table: TableState) -> EblaError:
         """Return the error for a table of which something stays in memory; perhaps it is about to be dropped."""
         with contextlib.suppress(UnknownTable):

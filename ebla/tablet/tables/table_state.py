@@ -89,6 +89,7 @@ class TableState:
         self.memory_bytes = 0  # the size of everything unflushed
         self.paused: frozenset[str] = frozenset()  # tablets whose writers wait: see pauses.py
         self.former: dict[int, TableView] = {}  # the last views of former schemas, by version: for scans under way
+        self.later: TableMetadata | None = None  # under a later schema, which is not in force yet: see late_schema.py
         self.invalid_schema: SchemaError | None = None  # what METADATA says and cannot be, so that it is ignored
         self.is_offline = False  # it was unloaded, or is damaged, and takes no writes: see loader.py
         self._tablets: dict[str, TabletState] = {}
@@ -336,7 +337,7 @@ class TableState:
 
         While that is being saved, it is about paused tablets alone.
         """
-        return (self.is_unsettled or self.is_schema_in_doubt) and not self.paused
+        return (self.is_unsettled or self.is_schema_in_doubt or self.later is not None) and not self.paused
 
     # --- leading, under the commit lock ---
 
@@ -357,14 +358,21 @@ class TableState:
             if tablet.id in tablets:
                 self.row_cache.drop_range(tablet.range, txn)
 
-    def use_metadata(self, metadata: TableMetadata, log: str | None) -> None:
-        """Take over newer METADATA; an older one that arrives late is ignored."""
+    def use_metadata(self, metadata: TableMetadata, log: str | None, *, is_flushed: bool = False) -> None:
+        """Take over newer METADATA; an older one that arrives late is ignored.
+
+        Where others may change the schema, it waits until METADATA has all that is in memory, as `is_flushed` says.
+        """
+        if self.led is not None and not is_flushed and self._is_later(metadata):
+            if self.later is None or metadata.sequence > self.later.sequence:
+                self.later = metadata
+            return
         if metadata.sequence >= self.view.metadata.sequence:
             before = self.view.metadata
             if metadata.schema.version == self.view.parts.version:
                 self.view = replace(self.view, metadata=metadata)
                 self.invalid_schema = None  # what METADATA says now is what is in force
-            elif not self._use_schema(metadata):
+            elif not self._use_schema(metadata, is_flushed):
                 return
             if self.led is not None:
                 self.led.use(metadata)
@@ -387,15 +395,19 @@ class TableState:
         """Tell whether something of these tablets is in memory and in the log only."""
         return not self.view.memory.keys().isdisjoint(tablets)
 
-    def _use_schema(self, metadata: TableMetadata) -> bool:
+    def _is_later(self, metadata: TableMetadata) -> bool:
+        """Tell whether METADATA has a schema that is not in force, while rows of the last one are in memory."""
+        return metadata.schema.version > self.view.parts.version and bool(self.view.memory)
+
+    def _use_schema(self, metadata: TableMetadata, is_flushed: bool) -> bool:
         """Take over METADATA with another schema; False if that cannot be, and the last one stays in force."""
         try:
             metadata.schema.check()
         except SchemaError as error:
-            self.invalid_schema = error
+            self.invalid_schema, self.later = error, None
             _log.warning("table %s: schema version %s is ignored: %s", self.name, metadata.schema.version, error)
             return False
-        assert not self.view.memory, "a schema is changed when all is in fragments"
+        assert is_flushed or not self.view.memory, "a schema is changed when all is in fragments"
         self.invalid_schema = None
         self.former[self.view.parts.version] = self.view
         self.view.parts.row_cache.clear(TXN_MAX)  # the view stays for a while, and nobody asks its cache any more
@@ -403,6 +415,7 @@ class TableState:
             del self.former[min(self.former)]
         self.combining_wanted.clear()
         self.view = TableView(metadata, {}, self._parts_of(metadata.schema))
+        self.memory_bytes, self.later = 0, None
         return True
 
     def view_under(self, schema_version: int) -> TableView | None:
