@@ -51,6 +51,7 @@ class TabletGiver:
                 self._flush(table, own)
                 with store.open_tables.lock:
                     led.resign(own)
+                    table.lose(own, store.sequencer.allocated)
                 saved = self._save(table, own)
             except OutcomeUnknown:
                 raise

@@ -347,11 +347,12 @@ class TableState:
         self._drop_cached(tablets, txn)
 
     def lose(self, tablets: Collection[str], txn: int) -> None:
-        """Keep nothing of tablets that are led here no more. All that they had in memory is flushed."""
+        """Answer nothing from memory for tablets that are led here no more; `txn` was the newest allocated one.
+
+        What was read until then is not cached any more, by readers that are late.
+        """
         assert not self.holds_unflushed(tablets), "a tablet is given up when all of it is in fragments"
-        self._drop_cached(tablets, txn)
-        for tablet in tablets:
-            self._tablets.pop(tablet, None)
+        self._drop_cached(tablets, txn + 1)
 
     def _drop_cached(self, tablets: Collection[str], txn: int) -> None:
         for tablet in self.view.metadata.tablets:

@@ -8,8 +8,7 @@ among all. The parts of a tablet in the log are told apart by it, and METADATA s
     safe txn           the largest txn below every commit that is not committed: what a reader sees of the tablet up to
                        it never changes, and it may be flushed
 
-A server that gains a tablet makes a state for it, and one that loses it drops that: nothing that was known of it before
-counts when it comes back.
+When a tablet comes back that others led meanwhile, its floor is raised: what was known of its rows does not count.
 """
 
 from __future__ import annotations

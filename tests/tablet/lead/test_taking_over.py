@@ -267,3 +267,41 @@ def test_nothing_is_written_below_what_the_former_leader_answered_at(world: Worl
     a.giver.give_up(a.store.table("t"), ["t0"])
     world.give(b, "t0")
     assert put(b, 2) > told_at
+
+
+def test_a_row_that_was_cached_is_not_answered_when_its_tablet_was_given_up(world: World) -> None:
+    world.create()
+    a, b = world.start("A"), world.start("B")
+    world.give(a, "t0", "t1")
+    put(a, 1, 101)
+    for key in (1, 101, 1, 101):
+        value(a, key)
+    a.giver.give_up(a.store.table("t"), ["t0"])
+    world.give(b, "t0")
+    put(b, 1, v="b")
+    with pytest.raises(StaleRoute):
+        value(a, 1)
+    assert len(a.store.table("t").row_cache.rows) == 1
+    assert value(a, 101) == "101"
+
+
+def test_a_request_that_a_dead_server_answered_is_not_carried_out_again_by_those_after_it(world: World) -> None:
+    world.create()
+    a, b, c = world.start("A"), world.start("B"), world.start("C")
+    world.give(a, "t0")
+    request = Put({"k": 1, "v": "once", "n": 1}, request_id=("client", 1))
+    txn = a.table().write(request)
+    a.store.abandon()
+    world.bury(a)
+    world.give(b, "t0", "t1")
+    assert b.table().write(request) == txn
+    put(b, 1, v="later")
+    assert b.table().write(request) == txn
+    # What it has for a tablet that had not done so is carried out.
+    both = Put([{"k": 1, "v": "once", "n": 1}, {"k": 101, "v": "once", "n": 1}], request_id=("client", 1))
+    assert b.table().write(both) > txn
+    b.store.abandon()
+    world.bury(b)
+    world.give(c, "t0", "t1")
+    assert c.table().write(request) == txn
+    assert [value(c, key) for key in (1, 101)] == ["later", "once"]
