@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import typer
 
 import ebla
-from ebla.cli.cluster import tablet_server_command
+from ebla.cli.cluster import local_commands, master_command, tablet_server_command
 from ebla.cli.rows import changes_command, export_command, load_command, mirror_command, row_commands
 from ebla.cli.shared.command_failures import ExitCode, complain, error_line
 from ebla.cli.shared.context import STORE_DEFAULT, STORE_HELP, Context
@@ -131,6 +131,9 @@ for _command, _epilog in (
     (salvage_command.salvage, salvage_command.SALVAGE_EXAMPLES),
     (table_commands.drop, table_commands.DROP_EXAMPLES),
     (table_commands.undelete, table_commands.UNDELETE_EXAMPLES),
+    (local_commands.up, local_commands.UP_EXAMPLES),
+    (local_commands.down, local_commands.DOWN_EXAMPLES),
+    (master_command.master, master_command.MASTER_EXAMPLES),
     (tablet_server_command.tablet_server, tablet_server_command.TABLET_SERVER_EXAMPLES),
 ):
     app.command(epilog=_epilog)(_command)

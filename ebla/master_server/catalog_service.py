@@ -22,6 +22,7 @@ from ebla.rpc.wire.messages import TabletLocation
 from ebla.service.listener import TabletListener
 from ebla.service.reports import DroppedTable
 from ebla.service.requests import (
+    AlterTable,
     CreateTable,
     DescribeStore,
     DescribeTables,
@@ -94,6 +95,7 @@ class CatalogService:
             CreateTable: self._create,
             DropTable: self._drop,
             UndeleteTable: self._undelete,
+            AlterTable: self._alter,
             RenameTable: lambda term, request: term.run(term.master.rename_table(request.name, request.new_name)),
             ListDropped: lambda term, request: self._dropped(term),
             DescribeStore: lambda term, request: describe_cluster(term),
@@ -179,6 +181,20 @@ class CatalogService:
         master = term.master
         info = term.run(master.create_table(request.name, request.schema, request.splits, is_fixed=request.is_fixed))
         self._wait_until_served(term, info)
+
+    def _alter(self, term: Term, request: AlterTable) -> None:
+        """Change a schema; when this returns the leaders of all tablets use it, unless that takes too long."""
+        info = term.run(term.master.alter_table(request.name, request.alteration))
+        version, servers = info.metadata.schema.version, term.master.servers
+
+        def is_in_force() -> bool:
+            states = [
+                None if tablet.leader is None else servers.reported(tablet.leader, tablet.id)
+                for tablet in info.metadata.tablets
+            ]
+            return all(state is not None and state.schema_version >= version for state in states)
+
+        term.wait_for(is_in_force, SERVED_SECONDS)
 
     def _undelete(self, term: Term, request: UndeleteTable) -> None:
         info = term.master.catalog.deleted.get(request.table_id)

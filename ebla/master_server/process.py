@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from uuid import uuid4
@@ -19,6 +21,7 @@ from uuid import uuid4
 import msgspec
 
 from ebla.clock import Clock, SystemClock
+from ebla.coordination.address import open_coordination
 from ebla.coordination.service import CoordinationService, Lease
 from ebla.errors import Corruption, RequestError, StoreError, Unavailable
 from ebla.master.calls import HEARTBEAT_METHODS, SendHeartbeat
@@ -42,12 +45,24 @@ from ebla.settings import Settings
 from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.recovery.identity import own_identity
 
-__all__ = ["MasterProcess"]
+__all__ = ["MasterProcess", "open_process"]
 
 _FILE = "master.json"
 _LOCK = "LOCK"
 
 _log = logging.getLogger(__name__)
+
+
+@contextmanager
+def open_process(coordination: str, root: Path, data: Path, *, host: str, port: int) -> Iterator[MasterProcess]:
+    """Make a master of what a command is told; it is closed in the end."""
+    clock = SystemClock()
+    with open_coordination(coordination, clock) as service:
+        process = MasterProcess(service, data, root, host=host, port=port, clock=clock)
+        try:
+            yield process
+        finally:
+            process.close()
 
 
 class _Who(msgspec.Struct, frozen=True):
@@ -103,7 +118,9 @@ class MasterProcess:
             self._term: Term | None = None  # guarded by _term_lock
             self._service = CatalogService(self._leading, settings or Settings())
             self._leadership = Leadership(coordination, self.uuid, self._gained, self._lost)
-            self._handlers = ServiceHandlers(self._service, self._service.locate, str(root))
+            self._handlers = ServiceHandlers(
+                self._service, self._service.locate, str(root), lambda: self._masters.addresses()
+            )
             self._server = RpcServer(
                 SERVICE_METHODS | HEARTBEAT_METHODS | METADATA_METHODS,
                 {

@@ -22,8 +22,8 @@ COMMANDS = [
     if command.callback
 ]
 
-# These serve until they are stopped: tests with real processes run them.
-SERVERS = {"tablet-server"}
+# These serve until they are stopped, or need those that do: tests with real processes run them.
+SERVERS = {"up", "down", "master", "tablet-server"}
 
 
 def help_of(*command: str) -> str:
@@ -79,6 +79,9 @@ def test_the_commands_are_all_there() -> None:
         "salvage",
         "drop",
         "undelete",
+        "up",
+        "down",
+        "master",
         "tablet-server",
     ]
     assert expected == COMMANDS

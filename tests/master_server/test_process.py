@@ -58,6 +58,20 @@ def test_tables_are_renamed_dropped_and_brought_back(db: ebla.Database) -> None:
     assert db.table("two").get("a") == {"k": "a", "n": 1}
 
 
+def test_a_schema_is_changed_while_rows_are_in_memory(db: ebla.Database) -> None:
+    groups = [ebla.Group("g", columns={"n": "int64", "m": "int64"}), ebla.Group("h", columns={"t": "string"})]
+    table = db.create_table("altered", ebla.Schema(key={"k": "string"}, groups=groups), splits=["b"])
+    table.put([{"k": "a", "n": 1, "m": 5, "t": "old"}, {"k": "b", "n": 2, "m": 6, "t": "old"}])
+    db.alter_table("altered", add_columns={"g": {"s": "string"}}, move={"m": "h"})
+    table = db.table("altered")
+    table.put({"k": "c", "n": 3, "m": 7, "t": "new", "s": "new"})
+    assert [(row["k"], row["n"], row["m"], row["t"], row["s"]) for row in table.scan()] == [
+        ("a", 1, 5, "old", None),
+        ("b", 2, 6, "old", None),
+        ("c", 3, 7, "new", "new"),
+    ]
+
+
 def test_a_master_that_does_not_lead_says_who_does(cluster: SmallCluster) -> None:
     leader = cluster.leader
     follower = next(master for name, master in cluster.masters.items() if name != leader)
@@ -114,7 +128,6 @@ def test_a_term_whose_lease_is_lost_in_the_middle_of_a_write_is_over(cluster: Sm
 def test_what_a_cluster_cannot_do_yet_is_refused(db: ebla.Database) -> None:
     for attempt in (
         lambda: db.clone_table("users", "copy"),
-        lambda: db.alter_table("users", add_columns={"s": "string"}),
         lambda: db.drop_table("users", purge=True),
     ):
         with pytest.raises(RequestError, match="cluster"):

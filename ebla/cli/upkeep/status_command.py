@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 import ebla
+from ebla.cli.cluster.cluster_status import CLUSTER_FILE, tell_cluster
 from ebla.cli.shared.command_failures import ExitCode, guarded
 from ebla.cli.shared.context import Context, JsonOption, StoreOption, examples
 from ebla.cli.shared.lines import size_text, write_json, write_line
@@ -21,10 +22,15 @@ def status(ctx: typer.Context, json: JsonOption = False, store: StoreOption = No
     """Tell who has the store open and since when, its tables and sizes, and whether anything is wrong.
 
     Takes no lock, and works while another process has the store open, or nobody. What that process keeps in memory is
-    what it told last, a few seconds ago. The exit code is 6 if something is wrong.
+    what it told last, a few seconds ago. Of a cluster that `ebla up` started, processes, tables and tablets are told.
+    The exit code is 6 if something is wrong.
     """
     shared: Context = ctx.obj
-    found = ebla.status(store or shared.store)
+    place = store or shared.store
+    if (place / CLUSTER_FILE).exists():
+        tell_cluster(place, json=json)
+        return
+    found = ebla.status(place)
     if json:
         write_json(msgspec.to_builtins(found))
     else:

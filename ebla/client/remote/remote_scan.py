@@ -14,20 +14,22 @@ segment: to read one that strangers sent can end a process.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ebla.client.remote.retrying import persist
 from ebla.client.remote.routes import Share
 from ebla.errors import EblaError, RequestError, SchemaChanged
 from ebla.model.filters import unusable, with_columns_of
 from ebla.model.projection import Projection
 from ebla.model.ranges import KeyRange, successor
+from ebla.rpc.methods import Asks
 from ebla.rpc.wire.arrow_bytes import rows_from_bytes
 from ebla.rpc.wire.messages import BeginScan, CountRows, EndScan, ScanBegun, ScanForm, ScanOn, Segment
 from ebla.service.requests import Moment, ScanRows
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from ebla.client.remote.remote_table import RemoteTable
 
 __all__ = ["RemoteStream"]
+
+_Answer = TypeVar("_Answer")
 
 SEGMENT_BYTES_FIRST = 1 << 20
 SEGMENT_BYTES = 8 << 20
@@ -82,16 +86,15 @@ class RemoteStream:
 
         def begin(part: KeyRange) -> BeginScan:
             form = _form(request, part, request.limit, request.at, None if not is_filtered_here else request.columns)
-            return BeginScan(table.id, form, cursor)
+            return BeginScan(table.id, form, cursor if part == rows else None)
 
-        if len(servers) == 1:
-            begun = table._ask_about(rows.first, begin(rows))
-        else:
-            # At the newest moment of all of them: what one has acknowledged before now is seen. Each is asked for its
-            # own rows, and refuses others.
-            calls = [partial(table._ask_about, share.rows.first, begin(share.rows)) for share in shares]
-            found: list[ScanBegun] = table.service.together(calls)
-            begun = max(found, key=lambda one: one.txn)
+        # At the newest moment of all of them: what one has acknowledged before now is seen. Each is asked for its own
+        # rows, and refuses others.
+        calls = [partial(_of_each, table, share.rows, begin) for share in shares]
+        found: list[ScanBegun] = [one for answers in table.service.together(calls) for one in answers]
+        begun = max(found, key=lambda one: one.txn)
+        if len(found) > 1:
+            begun = msgspec.structs.replace(begun, segment=None)
         projection = cls._projection(table, request, begun.schema_version)
         return cls(table, request, projection, begun, cursor)
 
@@ -113,15 +116,12 @@ class RemoteStream:
         table = self._table
         rows = _rest(request.key_range, request.after, request.reverse)
         version = self.projection.schema.version
-        calls = [
-            partial(
-                table._ask_about,
-                share.rows.first,
-                CountRows(table.id, _form(request, share.rows, None, Moment(self.txn)), version),
-            )
-            for share in table.current().shares(rows)
-        ]
-        return sum(table.service.together(calls)) if calls else 0
+
+        def count(part: KeyRange) -> CountRows:
+            return CountRows(table.id, _form(request, part, None, Moment(self.txn)), version)
+
+        calls = [partial(_of_each, table, share.rows, count) for share in table.current().shares(rows)]
+        return sum(map(sum, table.service.together(calls))) if calls else 0
 
     def few_rows(self) -> None:
         """Return None: rows come over the wire as Arrow, however few they are."""
@@ -168,32 +168,30 @@ class RemoteStream:
         number = 0
         cursor = cursor or uuid.uuid4().hex
         wanted = SEGMENT_BYTES_FIRST
-        waiting: Future[Segment] | None = None
+        waiting: Future[tuple[KeyRange, Segment]] | None = None
         try:
             while rest is not None and not rest.is_empty:
-                share = self._share(rest)
-                if segment is None:
-                    segment = (
-                        waiting.result()
-                        if waiting is not None
-                        else self._fetch(share, cursor, number, wanted, limit, at)
-                    )
+                if segment is not None:  # it came with the beginning, from a server that had all of the range then
+                    part = rest
+                elif waiting is not None:
+                    part, segment = waiting.result()
+                else:
+                    part, segment = self._fetch(rest, cursor, number, wanted, limit, at)
                 waiting = None
                 number += 1
                 taken = segment
                 segment = None
                 if limit is not None and taken.data is not None:
                     limit -= _rows_in(taken)
-                share_rest = _beyond(share.rows, taken.last, request.reverse) if not taken.is_last else None
+                share_rest = _beyond(part, taken.last, request.reverse) if not taken.is_last else None
                 if share_rest is not None:
                     rest = _joined(share_rest, rest, request.reverse)
                     wanted = min(wanted * 2, SEGMENT_BYTES)
                 else:
-                    rest = _behind(share.rows, rest, request.reverse)
+                    rest = _behind(part, rest, request.reverse)
                     number, cursor = 0, uuid.uuid4().hex
                 if rest is not None and not rest.is_empty and (limit is None or limit > 0):
-                    next_share = self._share(rest)
-                    waiting = service.pool.submit(self._fetch, next_share, cursor, number, wanted, limit, at)
+                    waiting = service.pool.submit(self._fetch, rest, cursor, number, wanted, limit, at)
                 yield taken
                 if limit is not None and limit <= 0:
                     return
@@ -207,14 +205,19 @@ class RemoteStream:
         """Return the first part of a range that one server has, by the newest route."""
         return self._table.current().shares(rest, reverse=self._request.reverse)[0]
 
-    def _fetch(self, share: Share, cursor: str, number: int, wanted: int, limit: int | None, at: int) -> Segment:
+    def _fetch(
+        self, rest: KeyRange, cursor: str, number: int, wanted: int, limit: int | None, at: int
+    ) -> tuple[KeyRange, Segment]:
+        """Return the next rows, and which part of the range they are of: what its first server has."""
         table, request = self._table, self._request
         moment = request.at if request.latest else Moment(at, uncommitted=request.at.uncommitted)
         columns = None if self._filter is None else _columns_of(self._asked, request)
-        form = _form(request, share.rows, limit, moment, columns)
-        message = ScanOn(table.id, form, self.projection.schema.version, cursor, number, wanted)
-        answer: Segment = table._ask_about(share.rows.first if not request.reverse else _last_of(share.rows), message)
-        return answer
+
+        def scan_on(part: KeyRange) -> ScanOn:
+            form = _form(request, part, limit, moment, columns)
+            return ScanOn(table.id, form, self.projection.schema.version, cursor, number, wanted)
+
+        return _ask_first(table, rest, scan_on, reverse=request.reverse)
 
     def _end(self, cursor: str, rest: KeyRange | None) -> None:
         """Tell whoever serves that nobody goes on. If that fails, the cursor ends by its age."""
@@ -225,6 +228,35 @@ class RemoteStream:
             self._table.service.pool.submit(_try_to, server, EndScan(cursor))
         except RuntimeError:
             return
+
+
+def _ask_first(
+    table: RemoteTable, rest: KeyRange, message_of: Callable[[KeyRange], Asks[_Answer]], *, reverse: bool = False
+) -> tuple[KeyRange, _Answer]:
+    """Ask the first server of a range for its part of it; return that part, and the answer.
+
+    Tablets may move at any moment: before every attempt it is looked how far the part reaches by then.
+    """
+
+    def attempt(left_seconds: float) -> tuple[KeyRange, _Answer]:
+        table.service.check_open()
+        share = table.current().shares(rest, reverse=reverse)[0]
+        return share.rows, share.server.call(message_of(share.rows), timeout_seconds=left_seconds)
+
+    return persist(attempt, table._look_again, table.service.timeout_seconds)
+
+
+def _of_each(table: RemoteTable, rows: KeyRange, message_of: Callable[[KeyRange], Asks[_Answer]]) -> list[_Answer]:
+    """Ask one server of a range after the other for its part; as a rule it is one."""
+    answers: list[_Answer] = []
+    rest: KeyRange | None = rows
+    if rows.is_empty:
+        return [table._ask_about(rows.first, message_of(rows))]
+    while rest is not None and not rest.is_empty:
+        part, answer = _ask_first(table, rest, message_of)
+        answers.append(answer)
+        rest = _behind(part, rest, False)
+    return answers
 
 
 def _try_to(server: Any, message: EndScan) -> None:
@@ -278,11 +310,6 @@ def _behind(share: KeyRange, rest: KeyRange, reverse: bool) -> KeyRange | None:
     if reverse:
         return None if share.first <= rest.first else KeyRange(rest.first, share.first)
     return None if share.last is None or share.last == rest.last else KeyRange(share.last, rest.last)
-
-
-def _last_of(rows: KeyRange) -> bytes:
-    """Return some row of a range that lies in its last tablet: the first one will do if the range is one server's."""
-    return rows.first
 
 
 def _rows_in(segment: Segment) -> int:

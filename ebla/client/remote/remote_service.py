@@ -62,6 +62,8 @@ class RemoteService:
         self._is_closed = False
         try:
             self._info: ServiceInfo = self.ask_master(Inform())
+            # Whoever was given one master finds the others, and the one that leads now or next.
+            self.addresses = tuple(dict.fromkeys((*self.addresses, *self._info.masters)))
         except BaseException:
             self.close()
             raise

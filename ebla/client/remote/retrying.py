@@ -47,6 +47,7 @@ def persist(
     """
     ends_at_seconds = time.monotonic() + timeout_seconds
     doubt: OutcomeUnknown | None = None
+    is_stale_again = False  # the master may not know yet where a tablet is: then asking at once does not help
     for pause_seconds in NETWORK.pauses(random.random):
         try:
             return attempt(max(0.001, ends_at_seconds - time.monotonic()))
@@ -61,6 +62,7 @@ def persist(
             look_again(told, ends_at_seconds - time.monotonic())
         except Unavailable as error:
             raise (doubt or error) from None
-        if type(told) is not StaleRoute:
+        if type(told) is not StaleRoute or is_stale_again:
             time.sleep(pause_seconds)
+        is_stale_again = type(told) is StaleRoute
     raise AssertionError("pauses never end")

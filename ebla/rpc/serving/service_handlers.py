@@ -68,11 +68,19 @@ _Located = Callable[[TableService], Sequence[TabletLocation]]
 class ServiceHandlers:
     """Answers the messages of clients. Safe to use from several threads."""
 
-    def __init__(self, service: Service, locate: _Located | None = None, root: str | None = None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        locate: _Located | None = None,
+        root: str | None = None,
+        masters: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        """`masters` tells where the masters of a cluster are."""
         # Set once.
         self._service = service
         self._locate = locate or _all_here
         self._root = root
+        self._masters = masters
         self._run = uuid.uuid4().hex
         self._tables = TablesServed(service)
         self._cursors = Cursors()
@@ -107,7 +115,8 @@ class ServiceHandlers:
 
     def _inform(self, request: Inform, caller: Caller) -> ServiceInfo:
         self._service.check_open()
-        return ServiceInfo(self._service.is_writable, self._service.settings, self._run, self._root)
+        masters = tuple(self._masters())
+        return ServiceInfo(self._service.is_writable, self._service.settings, self._run, self._root, masters)
 
     def _located(self, request: Locate, caller: Caller) -> TableLocation:
         table_id, table = self._tables.find(request.name, request.at, request.table)

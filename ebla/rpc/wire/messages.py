@@ -66,6 +66,7 @@ class ServiceInfo(Message, frozen=True):
     settings: Settings
     run: str  # of this process: another one knows nothing of requests under way
     root: str | None = None  # the directory of the store, for jobs that read its files
+    masters: tuple[str, ...] = ()  # of a cluster: where all of them are, so that one address is enough to find them
 
 
 class Inform(Message, Asks[ServiceInfo], frozen=True):

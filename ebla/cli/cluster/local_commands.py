@@ -1,0 +1,101 @@
+"""The commands for a whole cluster on one host: up, down."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from ebla.cli.shared.command_failures import guarded
+from ebla.cli.shared.context import JsonOption, examples
+from ebla.cli.shared.lines import write_json, write_line
+
+UP_EXAMPLES = examples(
+    "ebla up --servers 3 --data cluster",
+    "ebla up --servers 3 --masters 3 --data cluster --port 7070",
+    "ebla up --data cluster --zookeeper --foreground",
+)
+DOWN_EXAMPLES = examples("ebla down --data cluster")
+
+DirectoryOption = Annotated[
+    Path, typer.Option("--data", metavar="DIR", help="Directory of the cluster.", show_default=False)
+]
+
+
+@guarded
+def up(
+    ctx: typer.Context,
+    data: DirectoryOption,
+    servers: Annotated[
+        int | None,
+        typer.Option("--servers", min=1, help="Tablet servers; else as many as before, or 1.", show_default=False),
+    ] = None,
+    masters: Annotated[
+        int | None,
+        typer.Option(
+            "--masters",
+            min=1,
+            help="Masters, of which three survive the loss of one; else as many as before, or 1.",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            min=1,
+            max=65535,
+            help="Port of the first master; else 7070, or the next free one.",
+            show_default=False,
+        ),
+    ] = None,
+    zookeeper: Annotated[
+        bool, typer.Option("--zookeeper", help="Coordinate with a ZooKeeper of its own, from PySpark's jars.")
+    ] = False,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay, and stop the cluster on Ctrl-C or SIGTERM.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Start a cluster on this host, with what the directory has, and return when it serves.
+
+    Prints the address to connect to, as by `ebla.connect("127.0.0.1:7070")`. DIR/cluster.json names every process;
+    `ebla status --store DIR` tells how they are, and `ebla down --data DIR` stops them.
+    """
+    from ebla.local_cluster import local_cluster
+
+    stopping = threading.Event()
+    if foreground:
+
+        def stop(number: int, frame: Any) -> None:
+            stopping.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+    cluster = local_cluster.start(data, servers=servers, masters=masters, port=port, zookeeper=zookeeper)
+    if json:
+        write_json(msgspec.to_builtins(cluster))
+    else:
+        counts = f"{len(cluster.of('master'))} master(s), {len(cluster.of('tablet-server'))} tablet server(s)"
+        write_line(f"up: {counts}, connect to {cluster.address}")
+    if foreground:
+        stopping.wait()
+        _tell_killed(local_cluster.stop(data))
+
+
+@guarded
+def down(ctx: typer.Context, data: DirectoryOption) -> None:
+    """Stop the cluster of a directory: servers flush and hand over first. All is there at the next `ebla up`."""
+    from ebla.local_cluster import local_cluster
+
+    _tell_killed(local_cluster.stop(data))
+    write_line("down")
+
+
+def _tell_killed(killed: list[Any]) -> None:
+    for process in killed:
+        write_line(f"killed: {process.role} {process.uuid} in {process.data} did not stop in time")

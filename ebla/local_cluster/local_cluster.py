@@ -1,0 +1,208 @@
+"""Up and down: all processes of a cluster on one host.
+
+    DIR/root            fragments and logs, which all servers see; coordination.sqlite
+    DIR/master-1 ...    a master's own files: who it is, its METADATA        DIR/master-1.log   what it says
+    DIR/server-1 ...    a tablet server's own                                DIR/server-1.log
+    DIR/cluster.json    the processes                                        cluster_file.py
+
+`start` returns when the cluster serves: a master leads, and all tablet servers have reported to it. If that fails, what
+was started is stopped again. `stop` has tablet servers flush and hand over first, then stops masters, then ZooKeeper;
+what does not end in time is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import ebla
+from ebla.client.database import service_of
+from ebla.errors import EblaError, RequestError, StoreNotFound, TimedOut, Unavailable
+from ebla.local_cluster.cluster_file import (
+    ClusterFile,
+    ClusterProcess,
+    is_running,
+    read_cluster,
+    remove_cluster,
+    write_cluster,
+)
+from ebla.local_cluster.launching import launch
+from ebla.local_cluster.zookeeper import start_zookeeper
+from ebla.service.requests import DescribeStore
+
+__all__ = ["PORT", "describe", "start", "stop"]
+
+PORT = 7070
+HOST = "127.0.0.1"
+SERVING_SECONDS = 60.0
+STOP_SECONDS = 30.0
+_POLL_SECONDS = 0.05
+
+
+def start(
+    directory: Path, *, servers: int | None, masters: int | None, port: int | None, zookeeper: bool
+) -> ClusterFile:
+    """Start a cluster in a directory, with what is there already, and return it when it serves.
+
+    Without numbers there are as many masters and servers as there were before, or one of each. `port` is that of the
+    first master; without it, 7070 or the next one that is free.
+    """
+    directory = directory.absolute()
+    known = _count(directory, "master")
+    masters = max(1, known) if masters is None else masters
+    servers = max(1, _count(directory, "server")) if servers is None else servers
+    if servers < 1 or masters < 1:
+        raise RequestError("a cluster has at least one master and one tablet server")
+    if masters * 2 <= known:
+        raise RequestError(
+            f"the cluster in {directory} has {known} masters, and changes nothing without a majority of them: start at "
+            f"least {known // 2 + 1}"
+        )
+    _check_down(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    root = directory / "root"
+    root.mkdir(exist_ok=True)
+    started: list[ClusterProcess] = []
+    try:
+        coordination = str(root / "coordination.sqlite")
+        if zookeeper:
+            started.append(start_zookeeper(directory / "zookeeper", _free_port()))
+            coordination = f"zk://{started[0].address}/ebla"
+        common = ["--root", str(root), "--coordination", coordination, "--host", HOST]
+        first = _first_port() if port is None else port
+        for role, name, count in (("master", "master", masters), ("tablet-server", "server", servers)):
+            launched = []
+            for number in range(count):
+                own = ["--port", str(first if role == "master" and not number else 0)]
+                launched.append(launch(role, directory / f"{name}-{number + 1}", [*common, *own]))
+            problem: EblaError | None = None
+            for one in launched:
+                try:
+                    started.append(one.wait())
+                except EblaError as error:
+                    problem = problem or error
+                    started.append(ClusterProcess(role, "", "", str(one.data), one.process.pid))
+            if problem is not None:
+                raise problem
+        address = next(process.address for process in started if process.role == "master")
+        cluster = ClusterFile(address, str(root), coordination, tuple(started))
+        _wait_until_served(cluster, servers)
+    except BaseException:
+        _stop_all(started)
+        raise
+    write_cluster(directory, cluster)
+    return cluster
+
+
+def stop(directory: Path) -> list[ClusterProcess]:
+    """Stop the cluster of a directory, and return the processes that had to be killed."""
+    directory = directory.absolute()
+    cluster = read_cluster(directory)
+    killed = _stop_all(cluster.processes)
+    remove_cluster(directory)
+    return killed
+
+
+def describe(cluster: ClusterFile, timeout_seconds: float = 10.0) -> dict[str, Any]:
+    """Return what the leading master knows of the cluster."""
+    with ebla.connect(cluster.masters, timeout_seconds=timeout_seconds) as db:
+        return service_of(db).carry_out(DescribeStore())
+
+
+def _count(directory: Path, name: str) -> int:
+    """Return how many processes of a kind were started in a directory before."""
+    return sum(path.is_dir() for path in directory.glob(f"{name}-[0-9]*"))
+
+
+def _check_down(directory: Path) -> None:
+    try:
+        there = read_cluster(directory)
+    except StoreNotFound:
+        return
+    running = [process for process in there.processes if is_running(process)]
+    if running:
+        raise RequestError(
+            f"{len(running)} processes of the cluster in {directory} run already: connect to {there.address}, or stop "
+            f"them with `ebla down --data {directory}`"
+        )
+
+
+def _wait_until_served(cluster: ClusterFile, servers: int) -> None:
+    deadline = time.monotonic() + SERVING_SECONDS
+    wanted = {process.uuid for process in cluster.of("tablet-server")}
+    told: object = "no master leads"
+    while time.monotonic() < deadline:
+        for process in cluster.processes:
+            if not is_running(process):
+                raise Unavailable(f"the {process.role} in {process.data} ended: see {process.data}.log")
+        try:
+            found = describe(cluster, timeout_seconds=5.0)
+        except EblaError as error:
+            told = error
+        else:
+            alive = {uuid for uuid, server in found["servers"].items() if server["is_alive"]}
+            away = [
+                tablet for table in found["tables"].values() for tablet in table["tablets"] if not tablet["is_served"]
+            ]
+            if wanted <= alive and not away:
+                return
+            told = (
+                f"{len(alive & wanted)} of {servers} tablet servers have reported, {len(away)} tablets are not served"
+            )
+        time.sleep(_POLL_SECONDS)
+    raise TimedOut(f"the cluster does not serve after {SERVING_SECONDS:.0f} s: {told}")
+
+
+def _stop_all(processes: tuple[ClusterProcess, ...] | list[ClusterProcess]) -> list[ClusterProcess]:
+    killed = []
+    for role in ("tablet-server", "master", "zookeeper"):
+        own = [process for process in processes if process.role == role and is_running(process)]
+        for process in own:
+            _signal(process, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_SECONDS
+        while any(map(is_running, own)) and time.monotonic() < deadline:
+            _reap(own)
+            time.sleep(_POLL_SECONDS)
+        for process in own:
+            if is_running(process):
+                _signal(process, signal.SIGKILL)
+                killed.append(process)
+        _reap(own)
+    return killed
+
+
+def _signal(process: ClusterProcess, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, number)
+        os.kill(process.pid, signal.SIGCONT)  # one that was stopped hears nothing else
+
+
+def _reap(processes: list[ClusterProcess]) -> None:
+    """Let go of children of this process that have ended; others are somebody else's."""
+    for process in processes:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(process.pid, os.WNOHANG)
+
+
+def _first_port() -> int:
+    """Return 7070, or the next port that is free."""
+    for port in range(PORT, PORT + 100):
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind((HOST, port))
+            except OSError:
+                continue
+            return port
+    raise Unavailable(f"no port from {PORT} to {PORT + 99} is free: choose one with --port")
+
+
+def _free_port() -> int:
+    with socket.create_server((HOST, 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port

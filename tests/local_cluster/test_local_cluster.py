@@ -1,0 +1,200 @@
+"""A cluster of real processes on this host: up, used, hurt, looked at, down, and up again with all that it had."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import ebla
+from ebla.errors import RequestError, StoreNotFound
+from ebla.local_cluster.cluster_file import ClusterFile, ClusterProcess, is_running, read_cluster
+from ebla.local_cluster.local_cluster import describe
+
+SCHEMA = ebla.Schema(key={"k": "int64"}, groups=[ebla.Group("g", columns={"v": "string"})])
+
+
+def command(*arguments: str, code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "ebla", *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+def wait_until(is_so: Callable[[], object], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not come to be in time"
+        time.sleep(0.05)
+
+
+class Running:
+    """A cluster in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @property
+    def file(self) -> ClusterFile:
+        return read_cluster(self.directory)
+
+    def leader(self) -> ClusterProcess:
+        """The master that leads."""
+        from ebla.errors import EblaError
+        from ebla.rpc.channel import Channel
+        from ebla.rpc.wire.messages import SERVICE_METHODS, ListTables
+
+        for process in self.file.of("master"):
+            with Channel(SERVICE_METHODS, process.address) as channel:
+                try:
+                    channel.call(ListTables(), timeout_seconds=2)
+                    return process
+                except EblaError:
+                    continue
+        raise LookupError("no master leads")
+
+    def has_other_leader(self, former: ClusterProcess) -> bool:
+        try:
+            return self.leader() != former
+        except LookupError:
+            return False
+
+    def restart(self, process: ClusterProcess) -> None:
+        """Start a process that was killed again, with its directory; it is found where it is then."""
+        data = Path(process.data)
+        arguments = ["--root", self.file.root, "--coordination", self.file.coordination]
+        port = process.address.rpartition(":")[2]
+        log = (data.parent / f"{data.name}.log").open("ab")
+        subprocess.Popen(
+            [sys.executable, "-m", "ebla", process.role, "--data", str(data), *arguments, "--port", port],
+            stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    directory = tmp_path_factory.mktemp("local") / "cluster"
+    told = command("up", "--servers", "2", "--masters", "3", "--data", str(directory))
+    running = Running(directory)
+    assert running.file.address in told
+    try:
+        yield running
+    finally:
+        for process in running.file.processes:
+            if is_running(process):
+                os.kill(process.pid, signal.SIGKILL)
+                wait_until(lambda process=process: not is_running(process))  # type: ignore[misc]
+
+
+@pytest.fixture
+def db(cluster: Running) -> Iterator[ebla.Database]:
+    with ebla.connect(cluster.directory / "cluster.json") as connected:
+        yield connected
+
+
+def test_up_returns_when_the_cluster_serves_and_names_every_process(cluster: Running) -> None:
+    file = cluster.file
+    assert [process.role for process in file.processes] == ["master"] * 3 + ["tablet-server"] * 2
+    assert all(is_running(process) for process in file.processes)
+    assert all(Path(process.data).is_dir() for process in file.processes)
+    assert len({process.uuid for process in file.processes}) == 5
+    assert file.address == file.processes[0].address
+    assert describe(file)["problems"] == []
+
+
+def test_tables_are_made_written_and_read_through_any_way_to_connect(cluster: Running) -> None:
+    with ebla.connect(cluster.file.address) as db:
+        db.create_table("t", SCHEMA, splits=[50]).put([{"k": k, "v": str(k)} for k in range(100)])
+    for address in (cluster.file.masters, cluster.directory, str(cluster.directory / "cluster.json")):
+        with ebla.connect(address) as db:
+            assert db.table("t").scan().count() == 100
+            assert db.table("t").get(77) == {"k": 77, "v": "77"}
+
+
+def test_a_second_up_in_the_same_directory_is_refused(cluster: Running) -> None:
+    command("up", "--data", str(cluster.directory), code=2)
+
+
+def test_status_tells_of_servers_tables_and_tablets(cluster: Running, db: ebla.Database) -> None:
+    told = json.loads(command("status", "--json", "--store", str(cluster.directory)))
+    assert told["problems"] == []
+    assert sum(server["leads"] for server in told["servers"].values()) >= 2
+    assert len(told["tables"]["t"]["tablets"]) == 2
+    text = command("status", "--store", str(cluster.directory))
+    assert "tablet-server" in text
+    assert "nothing is known to be wrong" in text
+
+
+def test_tablets_of_a_killed_server_are_served_by_the_other_with_all_that_was_acknowledged(
+    cluster: Running, db: ebla.Database
+) -> None:
+    table = db.create_table("killed", SCHEMA, splits=[50])
+    table.put([{"k": k, "v": "before"} for k in range(100)])
+    victim = cluster.file.of("tablet-server")[0]
+    os.kill(victim.pid, signal.SIGKILL)
+    assert table.scan().count() == 100
+    table.put([{"k": k, "v": "after"} for k in range(100, 110)])
+    assert table.scan().count() == 110
+    told = command("status", "--store", str(cluster.directory), code=6)
+    assert "does not run" in told
+    cluster.restart(victim)
+    wait_until(lambda: describe(cluster.file)["problems"] == [])
+    assert table.scan().count() == 110
+
+
+def test_another_master_leads_when_the_leading_one_is_killed(cluster: Running, db: ebla.Database) -> None:
+    leader = cluster.leader()
+    os.kill(leader.pid, signal.SIGKILL)
+    wait_until(lambda: cluster.has_other_leader(leader))
+    db.create_table("made-by-the-next", SCHEMA).put({"k": 1, "v": "x"})
+    assert db.table("t").get(7) == {"k": 7, "v": "7"}
+    cluster.restart(leader)
+    assert db.table("made-by-the-next").scan().count() == 1
+
+
+def test_down_stops_all_and_the_next_up_has_everything(cluster: Running, db: ebla.Database) -> None:
+    db.create_table("kept", SCHEMA).put([{"k": k, "v": "kept"} for k in range(10)])
+    db.close()
+    processes = cluster.file.processes
+    for process in processes:  # those that were restarted are not those of the file
+        if not is_running(process):
+            for found in Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    if f"{process.data}\0".encode() in found.read_bytes():
+                        os.kill(int(found.parent.name), signal.SIGTERM)
+                except (OSError, ValueError):
+                    continue
+    assert "down" in command("down", "--data", str(cluster.directory))
+    assert not any(is_running(process) for process in processes)
+    command("down", "--data", str(cluster.directory), code=6)
+    command("up", "--masters", "1", "--data", str(cluster.directory), code=2)  # no majority of those that keep METADATA
+    command("up", "--data", str(cluster.directory))
+    assert len(cluster.file.processes) == 5, "as many as before"
+    with ebla.connect(cluster.directory) as again:
+        assert again.table("kept").scan().count() == 10
+        assert again.table("killed").scan().count() == 110
+
+
+def test_a_directory_without_a_cluster_says_so(tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFound, match="ebla up"):
+        read_cluster(tmp_path)
+    (tmp_path / "cluster.json").write_text("{")
+    with pytest.raises(RequestError, match="cannot be read"):
+        read_cluster(tmp_path)
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        told = command("up", "--data", str(tmp_path / "c"), "--port", str(taken.getsockname()[1]), code=6)
+    assert told == ""
+    assert not (tmp_path / "c" / "cluster.json").exists()
