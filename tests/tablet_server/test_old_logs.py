@@ -69,7 +69,7 @@ def test_a_log_that_is_gone_is_empty_for_whoever_is_sent_to_it(world: World) -> 
     logs.sweep()
     logs.sweep()
     other = world.start("B")
-    end, portion = other.taker._replay(first.store.server, [], [])
+    end, portion, _ = other.taker._replay(first.store.server, [], [])
     assert (end.segment, end.offset, portion.entries) == ("", 0, 0)
 
 

@@ -3,6 +3,7 @@
     6  read-only, flushing    no write is taken; what is in memory becomes fragments
     7  final config saving    no read is taken either; METADATA: led by nobody, nothing of it in a log, the next epoch
 
+What the leader told clients of requests by id is in its log alone: then that log stays on record, for the next one.
 Reads that began before go on: what they read is fixed. Should METADATA refuse, the tablets are led as before; should
 the outcome stay unknown, they are led by nobody here, until METADATA tells.
 """
@@ -78,15 +79,20 @@ class TabletGiver:
         """Have METADATA say that nobody leads the tablets. It may be repeated: it names the epochs."""
         store = self._store
         known = [one for one in table.view.metadata.tablets if one.id in tablets]
-        epochs = tuple(TabletAt(one.id, one.epoch) for one in known)
-        change = VacateTablets(epochs, self._server, is_flushed=True)
+        # What clients were told of a tablet is in the log alone: whoever leads it next reads it there.
+        told = [one for one in known if table.tablet(one.id).replies is not None]
+        changes = [
+            VacateTablets(tuple(TabletAt(one.id, one.epoch) for one in some), self._server, is_flushed=some is not told)
+            for some in (told, [one for one in known if one not in told])
+            if some
+        ]
         unknown: OutcomeUnknown | None = None
         for attempt in SAVES.attempts(self._clock):
             try:
                 current = store.metadata.refresh(table.id) if attempt else None
                 if current is not None and all(_is_past(current, one.id, one.epoch) for one in known):
                     return current
-                return store.metadata.commit(table.id, [change])
+                return store.metadata.commit(table.id, changes)
             except OutcomeUnknown as error:
                 unknown = error
             except EblaError:

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ebla.coordination.service import CoordinationService
 from ebla.errors import EblaError, OutcomeUnknown, StoreError, Unavailable
@@ -25,15 +26,23 @@ from ebla.metadata.values.changes import Change, update
 from ebla.metadata.values.handing_over import Offer, OfferTablets, TakeOver, VacateTablets
 from ebla.metadata.values.requirements import TabletAt
 from ebla.metadata.values.table_metadata import LogEnd, TableMetadata, TabletMetadata
-from ebla.storage.log.log_entry import LogEntry
+from ebla.storage.log.log_format import SegmentBytes
 from ebla.storage.log.log_reader import list_segments
 from ebla.tablet.engine import TabletStore
+from ebla.tablet.lead.log_parts import former_schemas, parts_of, under_schema, without_records
 from ebla.tablet.lead.run import server_of_run
-from ebla.tablet.recovery.log_sort import LogSorter, SortedPortion, changes_for, check_portions, open_table
+from ebla.tablet.recovery.log_sort import (
+    LogSorter,
+    SortedPortion,
+    SortedTable,
+    changes_for,
+    check_portions,
+    open_table,
+)
 from ebla.tablet.recovery.server_record import read_bound, read_extent
 from ebla.tablet.tables.table_state import TableState
 
-__all__ = ["Offered", "TabletTaker", "parts_of"]
+__all__ = ["Offered", "TabletTaker"]
 
 _log = logging.getLogger(__name__)
 
@@ -133,19 +142,20 @@ class TabletTaker:
         failed: dict[Offered, EblaError] = {}
         is_unknown = False
         try:
-            end, portion = (None, None) if log is None else self._replay(log, claims, begun)
+            end, portion, former = (None, None, []) if log is None else self._replay(log, claims, begun)
             for claim in claims:
                 changes = claim.changes(self._server, self._run, end)
-                if portion is not None:
-                    own = [one for one in portion.tables if one.table == claim.base.table_id]
-                    changes += changes_for(update(claim.base, changes), own)
                 try:
+                    if portion is not None:
+                        changes += [one.flush for one in former if one.table == claim.base.table_id]
+                        to_come = update(claim.base, changes)
+                        own = [one for one in portion.tables if one.table == claim.base.table_id]
+                        changes += changes_for(to_come, own)
+                        self._remember_replies(claim, to_come, portion)
                     self._commit(claim, changes)
                 except EblaError as error:
                     is_unknown |= isinstance(error, OutcomeUnknown)
                     failed.update((one, error) for one in offers if one.table == claim.base.table_id)
-            if portion is not None:
-                self._remember_replies(portion)
         finally:
             if not is_unknown:
                 self._store.pending.let_go(begun)  # else METADATA may come to name them yet
@@ -159,29 +169,56 @@ class TabletTaker:
         with self._store.passing.passing() as pass_txn:
             pass_txn()  # so that the newest moment here is after all that the tablets have
 
-    def _replay(self, log: str, claims: Sequence[_Claim], begun: list[str]) -> tuple[LogEnd, SortedPortion]:
+    def _replay(
+        self, log: str, claims: Sequence[_Claim], begun: list[str]
+    ) -> tuple[LogEnd, SortedPortion, list[SortedTable]]:
+        """Return the end of the log, what became of it, and what of it was written under former schemas."""
         files, settings = self._store.files, self._store.settings
         extent = read_extent(self._coordination, files, log)
         paths = list_segments(files, f"log/{log}", extent)
-        taken = {tablet.id: tablet for claim in claims for tablet in claim.tablets}
-        tables = {}
-        for claim in claims:
-            to_come = update(claim.base, claim.changes(self._server, self._run, LogEnd(log, "", 0)))
-            tables[claim.base.table_id] = open_table(claim.table.name, to_come, files)
+        to_come = {
+            claim.base.table_id: update(claim.base, claim.changes(self._server, self._run, LogEnd(log, "", 0)))
+            for claim in claims
+        }
+        names = {claim.base.table_id: claim.table.name for claim in claims}
 
         def new_path(table_id: str) -> str:
             begun.append(self._store.pending.new_path(table_id))
             return begun[-1]
 
+        taken = {tablet.id: tablet for claim in claims for tablet in claim.tablets}
+        former: list[SortedTable] = []
+        late = former_schemas(to_come.values())
+        read: Iterable[tuple[str, SegmentBytes, bool]]
+        read = ((path, files.read(path), path == paths[-1]) for path in paths)
+        if late:
+            read = [*read]  # once: what a stopped process writes meanwhile is behind the end
+        # What was written under former schemas becomes fragments of these, which METADATA counts for that of today.
+        for table_id, version in late:
+            under = {table_id: open_table(names[table_id], under_schema(to_come[table_id], version), files)}
+            own = {tablet.id: taken[tablet.id] for tablet in to_come[table_id].tablets if tablet.id in taken}
+            sorter = LogSorter(
+                files,
+                server_of_run(log),
+                under,
+                new_path,
+                settings.flush_bytes,
+                partial(parts_of, tablets=own, is_counted=version.__eq__),
+            )
+            former += _whole(log, sorter.sort(0, read)).tables
         sorter = LogSorter(
-            files, server_of_run(log), tables, new_path, settings.flush_bytes, lambda entry: parts_of(entry, taken)
+            files,
+            server_of_run(log),
+            {table_id: open_table(names[table_id], metadata, files) for table_id, metadata in to_come.items()},
+            new_path,
+            settings.flush_bytes,
+            lambda entry: without_records(parts_of(entry, taken), late),
         )
-        portion = sorter.sort(0, ((path, files.read(path), path == paths[-1]) for path in paths))
+        portion = _whole(log, sorter.sort(0, read))
         segments = check_portions([portion], extent)
-        if portion.refused:
-            raise StoreError(f"the log {log} cannot be replayed: {portion.refused[0][1]}")
         last = segments[-1] if segments else None
-        return LogEnd(log, "" if last is None else last.path, 0 if last is None else last.bytes), portion
+        end = LogEnd(log, "" if last is None else last.path, 0 if last is None else last.bytes)
+        return end, portion, former
 
     def _commit(self, claim: _Claim, changes: Sequence[Change]) -> None:
         metadata = self._store.metadata
@@ -205,25 +242,21 @@ class TabletTaker:
             table.gain(now - before, self._store.sequencer.allocated)
         tables.events.deliver()
 
-    def _remember_replies(self, portion: SortedPortion) -> None:
-        tables = self._store.open_tables
-        for table_id in {one.table for one in portion.replies}:
-            table = tables.find(table_id)
-            if table is not None:
-                told = {one.tablet: one.replies for one in portion.replies if one.table == table_id}
-                self._store.kept_replies.adopt(table, told)
-        with tables.lock:
+    def _remember_replies(self, claim: _Claim, to_come: TableMetadata, portion: SortedPortion) -> None:
+        """Log here what the last leader told its clients, before this run leads: a request repeated then is known."""
+        told = {one.tablet: one.replies for one in portion.replies if one.table == claim.base.table_id}
+        epochs = {tablet.id: tablet.epoch for tablet in to_come.tablets}
+        self._store.kept_replies.adopt(claim.table, told, epochs)
+        with self._store.open_tables.lock:
             self._store.kept_replies.former.restore(portion.former_replies)
 
 
-def parts_of(entry: LogEntry, tablets: Mapping[str, TabletMetadata]) -> LogEntry:
-    """Return what an entry has of some tablets, at epochs since which its log is their log."""
-    parts = []
-    for part in entry.parts:
-        tablet = tablets.get(part.tablet)
-        if tablet is not None and part.epoch >= tablet.log_epoch:
-            parts.append(part)
-    return LogEntry(entry.txn_max, tuple(parts), entry.replies)
+def _whole(log: str, portion: SortedPortion) -> SortedPortion:
+    if portion.damage is not None:
+        raise portion.damage.error()
+    if portion.refused:
+        raise StoreError(f"the log {log} cannot be replayed: {portion.refused[0][1]}")
+    return portion
 
 
 def _newest_txn(tablet: TabletMetadata) -> int:

@@ -79,11 +79,18 @@ class KeptReplies:
                 part.state.replies.logged_again(part.replies, txn)
         log.wait(txn)
 
-    def adopt(self, table: TableState, replies: Mapping[str, Sequence[Reply]]) -> None:
-        """Remember, and log here, what another server has told of tablets that came from it."""
+    def adopt(self, table: TableState, replies: Mapping[str, Sequence[Reply]], epochs: Mapping[str, int]) -> None:
+        """Remember, and log here, what another server has told of tablets that are about to come from it.
+
+        `epochs` are those that they are going to be led at: a later replay counts nothing of lower ones.
+        """
         with self._tables.lock:
             log = self._writable_log()
-            parts = [_part_of(table, tablet, table.tablet(tablet), told) for tablet, told in replies.items() if told]
+            parts = [
+                _part_of(table, tablet, table.tablet(tablet), told, epochs[tablet])
+                for tablet, told in replies.items()
+                if told
+            ]
             for part in parts:
                 part.state.remember(part.replies)
             txn = self._push(log, parts, ()) if parts else 0
@@ -129,8 +136,11 @@ class KeptReplies:
         return txn
 
 
-def _part_of(table: TableState, tablet: str, state: TabletState, replies: Sequence[Reply]) -> StagedPart:
+def _part_of(
+    table: TableState, tablet: str, state: TabletState, replies: Sequence[Reply], epoch: int | None = None
+) -> StagedPart:
     version = table.view.schema.version
     known = table.view.metadata.by_id(tablet)
-    epoch = 1 if known is None else known.epoch
+    if epoch is None:
+        epoch = 1 if known is None else known.epoch
     return StagedPart(table.id, tablet, state, epoch, version, state.index, replies=[*replies], takes_index=False)

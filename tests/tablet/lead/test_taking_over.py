@@ -9,7 +9,7 @@ import pytest
 from ebla.coordination.server_lease import TTL_SECONDS
 from ebla.errors import OutcomeUnknown, StaleRoute
 from ebla.model.ranges import KeyRange
-from ebla.service.requests import EraseRange, Put, ScanRows
+from ebla.service.requests import EraseRange, Modify, Put, ScanRows
 from ebla.tablet.lead.taking_over import Offered
 from tests.support.simulated_files import Fault, FaultPlan
 from tests.tablet.lead.world import Run, World
@@ -305,3 +305,27 @@ def test_a_request_that_a_dead_server_answered_is_not_carried_out_again_by_those
     world.give(c, "t0", "t1")
     assert c.table().write(request) == txn
     assert [value(c, key) for key in (1, 101)] == ["later", "once"]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_request_that_is_repeated_with_the_next_leader_happens_once(world: World, is_clean: bool) -> None:
+    world.create(splits=0)
+    a, b, c = world.start("A"), world.start("B"), world.start("C")
+    world.give(a, "t0")
+    put(a, 1)
+    row = a.table().codec.encode((1,))
+    add = Modify(row, "n", "increment", 5, request_id=("client", 7))
+    assert a.table().modify(add) == 6
+    if is_clean:
+        a.giver.give_up(a.store.table("t"), ["t0"])
+    else:
+        a.store.abandon()
+        world.bury(a)
+    world.give(b, "t0")
+    b.table().modify(add)
+    assert b.table().get((1,))["n"] == 6  # type: ignore[index]
+    b.store.abandon()
+    world.bury(b)
+    world.give(c, "t0")
+    c.table().modify(add)
+    assert c.table().get((1,))["n"] == 6  # type: ignore[index]

@@ -108,3 +108,20 @@ def test_a_tablet_can_be_given_up_while_the_schema_changes(world: World) -> None
     run.giver.give_up(table, ["t1"])
     world.give(other, "t1")
     assert other.table().get((102,)) == {"k": 102, "v": "102", "n": 102}
+
+
+@pytest.mark.parametrize("request_", [{"move": {"n": "g"}}, {"rename": {"v": "w"}}, {"drop_columns": ["v"]}])
+def test_what_a_dead_leader_wrote_under_the_old_schema_is_taken_over_under_the_new_one(
+    world: World, request_: dict[str, object]
+) -> None:
+    run, other = led(world), world.start("B")
+    alter(world, **request_)
+    put(run, 3, 103)  # it has not noticed
+    run.store.abandon()
+    world.bury(run)
+    world.give(other, "t0", "t1")
+    for key in (1, 2, 3, 101, 102, 103):
+        row = other.table().get((key,))
+        assert row is not None
+        assert row["n"] == key
+        assert set(row) - {"k", "n"} == ({"w"} if "rename" in request_ else {"v"} if "move" in request_ else set())

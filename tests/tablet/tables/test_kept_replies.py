@@ -130,7 +130,7 @@ def test_what_was_logged_for_tablets_that_never_came_counts_for_nothing(path: Pa
 def test_what_another_server_told_is_logged_here(path: Path, db: ebla.Database) -> None:
     engine, state = engine_of(db), state_of(db.table("t"))
     left = state.view.metadata.tablets[0].id
-    engine.kept_replies.adopt(state, {left: [Reply("client", 7, 5)], "none": []})
+    engine.kept_replies.adopt(state, {left: [Reply("client", 7, 5)], "none": []}, {left: 1})
     assert put(db, "a", 1) == 5
     abandon(db)
     with ebla.open(path, settings=SETTINGS) as again:
