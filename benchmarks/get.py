@@ -11,6 +11,8 @@ sides; the figure is the mean of one get.
                       key in another block where there are blocks enough; the first get after opening is counted
     get_many          1,000 random keys, and 1,000 that are neighbours in key order; blocks cached, other lists of
                       random keys read before; 20 lists one after the other, none of them twice
+    small cache       keys by zipf, and different keys each once, with a sixteenth of the cache on both sides; the page
+                      cache of the system is warm. Ebla has its lookup files, as after it was read for a while
     get_many, cold    the same, after opening anew; whatever index a store makes for it is made in this time
 
     Ebla       `table.get(key)` -> dict of all columns; `table.get_many(keys)` -> Arrow table in the order asked
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +33,7 @@ import pyarrow.compute as pc
 
 from benchmarks import data, store
 from benchmarks.harness import Options, check, deal, in_turn, interleave, say, scratch, timed
-from benchmarks.peers import Lmdb, Rocks, Sqlite
+from benchmarks.peers import CACHE_BYTES, Lmdb, Rocks, Sqlite
 from benchmarks.report import (
     Comparison,
     Report,
@@ -47,6 +50,7 @@ MANY = 1_000
 WARM_STEP = 250
 WARMING_ROUNDS = 3
 LISTS_PER_ROUND = 20
+SMALL_SHARE = 16
 
 
 def run(options: Options) -> Report:
@@ -69,6 +73,7 @@ def run(options: Options) -> Report:
             *_uniform(root, keys, gets, options),
             *_cold(root, keys, options),
             *_many(root, keys, options),
+            *_small(root, keys, gets, options),
         ]
     return Report("get", f"{rows:,} rows, which fit the caches; {gets:,} gets a round", lines)
 
@@ -176,6 +181,57 @@ def _cold(root: Path, keys: list[bytes], options: Options) -> list[Comparison]:
             milliseconds(min(firsts["rocksdict"])),
         ),
     ]
+
+
+def _small(root: Path, keys: list[bytes], gets: int, options: Options) -> list[Comparison]:
+    say("get: a cache smaller than the rows")
+    repeats = options.repeats()
+    store.make_lookups(root / "ebla")
+    cache_bytes = CACHE_BYTES // SMALL_SHARE
+    row_cache_bytes = cache_bytes // 5
+    small = replace(store.AS_LOADED, block_cache_bytes=cache_bytes - row_cache_bytes, row_cache_bytes=row_cache_bytes)
+    count = min(gets, len(keys) // (2 * repeats))
+    drawn = data.distinct(keys, count * repeats, seed=7)
+    asked = {
+        "zipf": [data.zipf(keys, gets, seed=50 + turn) for turn in range(repeats + 1)],
+        "uniform": [drawn[begin : begin + count] for begin in range(0, len(drawn), count)],
+    }
+    lines = []
+    for kind, goal in (("zipf", 0.5), ("uniform", 0.33)):
+        rounds = asked[kind]
+        database, table = store.reopen(root / "ebla", small)
+        rocks = Rocks(root / "rocks", cache_bytes=cache_bytes)
+        if kind == "zipf":
+            warming = rounds.pop()
+            _loop(table.get, warming)
+            _loop(rocks.get, warming)
+        best = interleave(
+            repeats,
+            {
+                "Ebla": in_turn(partial(_loop, table.get), rounds),
+                "rocksdict": in_turn(partial(_loop, rocks.get), rounds),
+            },
+        )
+        database.close()
+        rocks.close()
+        figures = {name: microseconds(taken, len(rounds[0])) for name, taken in best.items()}
+        name = f"{kind}, small cache"
+        lines.append(Comparison(name, figures["Ebla"], "rocksdict", figures["rocksdict"], at_least_ratio(goal)))
+    firsts: dict[str, list[float]] = {"Ebla": [], "rocksdict": []}
+    for turn in range(2 * repeats):
+        database, table = store.reopen(root / "ebla")
+        firsts["Ebla"] += _each(table.get, [keys[turn]])
+        database.close()
+        rocks = Rocks(root / "rocks")
+        firsts["rocksdict"] += _each(rocks.get, [keys[turn]])
+        rocks.close()
+    best = {name: min(seconds) for name, seconds in firsts.items()}
+    first = milliseconds(best["Ebla"]), "rocksdict", milliseconds(best["rocksdict"]), within_time(5)
+    lines.append(Comparison("the very first get, lookup files there", *first))
+    best = _many_cold(root, [data.distinct(keys, MANY, seed=200 + turn) for turn in range(repeats)])
+    many = rate(MANY, best["Ebla"], "keys/s"), "rocksdict multi-get", rate(MANY, best["rocksdict"], "keys/s")
+    lines.append(Comparison("get_many, random keys, cold, lookup files there", *many, at_least_ratio(0.3)))
+    return lines
 
 
 def _many(root: Path, keys: list[bytes], options: Options) -> list[Comparison]:

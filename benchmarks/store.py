@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from benchmarks import data
 from ebla.settings import Settings
 
 GIB = 1 << 30
+LOOKUP_SECONDS = 300
 TABLE = "bench"
 
 # Nothing is flushed until the workload says so: for loads that must end as one fragment, or all in the log.
@@ -48,6 +50,17 @@ def load_flushed(path: Path, rounds: Iterable[Iterable[Any]], block_bytes: int |
         for batch in batches:
             table.put(batch, wait="none")
         table.flush()
+    database.close()
+
+
+def make_lookups(path: Path) -> None:
+    """Have a lookup file made of every fragment; leave the store closed. Never timed."""
+    database = ebla.open(path, settings=replace(Settings(), lookup_at_once=True))
+    deadline = time.monotonic() + LOOKUP_SECONDS
+    while len(list(path.glob("lookup/*.lookup"))) < len(fragments(path)):
+        if time.monotonic() > deadline:
+            raise TimeoutError("lookup files were not made in time")
+        time.sleep(0.1)
     database.close()
 
 

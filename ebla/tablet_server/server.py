@@ -33,7 +33,7 @@ from ebla.storage.files.files import Files
 from ebla.tablet_server.data_directory import DataDirectory
 from ebla.tablet_server.server_run import ServerParts, ServerRun
 
-__all__ = ["SERVER_METHODS", "TabletServer"]
+__all__ = ["SERVER_METHODS", "TabletServer", "server_settings"]
 
 SERVER_METHODS = SERVICE_METHODS | REQUEST_METHODS
 
@@ -81,7 +81,7 @@ class TabletServer:
             coordination,
             metadata(self.uuid),
             clock,
-            _server_settings(settings),
+            server_settings(settings, directory),
             cluster,
             self.uuid,
             self._directory.owner,
@@ -186,5 +186,10 @@ class TabletServer:
         return {} if run is None else run.led()
 
 
-def _server_settings(settings: Settings) -> Settings:
-    return replace(settings, garbage_round_seconds=NEVER_SECONDS)
+def server_settings(settings: Settings, directory: Path) -> Settings:
+    """Return the settings of a server with a data directory of its own, where lookup files are, unless it is told.
+
+    In the root, servers would remove those of each other.
+    """
+    lookup_directory = settings.lookup_directory or str(directory)
+    return replace(settings, garbage_round_seconds=NEVER_SECONDS, lookup_directory=lookup_directory)

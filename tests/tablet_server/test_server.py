@@ -17,7 +17,7 @@ from ebla.rpc.wire.messages import GetRow
 from ebla.service.requests import Flush, Put, ReadRows, ScanRows, Split
 from ebla.service.service import TableService
 from ebla.settings import Settings
-from ebla.tablet_server.server import SERVER_METHODS, TabletServer
+from ebla.tablet_server.server import SERVER_METHODS, TabletServer, server_settings
 from tests.tablet_server.servers import Cluster, wait_until
 
 
@@ -250,3 +250,8 @@ def test_an_impossible_schema_is_ignored_and_the_last_one_stays_in_force(
     assert "two groups" in str(state.invalid_schema)
     put(a, 2)
     assert [value(a, key) for key in (1, 2)] == ["1", "2"]
+
+
+def test_lookup_files_of_a_server_are_in_its_own_directory_unless_it_is_told() -> None:
+    assert server_settings(Settings(), Path("/own")).lookup_directory == "/own"
+    assert server_settings(Settings(lookup_directory="/fast"), Path("/own")).lookup_directory == "/fast"

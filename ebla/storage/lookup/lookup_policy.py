@@ -11,12 +11,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["CELLS_FOUND_POINTS", "DECODED_POINTS", "FOUND_POINTS", "Held", "is_for_many", "is_worth_making", "who_goes"]
+__all__ = [
+    "CELLS_FOUND_POINTS",
+    "DECODED_POINTS",
+    "FOUND_POINTS",
+    "SHORT_SCAN_POINTS",
+    "Held",
+    "is_for_many",
+    "is_worth_making",
+    "who_goes",
+]
 
 # What a row costs more than with a lookup file, in about the time that it takes to make one of a record.
 FOUND_POINTS = 4
 CELLS_FOUND_POINTS = 40
 DECODED_POINTS = 400
+SHORT_SCAN_POINTS = 100  # for each fragment that a short scan may touch
 # Many rows at once are found in blocks from one in so many rows of the fragment on, asked for until then, if they fit
 # into a share of the cache: picked from decoded columns, they cost a fraction of what they do one by one.
 MANY_SHARE = 64

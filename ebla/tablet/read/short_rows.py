@@ -22,6 +22,7 @@ from ebla.model.ranges import KeyRange
 from ebla.model.schema import GroupSchema
 from ebla.storage.lookup.lookup_file import LookupFile
 from ebla.storage.lookup.lookup_format import Damaged
+from ebla.storage.lookup.lookup_policy import SHORT_SCAN_POINTS
 from ebla.storage.lookup.lookups import Lookups
 from ebla.storage.lookup.row_values import CellLists, RecordShape, Values, Wanted
 from ebla.storage.record.records import Block, Run
@@ -141,8 +142,11 @@ class ShortRows:
             for ref in state.fragments:
                 if not ref.is_read_at(as_of) or not ref.may_have_rows_in(share):
                     continue
-                file = None if self._counts_in_part(ref) else self._lookups.of(ref.file, ref.bytes)
+                if self._counts_in_part(ref):
+                    return None
+                file = self._lookups.of(ref.file, ref.bytes)
                 if file is None:
+                    self._lookups.note_cost(ref.file, ref.rows, SHORT_SCAN_POINTS)
                     return None
                 rows = self._rows_of_file(file, ref.file, share.first)
                 is_past = ref.txn_max <= as_of

@@ -10,6 +10,7 @@ import pytest
 
 import ebla
 from ebla.model.projection import spread
+from ebla.storage.lookup.lookup_policy import SHORT_SCAN_POINTS
 from ebla.tablet.read.short_rows import SHORT_ROWS_MAX, ShortRows, Taken
 from tests.support.inside import engine_of
 
@@ -145,6 +146,18 @@ def test_what_is_not_simple_is_left_to_arrow(tmp_path: Path, taken: list[Any]) -
         assert [row["v"] for row in table.scan(limit=5)] == [600, 601, 602, 603, 604]
         table.erase_range(b"", b"602")
         assert [row["v"] for row in table.scan(limit=2)] == [602, 603]
+
+
+def test_files_that_are_scanned_by_few_rows_again_and_again_are_worth_a_lookup_file(tmp_path: Path) -> None:
+    with opened(tmp_path) as db:
+        table = db.create_table("t", PLAIN)
+        table.put([{"row": b"%03d" % n, "v": n, "w": "a"} for n in range(700)])
+        table.flush()
+        for _ in range(700 // SHORT_SCAN_POINTS - 1):
+            list(table.scan(b"300", limit=3))
+        assert not engine_of(db).lookups.take_worth()
+        list(table.scan(b"300", limit=3))
+        assert engine_of(db).lookups.take_worth()
 
 
 def test_a_damaged_lookup_file_is_let_go_of_by_a_short_scan(tmp_path: Path, taken: list[Any]) -> None:
