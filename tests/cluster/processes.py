@@ -1,4 +1,4 @@
-"""A cluster of real processes on this host, for tests: a master, tablet servers, and what can happen to them."""
+"""A cluster of real processes on this host, for tests: masters, tablet servers, and what can happen to them."""
 
 from __future__ import annotations
 
@@ -13,27 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import ebla
+from ebla.clock import SystemClock
+from ebla.coordination.address import open_coordination
+from ebla.coordination.lease import decode_lease
+from ebla.master_server.leadership import LEASE
 from ebla.service.requests import DescribeStore
 
 ROOT = Path(__file__).parents[2]
 READY_SECONDS = 30.0
-
-# A master in the foreground, as its process runs it.
-_MASTER = """
-import signal, sys, threading
-from pathlib import Path
-from ebla.clock import SystemClock
-from ebla.coordination.address import open_coordination
-from ebla.master_server.process import MasterProcess
-clock = SystemClock()
-place, root, data = sys.argv[1:]
-master = MasterProcess(open_coordination(place, clock), Path(data), Path(root), clock=clock)
-stopped = threading.Event()
-signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-print(f"master {master.uuid} at {master.address}", flush=True)
-stopped.wait()
-master.close()
-"""
 
 
 class Process:
@@ -50,12 +37,17 @@ class Process:
                 stderr=errors,
                 text=True,
             )
+        self.uuid = self.address = ""
+
+    def ready(self) -> Process:
+        """Wait until it says who it is and where."""
         out = self._process.stdout
         assert out is not None
-        ready, _, _ = select.select([out], [], [], READY_SECONDS)
-        words = out.readline().split() if ready else []
-        assert len(words) >= 4, f"it did not begin: {log.read_text()}"
+        there, _, _ = select.select([out], [], [], READY_SECONDS)
+        words = out.readline().split() if there else []
+        assert len(words) >= 4, f"it did not begin: {self.log.read_text()}"
         self.uuid, self.address = words[-3], words[-1]
+        return self
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
@@ -77,24 +69,36 @@ class Process:
 
 
 class RealCluster:
-    """A master and tablet servers in a directory. Leaving it kills what still runs."""
+    """Masters and tablet servers in a directory. Leaving it kills what still runs."""
 
-    def __init__(self, path: Path, servers: int = 3) -> None:
+    def __init__(self, path: Path, servers: int = 3, masters: int = 1) -> None:
         self.path = path
-        self.place = str(path / "coordination.sqlite")
-        self.master = Process(
-            [sys.executable, "-c", _MASTER, self.place, str(path / "root"), str(path / "master")], path / "master.log"
-        )
-        self.servers = {f"server-{number}": self.start(f"server-{number}") for number in range(servers)}
-        self.db = ebla.connect(self.master.address)
+        self.masters = {f"master-{number}": self._start(f"master-{number}") for number in range(masters)}
+        self.servers = {f"server-{number}": self._start(f"server-{number}") for number in range(servers)}
+        for process in [*self.masters.values(), *self.servers.values()]:
+            process.ready()
+        self.db = ebla.connect([master.address for master in self.masters.values()])
         self.wait_until(lambda: len(self.living()) == servers)
 
-    def start(self, name: str) -> Process:
-        options = ["--coordination", self.place, "--root", str(self.path / "root"), "--data", str(self.path / name)]
-        return Process([sys.executable, "-m", "ebla", "tablet-server", *options], self.path / f"{name}.log")
+    def _start(self, name: str) -> Process:
+        command = "master" if name.startswith("master") else "tablet-server"
+        place, root = self.path / "coordination.sqlite", self.path / "root"
+        options = ["--coordination", str(place), "--root", str(root), "--data", str(self.path / name)]
+        return Process([sys.executable, "-m", "ebla", command, *options], self.path / f"{name}.log")
 
     def start_again(self, name: str) -> None:
-        self.servers[name] = self.start(name)
+        """Start a process again with its own directory."""
+        kind = self.masters if name.startswith("master") else self.servers
+        kind[name] = self._start(name).ready()
+
+    def leading_master(self) -> str:
+        """Return the name of the master that leads."""
+        clock = SystemClock()
+        with open_coordination(str(self.path / "coordination.sqlite"), clock) as coordination:
+            node = coordination.read(LEASE)
+        assert node is not None
+        owner = decode_lease(LEASE, node.value).owner
+        return next(name for name, master in self.masters.items() if master.uuid == owner)
 
     def describe(self) -> Mapping[str, Any]:
         """Return what the leading master tells of the cluster."""
@@ -130,7 +134,7 @@ class RealCluster:
 
     def close(self) -> None:
         self.db.close()
-        for process in [*self.servers.values(), self.master]:
+        for process in [*self.servers.values(), *self.masters.values()]:
             if process.is_running:
                 process.signal(signal.SIGCONT)
                 process.kill()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +15,12 @@ import pytest
 from tests.cluster.checked_load import CheckedLoad
 from tests.cluster.processes import ROOT, RealCluster
 
+SOAK_SECONDS = 600.0
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
-    made = RealCluster(tmp_path_factory.mktemp("cluster"))
+    made = RealCluster(tmp_path_factory.mktemp("cluster"), masters=3)
     yield made
     made.close()
 
@@ -72,6 +76,20 @@ def test_a_server_that_is_stopped_cleanly_hands_over_what_it_leads(cluster: Real
     load.wait_for(100)
 
 
+def test_the_leading_master_is_killed_and_another_one_leads(cluster: RealCluster, load: CheckedLoad) -> None:
+    name = cluster.leading_master()
+    cluster.masters[name].kill()
+    load.wait_for(100)  # rows are read and written meanwhile
+    cluster.wait_until(lambda: cluster.leading_master() != name and all(cluster.leaders().values()))
+    server = a_leader(cluster)
+    victim = cluster.servers[server]
+    victim.kill()
+    cluster.wait_until(lambda: all(leader not in (None, victim.uuid) for leader in cluster.leaders().values()))
+    cluster.start_again(name)
+    cluster.start_again(server)
+    load.wait_for(100)
+
+
 def test_after_all_that_everything_is_as_clients_were_told(cluster: RealCluster, load: CheckedLoad) -> None:
     load.stop()
     load.check()
@@ -94,3 +112,33 @@ def test_a_server_with_another_clusters_data_says_so_and_leaves(cluster: RealClu
     assert done.returncode == 2
     assert "belongs to the cluster" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_is_killed_stopped_and_started_everything_is_as_clients_were_told(seed: int, tmp_path: Path) -> None:
+    """Ten minutes of it, by a seed: servers and masters, killed, stopped for a while, or told to leave."""
+    dice = random.Random(seed)
+    cluster = RealCluster(tmp_path, masters=3)
+    try:
+        load = CheckedLoad(cluster.db, seed=seed, pause_seconds=0.005)
+        load.start()
+        ends_at = time.monotonic() + SOAK_SECONDS
+        while time.monotonic() < ends_at:
+            name = dice.choice([*cluster.servers, *cluster.servers, *cluster.masters])
+            process = (cluster.masters if name in cluster.masters else cluster.servers)[name]
+            what = dice.choice(["kill", "stop", "leave"])
+            if what == "stop":
+                process.signal(signal.SIGSTOP)
+                time.sleep(dice.random() * 8)
+                process.signal(signal.SIGCONT)
+            else:
+                process.kill() if what == "kill" else process.stop()
+                time.sleep(dice.random() * 6)
+                cluster.start_again(name)
+            cluster.wait_until(lambda: all(cluster.leaders().values()), 60)
+            load.wait_for(50)
+        load.stop()
+        load.check()
+    finally:
+        cluster.close()
