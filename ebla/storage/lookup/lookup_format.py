@@ -37,7 +37,7 @@ __all__ = [
     "unpack_end",
 ]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 DIRECTORY = "lookup"
 SUFFIX = ".lookup"
 BLOCK_BYTES = 4096

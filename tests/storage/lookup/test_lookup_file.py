@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ebla.model.order import common_prefix_length
 from ebla.storage.files.local_files import LocalFiles
 from ebla.storage.lookup.lookup_file import LookupFile
-from ebla.storage.lookup.lookup_format import Damaged, lookup_path
+from ebla.storage.lookup.lookup_format import FORMAT_VERSION, Damaged, lookup_path
 from ebla.storage.lookup.lookup_writer import write_lookup
 from ebla.storage.lookup.row_encoding import RECORDS_MAX
 from ebla.storage.lookup.row_values import Elsewhere
@@ -144,3 +144,10 @@ def test_what_a_process_left_half_written_is_in_nobodys_way() -> None:
     files.put(f"{lookup_path(FRAGMENT)}.new", b"half")
     assert written(files, [b"a"]).find(b"a") == [b"a", 0, "value 0"]
     assert [info.path for info in files.list("lookup")] == [lookup_path(FRAGMENT)]
+
+
+def test_a_file_of_another_format_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = SimulatedFiles()
+    monkeypatch.setattr("ebla.storage.lookup.lookup_writer.FORMAT_VERSION", FORMAT_VERSION - 1)
+    with pytest.raises(Damaged, match=f"format {FORMAT_VERSION - 1}"):
+        written(files, [b"a"])
