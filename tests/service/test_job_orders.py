@@ -75,6 +75,7 @@ ORDERS = [
                         "joins": False,
                         "present": 0,
                         "roots_present": False,
+                        "history_txn": 0,
                     },
                     "added": [],
                     "records_read": 9,
