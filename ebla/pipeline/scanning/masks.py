@@ -3,10 +3,10 @@
     which file    _metadata.file_size, as long as no two files of a read have the same one; else the name
     which row     _metadata.row_index                   Parquet's own: nothing is read for it
     few runs      WHEN <file> THEN row_index < 700 OR row_index >= 900
-    many          WHEN <file> THEN <where its mask begins> + row_index       a bit of one array for all files
+    many          WHEN <file> THEN bit (row_index & 63) of word (row_index >> 6) + <where its mask begins>
 
-The array is the value of a scalar subquery: it reaches every task once, and compiled code looks up one bit of it for
-each row. What can be said in one text is, for each call of the JVM counts.
+The words of all masks are one array, the value of a scalar subquery: it reaches every task once, and compiled code
+looks up one bit of it for each row. What can be said in one text is, for each call of the JVM counts.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
 
 from ebla.errors import MissingFile
 from ebla.pipeline.scanning.layers import WORD_BITS, Mask
+from ebla.pipeline.spark.session import local_frame
 
 __all__ = ["runs_of", "unmasked"]
 
-# No column of a table has such a name.
-PLACE = "_ebla_place"
 # With more runs than this, one bit is looked up instead of them.
 RUNS_MAX = 16
 
@@ -51,16 +50,16 @@ def unmasked(rows: DataFrame, root: str, files: Sequence[str], masks: Mapping[st
         }
         whens = " ".join(f"WHEN {named[file]} THEN {condition}" for file, condition in conditions.items())
         return rows.where(f"CASE {of_file} {whens} ELSE TRUE END")
-    whens, length = "", 0
-    for file, mask in masks.items():
-        whens += f" WHEN {named[file]} THEN {length * WORD_BITS}L"
-        length += len(mask)
-    place = f"CASE {of_file}{whens} END + _metadata.row_index AS {PLACE}"  # null: a file without a mask
     words = pa.array([np.concatenate(list(masks.values()))], pa.list_(pa.int64()))
-    held = rows.sparkSession.createDataFrame(pa.table({"words": words})).scalar()
-    word = F.get(held, F.expr(f"int(shiftright({PLACE}, 6))"))
-    is_left = F.expr(f"{PLACE} IS NULL") | (F.getbit(word, F.expr(f"int({PLACE} & {WORD_BITS - 1})")) == 0)
-    return rows.selectExpr("*", place).where(is_left).drop(PLACE)
+    held = local_frame(rows.sparkSession, pa.table({"words": words})).scalar()
+    bit = F.expr(f"int(_metadata.row_index & {WORD_BITS - 1})")
+    is_left, begin = F.lit(True), 0
+    for file, mask in masks.items():
+        own = F.getbit(F.get(held, F.expr(f"int(shiftright(_metadata.row_index, 6)) + {begin}")), bit) == 0
+        # One file alone need not be told from others.
+        is_left = own if len(files) == 1 else F.when(F.expr(f"{of_file} = {named[file]}"), own).otherwise(is_left)
+        begin += len(mask)
+    return rows.where(is_left)
 
 
 def _outside(first: int, last: int) -> str:

@@ -61,6 +61,9 @@ class Limits:
     # What is merged row by row travels with the plan; keys of files that meet are compared when the plan is made.
     layer_others_max: int = 1_000_000
     layer_records_max: int = 32_000_000
+    # Up to so many rows are merged as the scan is planned (overlay.py), out of files of so many bytes; 0: none are.
+    overlay_rows_max: int = 200_000
+    overlay_read_bytes_max: int = 512 * MIB
 
 
 @dataclass(frozen=True, slots=True)

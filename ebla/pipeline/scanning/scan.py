@@ -3,6 +3,7 @@
     plan_scan -->  whole files                   spark.read.parquet(files)                 as fast as Spark is
                    parts of files                spark.read.parquet(files).where(ranges)   row groups pruned
                    rows that others cover        ... .where(not in mask)                   by row number
+                   few rows                      merged as the scan is planned, a local relation
                    everything else               a task per section, merged, over Arrow
               -->  the union of these
 
@@ -32,7 +33,7 @@ from ebla.model.where import Where
 from ebla.pipeline.scanning.masks import unmasked
 from ebla.pipeline.scanning.plan import CleanRead, Limits, Section
 from ebla.pipeline.scanning.sections import SectionPlan, Target, plan_scan, read_section
-from ebla.pipeline.spark.session import active_session, session
+from ebla.pipeline.spark.session import active_session, local_frame, session
 from ebla.pipeline.spark.types import spark_schema
 from ebla.pipeline.spark.worker import numbers_of
 
@@ -88,6 +89,7 @@ def scan(
             where=where,
             cores=cores,
             limits=limits,
+            merge_few=True,
             holding=holding,
         )
         return frame_of(planned, holding.given_to(spark))
@@ -100,6 +102,8 @@ def frame_of(planned: SectionPlan, spark: SparkSession) -> DataFrame:
     """Return a planned scan as a DataFrame."""
     # What is merged takes longest and is begun first.
     parts = [_dirty_part(spark, planned)] if planned.sections else []
+    if planned.overlay is not None and len(planned.overlay):
+        parts.append(local_frame(spark, planned.overlay, spark_schema(planned.projection.arrow_schema)))
     parts += [_clean_part(spark, planned, read) for read in planned.plan.clean]
     if not parts:
         return spark.createDataFrame([], spark_schema(planned.projection.arrow_schema))

@@ -38,6 +38,7 @@ from ebla.model.ranges import ALL, KeyRange, successor
 from ebla.model.schema import GroupSchema
 from ebla.model.where import Where, to_expression
 from ebla.pipeline.scanning.layers import Layers, lay, rows_from_stream
+from ebla.pipeline.scanning.overlay import overlay
 from ebla.pipeline.scanning.plan import Limits, ScanPlan, Section, make_plan
 from ebla.pipeline.scanning.survey import survey
 from ebla.pipeline.spark.types import arrow_for_spark, is_native, to_spark
@@ -91,11 +92,12 @@ class SectionPlan:
     projection: Projection
     plan: ScanPlan
     layers: Layers
+    overlay: pa.Table | None = None  # the rows of all sections, in Spark's types, if they were merged already
 
     @property
     def sections(self) -> tuple[Section, ...]:
         """What tasks merge."""
-        return self.plan.dirty + self.layers.sections
+        return self.plan.dirty + self.layers.sections if self.overlay is None else ()
 
     @property
     def schema(self) -> pa.Schema:
@@ -119,18 +121,20 @@ def plan_scan(
     cores: int = 1,
     limits: Limits = Limits(),
     native: bool = True,
+    merge_few: bool = False,
     holding: Holding | None = None,
     what: str = "scan",
 ) -> SectionPlan:
     """Plan a scan; with `native`, what Spark's own reader can read is left to it, else `read_section` gives every row.
 
+    With `merge_few`, rows that have to be merged are merged at once if they are few.
     `source` is a database that this process has open, or the root of a store; what to read is said by arguments of
     ``table.scan``. With `where`, every row goes through the engine, which filters as ``table.scan`` does.
     `holding` is given what the scan needs to be there, for a job that others know as `what`.
     Raises `StoreNotFound`, `UnknownTable`, `UnknownColumn` or another `RequestError`, as ``table.scan`` does.
     """
     if where is not None:
-        native = False
+        native = merge_few = False
 
     def plan(database: Database) -> tuple[SectionPlan, Needs]:
         nonlocal as_of
@@ -149,7 +153,9 @@ def plan_scan(
         if holding is not None and store.is_writable:
             holding.hold(store, target.as_of)
         natives = [group.id for group in projection.groups if native and _reads_natively(group, projection)]
-        planned = _planned(store, state, target, looked_at, key_range, natives, cores, limits, holding)
+        planned = _planned(
+            store, state, target, looked_at, key_range, natives, cores, limits, holding, merge_few=merge_few
+        )
         files = frozenset(file for read in planned.plan.clean for file in read.files)
         groups = tuple(group.id for group in looked_at.groups)
         return replace(planned, projection=projection), Needs(
@@ -180,6 +186,8 @@ def _planned(
     cores: int,
     limits: Limits,
     holding: Holding | None,
+    *,
+    merge_few: bool = False,
 ) -> SectionPlan:
     store.admit(state, key_range)
     found = survey(state.view, state.reader, projection, key_range, target.as_of, native_groups)
@@ -187,7 +195,8 @@ def _planned(
     if holding is not None and store.is_writable:
         holding.hold_files(store, (file for read in plan.clean for file in read.files))
     layers = lay(plan, found, state.reader, store.scan_pool, cores)
-    return SectionPlan(target, projection, plan, layers)
+    merged = overlay(store, state, projection, target.as_of, found, plan, layers, limits) if merge_few else None
+    return SectionPlan(target, projection, plan, layers, merged)
 
 
 def target_of(

@@ -17,12 +17,14 @@ import sys
 import warnings
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from ebla.errors import RequestError
 from ebla.pipeline.spark.java import bundled_java_home, find_java_home, java_home_without_module, logging_file
 
-__all__ = ["active_session", "session"]
+__all__ = ["active_session", "local_frame", "session"]
 
 MIB = 1 << 20
 DRIVER_BYTES_MIN = 1 << 30
@@ -61,6 +63,19 @@ def session(
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
     return "py4j" not in record.pathname
+
+
+def local_frame(spark: SparkSession, rows: pa.Table, schema: StructType | None = None) -> DataFrame:
+    """Return rows as a DataFrame of a session, and leave the active session what it is.
+
+    PySpark makes the session of whoever calls it the active one, and so keeps it, with all that it holds
+    (`Holding.given_to`), until somebody else is.
+    """
+    active = SparkSession._activeSession
+    try:
+        return spark.createDataFrame(rows, schema)
+    finally:
+        SparkSession._activeSession = active
 
 
 def active_session() -> SparkSession | None:

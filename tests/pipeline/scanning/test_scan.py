@@ -30,7 +30,7 @@ from tests.support.inside import engine_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FINE = Limits(clean_records_min=1, section_records_min=1)
+FINE = Limits(clean_records_min=1, section_records_min=1, overlay_rows_max=0)
 POINTS = ebla.Schema(
     key={"id": "string"}, groups=[ebla.Group("g", columns={"n": "int64", "s": "string"}, block_bytes=4096)]
 )
@@ -212,7 +212,7 @@ def test_a_dirty_scan_is_divided_among_several_tasks(db: ebla.Database, spark: S
     table.flush()
     table.put(pairs(range(0, 3_000, 7), n=5))
     table.flush()
-    frame = scan(db, "t", limits=Limits(section_records=500), spark=spark)
+    frame = scan(db, "t", limits=Limits(section_records=500, overlay_rows_max=0), spark=spark)
     assert frame.rdd.getNumPartitions() > 4
     assert_same_rows(frame, table.scan(), table)
 
@@ -471,7 +471,7 @@ def test_a_table_dropped_before_its_rows_are_read_is_an_error_that_says_so(
     db: ebla.Database, spark: SparkSession
 ) -> None:
     db.create_table("t", POINTS).put(points(range(10)))
-    frame = db.spark("t")
+    frame = scan(db, "t", limits=FINE, spark=spark)
     db.drop_table("t")
     db.create_table("t", POINTS).put(points(range(20)))
     with pytest.raises(Exception, match="was dropped"):

@@ -239,7 +239,9 @@ def test_a_frame_has_the_rows_of_a_scan(seed: int, root: str, spark: SparkSessio
         story = Story(db, SHAPES[seed % len(SHAPES)], dice)
         story.tell()
         for question in dice.sample(list(story.questions()), 2):
-            planned = plan_scan(dice.choice((db, root)), "t", cores=2, limits=limits, **question)
+            planned = plan_scan(
+                dice.choice((db, root)), "t", cores=2, limits=limits, merge_few=dice.random() < 0.5, **question
+            )
             assert_same_rows(frame_of(planned, spark), story.table.scan(**question), story.table)
 
 
@@ -298,7 +300,9 @@ def test_a_frame_of_a_table_that_was_altered_and_cut_has_the_rows_of_a_scan(
         story.tell()
         story.tell_more()
         for question in dice.sample(list(story.questions()), 2):
-            planned = plan_scan(dice.choice((db, root)), "t", cores=2, limits=limits, **question)
+            planned = plan_scan(
+                dice.choice((db, root)), "t", cores=2, limits=limits, merge_few=dice.random() < 0.5, **question
+            )
             assert_same_rows(frame_of(planned, spark), story.table.scan(**question), story.table)
 
 
