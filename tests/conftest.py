@@ -64,7 +64,7 @@ def spark() -> SparkSession:
     from ebla.pipeline.spark.session import session
 
     # Left running at the end: tests of the command line, in the same process, go on with it.
-    settings = {"spark.sql.shuffle.partitions": "2", "spark.python.daemon.module": "tests.support.spark_daemon"}
+    settings = {"spark.sql.shuffle.partitions": "2"}
     return session("local[2, 4]", "ebla tests", log_level="OFF", **settings)
 
 

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from ebla.errors import RequestError
+from ebla.pipeline.spark.daemon import MODULE
 from ebla.pipeline.spark.java import bundled_java_home, find_java_home, java_home_without_module, logging_file
 
 __all__ = ["active_session", "local_frame", "session"]
@@ -108,6 +109,7 @@ def default_settings(master: str, log_level: str) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.driver.memory": f"{driver_bytes() // MIB}m",
         "spark.python.worker.reuse": "true",
+        "spark.python.daemon.module": MODULE,
     }
     if master.startswith("local"):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

@@ -13,6 +13,7 @@ the types whose Python values are others (dates, moments, decimals) one value at
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,13 +30,22 @@ __all__ = ["RECORDS_MAX", "EncodedRows", "can_encode", "column_of", "encode_rows
 # A row with more records than this is not laid out: to decode all of them for the newest would take too long.
 RECORDS_MAX = 256
 
-_NIL = pa.scalar(b"\xc0", pa.binary())
-_EMPTY = pa.scalar(b"", pa.binary())
 _ARRAY, _BINARY, _TEXT, _SIGNED, _UNSIGNED, _FLOAT, _FALSE = 0xDD, 0xC6, 0xDB, 0xD3, 0xCF, 0xCB, 0xC2
 
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
 # Pieces of rows: so many bytes of each, or an array of them.
 _Piece: TypeAlias = "_Bytes | pa.Array"
+
+
+@cache
+def _nil() -> pa.Scalar:
+    # When it is needed, not on import: with its first scalar, pyarrow imports pandas where that is installed.
+    return pa.scalar(b"\xc0", pa.binary())
+
+
+@cache
+def _empty() -> pa.Scalar:
+    return pa.scalar(b"", pa.binary())
 
 
 def can_encode(kind: pa.DataType) -> bool:
@@ -136,7 +146,7 @@ def _encode(
     for name in fields:
         pieces += _pieces_of(records.column(name))
     if hidden is not None:
-        pieces = [pc.if_else(pa.array(hidden), _EMPTY, _as_binary(piece)) for piece in pieces]
+        pieces = [pc.if_else(pa.array(hidden), _empty(), _as_binary(piece)) for piece in pieces]
     keys = records.column(ROW)
     lengths = np.diff(offsets_and_data(keys)[0])
     starts = np.concatenate([_tagged(_ARRAY, sizes.astype(">u4")), _tagged(_BINARY, lengths[firsts].astype(">u4"))], 1)
@@ -145,7 +155,7 @@ def _encode(
     else:  # the records of a row after its first have no key
         own = keys.take(pa.array(firsts))
         pieces = [_only_at(_as_binary(starts), firsts, count), _only_at(own, firsts, count), *pieces]
-    joined = pc.binary_join_element_wise(*map(_as_binary, _adjoined(pieces)), _EMPTY)
+    joined = pc.binary_join_element_wise(*map(_as_binary, _adjoined(pieces)), _empty())
     offsets, _ = offsets_and_data(joined)
     ends = offsets[np.append(firsts[1:], count)].astype(np.int64) - int(offsets[0])
     data = joined.buffers()[2].slice(int(offsets[0]), int(ends[-1]))
@@ -208,9 +218,9 @@ def _pieces_of(column: pa.Array) -> list[_Piece]:
         header = _tagged(tag, np.diff(offsets_and_data(values)[0]).astype(">u4"))
         if valid is None:
             return [header, values]
-        return [pc.if_else(valid, _as_binary(header), _NIL), pc.if_else(valid, values, _EMPTY)]
+        return [pc.if_else(valid, _as_binary(header), _nil()), pc.if_else(valid, values, _empty())]
     piece = _numbers(column)
-    return [piece] if valid is None else [pc.if_else(valid, _as_binary(piece), _NIL)]
+    return [piece] if valid is None else [pc.if_else(valid, _as_binary(piece), _nil())]
 
 
 def _raw(column: pa.Array) -> pa.Array:
