@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from ebla.errors import Closed, RequestError, Unavailable, UnknownTable
 from ebla.master.table_info import TableInfo
 from ebla.master_server.cluster_report import describe_cluster
+from ebla.master_server.system_views import SystemViews
 from ebla.master_server.term import Term
 from ebla.model.keys import KeyCodec
 from ebla.model.schema import TableSchema
@@ -34,7 +35,7 @@ from ebla.service.requests import (
     TableRequest,
     UndeleteTable,
 )
-from ebla.service.service import Progress
+from ebla.service.service import SYSTEM_TABLES, Progress, TableService
 from ebla.settings import Settings
 
 __all__ = ["CatalogService", "CatalogTable"]
@@ -85,11 +86,12 @@ class CatalogTable:
 class CatalogService:
     """The tables of a cluster, as its leading master knows them. Safe to use from several threads."""
 
-    def __init__(self, leading: Callable[[], Term], settings: Settings) -> None:
+    def __init__(self, leading: Callable[[], Term], settings: Settings, views: SystemViews) -> None:
         """`leading` returns the term of this master; it raises, and says who leads, if this master does not."""
         # Set once.
         self._leading = leading
         self._settings = settings
+        self._views = views
         self._is_closed = False
         self._handlers: dict[type, Callable[[Term, Any], object]] = {
             CreateTable: self._create,
@@ -124,6 +126,7 @@ class CatalogService:
     def close(self) -> None:
         """Answer nothing any more."""
         self._is_closed = True
+        self._views.close()
 
     # --- tables ---
 
@@ -131,8 +134,10 @@ class CatalogService:
         """Return the names of all tables, sorted."""
         return [info.name for info in self._leading().master.catalog.named()]
 
-    def table(self, name: str, at: int | None = None) -> CatalogTable:
+    def table(self, name: str, at: int | None = None) -> TableService:
         """Return a table by its name; it had the name at the txn `at`, or is not found."""
+        if name in SYSTEM_TABLES:
+            return self._views.table(name, self._leading().master)
         info = self._leading().master.catalog.table(name)
         if at is not None and info.stored is not None and at < info.stored.config.named_txn:
             raise UnknownTable(f"there was no table {name!r} yet at txn {at}")
@@ -151,6 +156,8 @@ class CatalogService:
 
     def locate(self, table: Any) -> list[TabletLocation]:
         """Return where the tablets of a table are. One that nobody serves now is said to be here: `CatalogTable`."""
+        if not isinstance(table, CatalogTable):
+            return [TabletLocation(table.id, b"")]  # a system table: it is here
         master = self._leading().master
         found = []
         for tablet in table.info.metadata.tablets:

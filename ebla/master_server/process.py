@@ -32,6 +32,7 @@ from ebla.master.settings import MasterSettings
 from ebla.master_server.catalog_service import CatalogService
 from ebla.master_server.leadership import Leadership
 from ebla.master_server.messenger import Messenger
+from ebla.master_server.system_views import SystemViews
 from ebla.master_server.term import Term
 from ebla.metadata.server.naming import TableNaming
 from ebla.metadata_rpc.calls import METADATA_METHODS, AskMetadata, KeepTransaction, Tell
@@ -116,7 +117,7 @@ class MasterProcess:
             self._messenger = Messenger(self.uuid)
             self._term_lock = threading.Lock()
             self._term: Term | None = None  # guarded by _term_lock
-            self._service = CatalogService(self._leading, settings or Settings())
+            self._service = CatalogService(self._leading, settings or Settings(), SystemViews(self._files, self._clock))
             self._leadership = Leadership(coordination, self.uuid, self._gained, self._lost)
             self._handlers = ServiceHandlers(
                 self._service, self._service.locate, str(root), lambda: self._masters.addresses()

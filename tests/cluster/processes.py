@@ -80,16 +80,19 @@ class RealCluster:
         self.db = ebla.connect([master.address for master in self.masters.values()])
         self.wait_until(lambda: len(self.living()) == servers)
 
-    def _start(self, name: str) -> Process:
+    def _start(self, name: str, port: str = "0") -> Process:
         command = "master" if name.startswith("master") else "tablet-server"
         place, root = self.path / "coordination.sqlite", self.path / "root"
         options = ["--coordination", str(place), "--root", str(root), "--data", str(self.path / name)]
+        options += ["--port", port]
         return Process([sys.executable, "-m", "ebla", command, *options], self.path / f"{name}.log")
 
     def start_again(self, name: str) -> None:
-        """Start a process again with its own directory."""
-        kind = self.masters if name.startswith("master") else self.servers
-        kind[name] = self._start(name).ready()
+        """Start a process again with its own directory; a master where clients know it."""
+        if name in self.servers:
+            self.servers[name] = self._start(name).ready()
+        else:
+            self.masters[name] = self._start(name, self.masters[name].address.rpartition(":")[2]).ready()
 
     def leading_master(self) -> str:
         """Return the name of the master that leads."""

@@ -10,7 +10,7 @@ all others: ranges, columns, `where`, Arrow. It shows that moment, and neither a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Never
 
 import msgspec
@@ -31,7 +31,9 @@ from ebla.tablet.read.view import TableView
 from ebla.tablet.serve.local_table import LocalTable
 from ebla.tablet.tables.table_state import TableState
 
-__all__ = ["SystemTable", "system_table"]
+__all__ = ["SystemTable", "shown_table", "system_table"]
+
+SERVERS = "sys.servers"
 
 _TABLES = Schema(
     key={"name": "string"},
@@ -74,9 +76,20 @@ class SystemTable(LocalTable):
 
 def system_table(store: TabletStore, name: str) -> SystemTable:
     """Return a system table as it is now."""
-    schema, view = _VIEWS[name]
     tables = [(state.name, _located(state.view.metadata, store.server)) for state in store.tables()]
-    return SystemTable(store, _state_of(store, name, schema, view(tables)))
+    return shown_table(store, name, tables)
+
+
+def shown_table(
+    store: TabletStore,
+    name: str,
+    tables: Sequence[tuple[str, TableMetadata]],
+    addresses: Mapping[str, str] | None = None,
+) -> SystemTable:
+    """Return a system table that shows these tables, by name; `store` reads it. A cluster's servers have addresses."""
+    schema, view = _VIEWS[name]
+    batch = view(tables) if name != SERVERS else _of_servers(tables, addresses)
+    return SystemTable(store, _state_of(store, name, schema, batch))
 
 
 def _located(metadata: TableMetadata, server: str) -> TableMetadata:
@@ -151,9 +164,9 @@ def _of_tablets(tables: Iterable[tuple[str, TableMetadata]]) -> PutBatch:
     )
 
 
-def _of_servers(tables: Iterable[tuple[str, TableMetadata]]) -> PutBatch:
-    counts: dict[str, int] = {}
-    sizes: dict[str, int] = {}
+def _of_servers(tables: Iterable[tuple[str, TableMetadata]], addresses: Mapping[str, str] | None = None) -> PutBatch:
+    counts: dict[str, int] = dict.fromkeys(addresses or (), 0)
+    sizes: dict[str, int] = dict.fromkeys(addresses or (), 0)
     for _, table in tables:
         for tablet, share in zip(table.tablets, _shares(table), strict=True):
             if tablet.leader is not None:
@@ -162,7 +175,13 @@ def _of_servers(tables: Iterable[tuple[str, TableMetadata]]) -> PutBatch:
     return _rows(
         _SERVERS,
         (
-            {"server": server, "kind": "embedded", "address": None, "tablets": count, "bytes": sizes[server]}
+            {
+                "server": server,
+                "kind": "embedded" if addresses is None else "tablet server",
+                "address": None if addresses is None else addresses.get(server),
+                "tablets": count,
+                "bytes": sizes[server],
+            }
             for server, count in counts.items()
         ),
     )
@@ -206,6 +225,6 @@ _VIEWS: dict[str, tuple[Schema, Callable[[Iterable[tuple[str, TableMetadata]]], 
     META: (META_SCHEMA, _meta),
     "sys.tables": (_TABLES, _of_tables),
     "sys.tablets": (_TABLETS, _of_tablets),
-    "sys.servers": (_SERVERS, _of_servers),
+    SERVERS: (_SERVERS, _of_servers),
 }
 assert frozenset(_VIEWS) == SYSTEM_TABLES
