@@ -23,8 +23,8 @@ class Limits:
     unfinished_bytes_max: int = 256 * MIB  # of one stream: requests being carried out, and answers not yet taken
     calls_max: int = 256  # of one stream: calls that are not answered yet
     streams_max: int = 1_024  # of one server
-    ping_seconds: float = 2.0  # a client that heard nothing for so long asks whether anybody is there
-    silence_seconds: float = 8.0  # after which a stream is given up
+    ping_seconds: float = 1.0  # a client that heard nothing for so long asks whether anybody is there
+    silence_seconds: float = 5.0  # after which a stream is given up
 
 
 DEFAULT = Limits()

@@ -8,9 +8,12 @@ every stream and leaves; a client that does not answer the goodbye, being stoppe
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -77,6 +80,10 @@ class RpcServer:
         self._watch = threading.Thread(target=self._drop_silent, name="ebla-rpc-watch", daemon=True)
         self._closing = threading.Event()
         self._watch.start()
+        # A process that ends says goodbye, whether or not it has closed its server: else Flight would wait for clients.
+        own = weakref.ref(self)
+        self._at_exit = lambda: _close_at_exit(own)
+        atexit.register(self._at_exit)
 
     def __enter__(self) -> RpcServer:
         return self
@@ -96,6 +103,7 @@ class RpcServer:
                 return
             self._is_closed = self._is_leaving = True
             streams = list(self._streams)
+        atexit.unregister(self._at_exit)
         deadline_seconds = time.monotonic() + grace_seconds
         for stream in streams:
             stream.say_goodbye()
@@ -109,6 +117,8 @@ class RpcServer:
         leaving = threading.Thread(target=self._flight.shutdown, name="ebla-rpc-leaving", daemon=True)
         leaving.start()
         leaving.join(max(0.1, deadline_seconds - time.monotonic()))
+        if leaving.is_alive():
+            _leave_behind(self._flight)
 
     def exchange(
         self,
@@ -165,6 +175,20 @@ class RpcServer:
             for stream in list(self._streams):
                 if stream.silent_seconds > self._limits.silence_seconds + self._limits.ping_seconds:
                     stream.is_dropped = True
+
+
+def _close_at_exit(own: weakref.ref[RpcServer]) -> None:
+    server = own()
+    if server is not None:
+        server.close(grace_seconds=1.0)
+
+
+def _leave_behind(server: _Flight) -> None:
+    """Let nobody wait for a server that cannot be shut down, also not Python as it ends."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+    for at_exit in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        if (found := at_exit.peek()) is not None and found[0] is server:
+            at_exit.atexit = False
 
 
 class _Flight(flight.FlightServerBase):  # type: ignore[misc]

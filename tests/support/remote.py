@@ -9,11 +9,22 @@ from typing import Any
 
 import ebla
 from ebla.client.database import service_of
+from ebla.errors import StaleRoute
+from ebla.model.ranges import KeyRange, successor
 from ebla.rpc.caller import Caller
 from ebla.rpc.server import RpcServer
 from ebla.rpc.server_stream import Handler
 from ebla.rpc.serving.service_handlers import ServiceHandlers
-from ebla.rpc.wire.messages import SERVICE_METHODS, TabletLocation
+from ebla.rpc.wire.messages import (
+    SERVICE_METHODS,
+    BeginScan,
+    CountRows,
+    GetRow,
+    ModifyRow,
+    ReadOne,
+    ScanOn,
+    TabletLocation,
+)
 from ebla.service.service import TableService
 
 # Wraps the handler of a kind of message: is given the handler, the message and who sent it.
@@ -51,9 +62,24 @@ class Behind:
             for at, (first, server) in enumerate(self.cuts)
         ]
 
+    def _check_led(self, number: int, message: Any) -> None:
+        """Refuse rows and ranges that are on the other server, as a tablet server does."""
+        if isinstance(message, (BeginScan, ScanOn, CountRows)):
+            wanted = KeyRange(message.scan.first, message.scan.last)
+        elif isinstance(message, (GetRow, ReadOne, ModifyRow)):
+            wanted = KeyRange(message.row, successor(message.row))
+        else:
+            return
+        ends = [first for first, _ in self.cuts[1:]]
+        for (first, server), last in zip(self.cuts, [*ends, None], strict=True):
+            share = wanted.intersect(KeyRange(first, last))
+            if share is not None and not share.is_empty and server != number:
+                raise StaleRoute("these rows are on the other server")
+
     def _through(self, number: int, kind: type, handler: Handler) -> Handler:
         def answered(message: Any, caller: Caller) -> Any:
             self.asked.append((number, kind.__name__))
+            self._check_led(number, message)
             tamper = self.tampered.get(kind)
             return handler(message, caller) if tamper is None else tamper(handler, message, caller)
 

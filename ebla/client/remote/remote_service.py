@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from ebla.client.remote.lanes import Lanes
 from ebla.client.remote.listening import Listening
+from ebla.client.remote.of_servers import OfServers
 from ebla.client.remote.remote_table import RemoteTable
 from ebla.client.remote.retrying import persist
 from ebla.client.remote.routes import Route
@@ -29,7 +30,7 @@ from ebla.rpc.limits import DEFAULT, Limits
 from ebla.rpc.methods import Asks
 from ebla.rpc.wire.messages import SERVICE_METHODS, Inform, ListTables, Locate, ServiceInfo, TableLocation
 from ebla.service.listener import TabletListener
-from ebla.service.requests import LetGo, Reply, StoreRequest
+from ebla.service.requests import HoldNewest, LetGo, Reply, StoreRequest, Sync
 from ebla.service.service import SYSTEM_TABLES, Progress
 from ebla.settings import Settings
 
@@ -47,7 +48,7 @@ class RemoteService:
     def __init__(
         self, addresses: Sequence[str], *, timeout_seconds: float = TIMEOUT_SECONDS, limits: Limits = DEFAULT
     ) -> None:
-        # Set once.
+        # Set once; the addresses of other masters are added to those that were given.
         self.addresses = tuple(addresses)
         self.timeout_seconds = timeout_seconds
         self._limits = limits
@@ -68,6 +69,7 @@ class RemoteService:
             self.close()
             raise
         self.listening = Listening(self)
+        self._of_servers = OfServers(self)
 
     @property
     def is_writable(self) -> bool:
@@ -132,6 +134,15 @@ class RemoteService:
         servers = tuple(self.channel(tablet.address or asked) for tablet in location.tablets)
         return Route(location, KeyCodec(location.schema.key, self.settings.key_bytes_max), servers)
 
+    def servers(self) -> tuple[Channel, ...]:
+        """Return everybody who serves tablets now, of whichever table."""
+        routes = [self.route_of(self.ask_master(Locate(name))) for name in self.tables()]
+        return tuple(dict.fromkeys(server for route in routes for server in route.servers))
+
+    def master(self) -> Channel:
+        """Return whoever answers for the store as a whole."""
+        return self.channel(self.addresses[self._master])
+
     def _table_of(self, location: TableLocation, *, is_kept: bool = True) -> RemoteTable:
         route = self.route_of(location)
         if not is_kept:
@@ -149,6 +160,8 @@ class RemoteService:
         """Do something with the store as a whole."""
         if self._is_closed and type(request) is LetGo:
             return None  # type: ignore[return-value]
+        if isinstance(request, (Sync, HoldNewest, LetGo)):
+            return self._of_servers.carry_out(request)  # type: ignore[no-any-return]
         try:
             reply: Reply = carried_out(self.lanes, self.ask_master, None, request, progress)
         finally:
@@ -188,7 +201,7 @@ class RemoteService:
 
         def attempt(left_seconds: float) -> _Answer:
             self.check_open()
-            share = left_seconds if len(self.addresses) == 1 else left_seconds / 2
+            share = left_seconds if len(self.addresses) == 1 else left_seconds / 3
             return self.channel(self.addresses[self._master]).call(request, timeout_seconds=share)
 
         return persist(attempt, self._ask_next, timeout_seconds or self.timeout_seconds, may_repeat=may_repeat)

@@ -7,7 +7,7 @@ sent again. Changes have request ids, so that one whose answer was lost happens 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -143,28 +143,33 @@ class RemoteTable:
 
     def read_rows(self, request: ReadRows) -> pa.Table:
         """Read many rows at a moment, in the order asked."""
-        route = self.current()
-        if route.only_server is not None or not len(request.rows):
-            return self._read_of_one(request.rows, request)
-        groups = list(route.groups(request.rows))
-        at = request.at if request.at.txn is not None or len(groups) == 1 else self._one_moment(request.at)
-        request = msgspec.structs.replace(request, at=at)
-        parts = self.service.together(
-            [partial(self._read_of_one, request.rows.take(pa.array(places)), request) for _, places in groups]
-        )
-        back = np.empty(len(request.rows), dtype=np.int64)
-        back[np.concatenate([places for _, places in groups])] = np.arange(len(request.rows))
-        return pa.concat_tables(parts).combine_chunks().take(pa.array(back))
+        rows = request.rows
 
-    def _read_of_one(self, rows: pa.Array, request: ReadRows) -> pa.Table:
+        def read(route: Route, left_seconds: float) -> pa.Table:
+            if route.only_server is not None or not len(rows):
+                return self._read_of_one(route.servers[0], rows, request, left_seconds)
+            groups = list(route.groups(rows))
+            one_at = request
+            if len(groups) > 1 and request.at.txn is None:
+                one_at = msgspec.structs.replace(request, at=self._one_moment(request.at))
+            calls = [
+                partial(self._read_of_one, server, rows.take(pa.array(places)), one_at, left_seconds)
+                for server, places in groups
+            ]
+            back = np.empty(len(rows), dtype=np.int64)
+            back[np.concatenate([places for _, places in groups])] = np.arange(len(rows))
+            return pa.concat_tables(self.service.together(calls)).combine_chunks().take(pa.array(back))
+
+        return self.ask_by_route(read)
+
+    def _read_of_one(self, server: Channel, rows: pa.Array, request: ReadRows, left_seconds: float) -> pa.Table:
         """Read rows that one server has."""
         columns, at = _names(request.columns), request.at
         parts: list[pa.Table] = []
         done = 0
         while not parts or done < len(rows):
-            piece = rows.slice(done, KEYS_AT_ONCE)
-            message = ReadMany(self.id, keys_to_bytes(piece), columns, at)
-            answer = self._ask_about(piece[0].as_py() if len(piece) else b"", message)
+            message = ReadMany(self.id, keys_to_bytes(rows.slice(done, KEYS_AT_ONCE)), columns, at)
+            answer = server.call(message, timeout_seconds=left_seconds)
             parts.append(rows_from_bytes(answer.data))
             done += answer.count
             at = Moment(answer.txn) if answer.txn else at
@@ -294,6 +299,15 @@ class RemoteTable:
         return carried_out(self.service.lanes, ask, self.id, request, progress)
 
     # --- asking ---
+
+    def ask_by_route(self, attempt: Callable[[Route, float], _Answer]) -> _Answer:
+        """Ask several servers, or for a range: by the route that is known, and by another one if that was stale."""
+
+        def tried(left_seconds: float) -> _Answer:
+            self.service.check_open()
+            return attempt(self.current(), left_seconds)
+
+        return persist(tried, self._look_again, self.service.timeout_seconds)
 
     def _ask_about(self, row: bytes, message: Asks[_Answer]) -> _Answer:
         """Ask the server of a row, and whoever has it then if it has moved."""

@@ -75,7 +75,7 @@ class ServiceHandlers:
         root: str | None = None,
         masters: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """`masters` tells where the masters of a cluster are."""
+        """`root` is the directory of the store, `masters` tells the addresses of all masters of a cluster."""
         # Set once.
         self._service = service
         self._locate = locate or _all_here

@@ -250,6 +250,52 @@ def test_a_scan_goes_on_after_any_failure_without_a_missing_or_double_row(
     assert scan.to_arrow().column("k").to_pylist() == expected, "it can be used again"
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_goes_on_when_tablets_move_between_any_two_segments(
+    world: Behind, table: ebla.Table, reverse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebla.client.remote.remote_scan.SEGMENT_BYTES_FIRST", 20_000)
+    monkeypatch.setattr("ebla.client.remote.remote_scan.SEGMENT_BYTES", 20_000)
+    table.put(pa.table({"k": pa.array(range(20_000)), "n": pa.array(range(20_000))}))
+    codec = table._service.codec
+    count = 0
+
+    def move(handler: Handler, message: Any, caller: Caller) -> Any:
+        nonlocal count
+        count += 1
+        cut = codec.encode(count * 1_777 % 20_000)
+        world.cuts = [(b"", count % 2), (cut, 1 - count % 2)]
+        return handler(message, caller)
+
+    for kind in (BeginScan, ScanOn):
+        world.tampered[kind] = move
+    expected = list(range(20_000))[:: -1 if reverse else 1]
+    assert table.scan(reverse=reverse).to_arrow().column("k").to_pylist() == expected
+    assert count > 4
+    world.tampered.clear()
+    assert table.count() == 20_000
+    assert table.get_many(expected[:50]).column("k").to_pylist() == expected[:50]
+
+
+def test_tablets_that_move_after_a_scan_began_give_no_row_twice(world: Behind, table: ebla.Table) -> None:
+    table.put([{"k": k, "n": k} for k in range(100)])
+    scan = table.scan()
+    spread_out(world, table, 10, 20)
+    for _ in range(2):
+        assert scan.to_arrow().column("k").to_pylist() == list(range(100))
+
+
+def test_a_snapshot_and_a_sync_concern_every_server(world: Behind, db: ebla.Database, table: ebla.Table) -> None:
+    spread_out(world, table, 10)
+    txn = table.put([{"k": k, "n": k} for k in range(20)], wait="logged")
+    assert db.sync() >= txn
+    with db.snapshot() as snapshot:
+        table.erase_range()
+        assert [row["k"] for row in snapshot.table("t").scan()] == list(range(20))
+    asked = [server for server, kind in world.asked if kind == "CarryOut"]
+    assert asked.count(0) == asked.count(1) == 3, "sync, hold and let go, on each"
+
+
 def test_an_expression_of_pyarrow_filters_as_in_the_process(world: Behind, table: ebla.Table) -> None:
     table.put([{"k": k, "n": k % 7, "s": None if k % 3 else "x"} for k in range(200)])
     own = world.db.table("t")
