@@ -52,10 +52,6 @@ class KeptReplies:
             log = self._writable_log()
             parts, former = self._only_below(needed), self.former.only_below(needed)  # the lock was given up in between
             txn = self._push(log, parts, former)
-            self.former.logged_again(former, txn)
-            for part in parts:
-                if part.state.replies is not None:
-                    part.state.replies.logged_again(part.replies, txn)
         log.wait(txn)
 
     def bequeath(self, table: TableState, heirs: Mapping[str, Sequence[str]]) -> None:
@@ -73,10 +69,7 @@ class KeptReplies:
                 if state.replies is not None:
                     parts.append(_part_of(table, heir, state, state.replies.all()))
             table.expect(states)
-            txn = self._push(log, parts, ()) if parts else 0
-            for part in parts:
-                assert part.state.replies is not None
-                part.state.replies.logged_again(part.replies, txn)
+            txn = self._push(log, parts) if parts else 0
         log.wait(txn)
 
     def adopt(self, table: TableState, replies: Mapping[str, Sequence[Reply]], epochs: Mapping[str, int]) -> None:
@@ -93,10 +86,7 @@ class KeptReplies:
             ]
             for part in parts:
                 part.state.remember(part.replies)
-            txn = self._push(log, parts, ()) if parts else 0
-            for part in parts:
-                assert part.state.replies is not None
-                part.state.replies.logged_again(part.replies, txn)
+            txn = self._push(log, parts) if parts else 0
         log.wait(txn)
 
     def entry(self, txn: int) -> LogEntry:
@@ -124,7 +114,8 @@ class KeptReplies:
         self._gate.wait(log)
         return log
 
-    def _push(self, log: CommitLog, parts: Sequence[StagedPart], former: Sequence[Reply]) -> int:
+    def _push(self, log: CommitLog, parts: Sequence[StagedPart], former: Sequence[Reply] = ()) -> int:
+        """Queue replies for the log, note that it has them again, and return the txn of that. The lock is held."""
         txn = self._txn_clock.next()
         size = REPLY_BYTES * (len(former) + sum(len(part.replies) for part in parts))
         try:
@@ -133,6 +124,10 @@ class KeptReplies:
         except BaseException as error:
             log.fail(error)  # nobody may wait for a txn that will never be in the log
             raise
+        self.former.logged_again(former, txn)
+        for part in parts:
+            assert part.state.replies is not None, "whose replies they are, remembers them"
+            part.state.replies.logged_again(part.replies, txn)
         return txn
 
 

@@ -58,6 +58,6 @@ class Replies:
         """Return all replies."""
         return [Reply(client, sequence, txn) for client, (sequence, txn) in self._replies.items()]
 
-    def logged_again(self, replies: list[Reply], txn: int) -> None:
+    def logged_again(self, replies: Iterable[Reply], txn: int) -> None:
         """Note that the log has these replies once more, at `txn`."""
         self._logged_again.update((reply.client, txn) for reply in replies)
