@@ -17,11 +17,16 @@ from pathlib import Path
 from ebla.errors import StoreError, TimedOut
 from ebla.local_cluster.cluster_file import ClusterProcess
 
-__all__ = ["Launched", "launch"]
+__all__ = ["Launched", "PortTaken", "launch"]
 
 START_SECONDS = 60.0
 _POLL_SECONDS = 0.02
+_TAKEN = "cannot be listened on"
 _READY = re.compile(r"^(?:master|tablet server) (\S+) at (\S+)$", re.MULTILINE)
+
+
+class PortTaken(StoreError):
+    """A process did not start since somebody else listens on its port."""
 
 
 @dataclass(slots=True)
@@ -35,7 +40,10 @@ class Launched:
     log_offset: int  # where this start begins in its log
 
     def wait(self) -> ClusterProcess:
-        """Return who and where it is, when it says so; `StoreError` with its last words if it ends instead."""
+        """Return who and where it is, when it says so; `StoreError` with its last words if it ends instead.
+
+        `PortTaken` if these are that it cannot listen on its port.
+        """
         deadline = time.monotonic() + START_SECONDS
         while True:
             said = self.said()
@@ -44,7 +52,8 @@ class Launched:
                 return ClusterProcess(self.role, found[1], found[2], str(self.data), self.process.pid)
             if self.process.poll() is not None:
                 last = next((line for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
-                raise StoreError(f"the {self.role} in {self.data} did not start: {last} (more in {self.log})")
+                kind = PortTaken if _TAKEN in last else StoreError
+                raise kind(f"the {self.role} in {self.data} did not start: {last} (more in {self.log})")
             if time.monotonic() > deadline:
                 raise TimedOut(f"the {self.role} in {self.data} did not start in {START_SECONDS:.0f} s: see {self.log}")
             time.sleep(_POLL_SECONDS)

@@ -17,6 +17,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from ebla.local_cluster.cluster_file import (
     remove_cluster,
     write_cluster,
 )
-from ebla.local_cluster.launching import launch
+from ebla.local_cluster.launching import Launched, PortTaken, launch
 from ebla.local_cluster.zookeeper import start_zookeeper
 from ebla.service.requests import DescribeStore
 
@@ -74,16 +75,16 @@ def start(
             started.append(start_zookeeper(directory / "zookeeper", _free_port()))
             coordination = f"zk://{started[0].address}/ebla"
         common = ["--root", str(root), "--coordination", coordination, "--host", HOST]
-        first = _first_port() if port is None else port
+        ports = _free_ports() if port is None else iter([port])
         for role, name, count in (("master", "master", masters), ("tablet-server", "server", servers)):
             launched = []
             for number in range(count):
-                own = ["--port", str(first if role == "master" and not number else 0)]
+                own = ["--port", str(next(ports) if role == "master" and not number else 0)]
                 launched.append(launch(role, directory / f"{name}-{number + 1}", [*common, *own]))
             problem: EblaError | None = None
             for one in launched:
                 try:
-                    started.append(one.wait())
+                    started.append(_waited_for(one, common, ports))
                 except EblaError as error:
                     problem = problem or error
                     started.append(ClusterProcess(role, "", "", str(one.data), one.process.pid))
@@ -189,8 +190,20 @@ def _reap(processes: list[ClusterProcess]) -> None:
             os.waitpid(process.pid, os.WNOHANG)
 
 
-def _first_port() -> int:
-    """Return 7070, or the next port that is free."""
+def _waited_for(launched: Launched, common: Sequence[str], ports: Iterator[int]) -> ClusterProcess:
+    """Return a process that serves; one whose port was taken while it started is started on the next one."""
+    while True:
+        try:
+            return launched.wait()
+        except PortTaken:
+            port = next(ports, None)
+            if port is None:
+                raise
+            launched = launch(launched.role, launched.data, [*common, "--port", str(port)])
+
+
+def _free_ports() -> Iterator[int]:
+    """Yield 7070, or the next port that is free, and then those after it."""
     for port in range(PORT, PORT + 100):
         with socket.socket() as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -198,7 +211,7 @@ def _first_port() -> int:
                 tried.bind((HOST, port))
             except OSError:
                 continue
-            return port
+        yield port
     raise Unavailable(f"no port from {PORT} to {PORT + 99} is free: choose one with --port")
 
 
