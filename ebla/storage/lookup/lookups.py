@@ -48,6 +48,7 @@ class Lookups:
         self._asked: dict[str, int] = {}
         # Guarded by _lock.
         self._worth: set[str] = set()
+        self._removed: set[str] = set()  # fragments whose lookup files were damaged
         self._used: dict[str, int] = {}
         self._found = 0
         # Counted by whoever finds one damaged.
@@ -131,6 +132,8 @@ class Lookups:
 
     def _remove_damaged(self, fragment: str, reason: Exception) -> None:
         self.damaged_files += 1
+        with self._lock:
+            self._removed.add(fragment)
         _log.warning("the lookup file of %s is not used, and is removed: %s", fragment, reason)
         assert self.files is not None
         with contextlib.suppress(OSError):  # others may read the store only; then it is the owner's
@@ -172,6 +175,12 @@ class Lookups:
         with self._lock:
             worth, self._worth = self._worth, set()
         return worth
+
+    def take_removed(self) -> set[str]:
+        """Return the fragments whose lookup file was found damaged, and removed, since this was asked last."""
+        with self._lock:
+            removed, self._removed = self._removed, set()
+        return removed
 
     def finds(self) -> int:
         """Return how many rows were looked for, in files of fragments that are gone too."""

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from ebla.storage.lookup.row_encoding import column_of, logical_of
-from ebla.storage.record.records import ERASED, FAMILY, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE, value_names
+from ebla.storage.record.records import ERASED, FAMILY, NOT_VALUES, QUALIFIER, ROW, SET, TIMESTAMP, TXN, VALUE
 
 __all__ = ["CellLists", "Elsewhere", "RecordShape", "RowValues", "Values", "Wanted"]
 
@@ -65,7 +65,7 @@ class RecordShape:
         self._txn = self._places.get(TXN)
         self._erased = self._places.get(ERASED)
         self._set = self._places.get(SET)
-        self.names = tuple(value_names(fields.empty_table()))
+        self.names = tuple(name for name in fields.names if name not in NOT_VALUES)
         self._first = self.width - len(self.names)
         assert fields.names[self._first :] == list(self.names), "values are the last fields of a record"
         made = [(name, logical_of(fields.field(name).type)) for name in self.names]

@@ -92,7 +92,10 @@ class LookupMaker:
             tables = self._tables()
             seen = [(table.id, table.view.metadata.txnid) for table in tables]
             worth = self._lookups.take_worth()
-            if seen == self._seen and not worth and not self._at_once:
+            for file in self._lookups.take_removed() & self._held.keys():
+                del self._held[file]
+                worth.add(file)
+            if seen == self._seen and not worth:
                 return
             refs = {ref.file: (table, group, ref) for table in tables for group, ref in _fragments_of(table)}
             self._note_uses()

@@ -170,6 +170,24 @@ def test_the_answer_is_right_whatever_becomes_of_lookup_files(
         assert finds(db) > 500
 
 
+def test_what_is_found_damaged_is_made_again_by_the_next_round(truth: tuple[Path, list[Any]]) -> None:
+    path, expected = truth
+    made(path)
+    with opened(path, lookup_at_once=False) as db:
+        maker_of(db).round()
+        assert answers(db.table("t")) == expected
+        there = lookups_at(path)
+        cut(there[0])
+        assert answers(db.table("t")) == expected
+        assert there[0] not in lookups_at(path)
+        assert engine_of(db).report.counters().lookup_damaged_total == 1
+        maker_of(db).round()
+        assert lookups_at(path) == there
+        assert answers(db.table("t")) == expected
+        counters = engine_of(db).report.counters()
+        assert (counters.lookup_damaged_total, counters.lookup_made_total) == (1, 1)
+
+
 def test_a_full_disk_leaves_the_fragments_to_answer(
     truth: tuple[Path, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
