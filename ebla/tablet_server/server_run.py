@@ -12,7 +12,6 @@ A clean end flushes, gives everything up, and releases the lease, so that nobody
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from functools import partial
 from ebla.clock import Clock
 from ebla.coordination.server_lease import ServerLease
 from ebla.coordination.service import CoordinationService, Watch
-from ebla.errors import EblaError, OutcomeUnknown
+from ebla.errors import EblaError, OutcomeUnknown, Unavailable
 from ebla.master.messages import Heartbeat, HeartbeatReply, Instance, Refusal, Registration, Request, Requests
 from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.table_config import config_path
@@ -212,10 +211,16 @@ class ServerRun:
     def close(self) -> None:
         """Flush, give up all tablets, and let go. What cannot be given up is replayed by whoever is next."""
         self._stop_threads()
+        giver = TabletGiver(self.engine, self._parts.clock)
         for table in self.engine.open_tables.all():
-            with contextlib.suppress(EblaError):
-                assert table.led is not None
-                TabletGiver(self.engine, self._parts.clock).give_up(table, table.led.ids)
+            assert table.led is not None
+            try:
+                giver.give_up(table, table.led.ids)
+            except (Unavailable, OutcomeUnknown) as error:
+                _log.warning("nothing more is handed over, for METADATA cannot be changed now: %s", error)
+                break  # nor could that of the other tables
+            except EblaError as error:
+                _log.warning("tablets of %s are not handed over: %s", table.name, error)
         try:
             self.engine.close()
         except EblaError as error:

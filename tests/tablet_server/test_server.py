@@ -126,6 +126,18 @@ def test_a_server_that_was_stopped_cleanly_leaves_nothing_to_replay(cluster: Clu
     assert [value(b, key) for key in (1, 101)] == ["1", "101"]
 
 
+def test_a_server_that_cannot_hand_over_stops_all_the_same_and_loses_nothing(cluster: Cluster) -> None:
+    a = cluster.start("a")
+    cluster.create(a)
+    put(a, 1, 101)
+    cluster.cut_off.add("a")
+    cluster.stop("a")
+    cluster.bury(a.uuid)
+    b = cluster.start("b")
+    cluster.move(b, "t0", "t1")
+    assert [value(b, key) for key in (1, 101)] == ["1", "101"]
+
+
 def test_a_server_started_again_finds_its_own_tablets(cluster: Cluster) -> None:
     a = cluster.start("a")
     cluster.create(a)
