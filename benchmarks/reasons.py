@@ -23,7 +23,14 @@ _SHORT_SCAN = (
     "inserted since; rocksdict's iterator makes one call per row"
 )
 
+_HOP = (
+    "the thread that reads the stream hands every answer to the thread that waits for it, one change of threads more "
+    "than a bare exchange has, and both ends decode and look up in Python"
+)
+
 REASONS: dict[tuple[str, str, str], str] = {
+    ("rpc", "get", "bare exchange"): _HOP,
+    ("rpc", "get, 16 threads", "bare exchanges"): _HOP,
     ("sparkreplay", "replay of a log", "one process"): (
         "one process keeps a core busy nearly all the time, and leaves to the other one what the kernel writes; tasks "
         "that do the same on both cores are twice as fast at best. What writing past the page cache gains is much "
