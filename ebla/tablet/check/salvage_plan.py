@@ -205,7 +205,8 @@ def losses_of(name: str, metadata: TableMetadata, file: str, condition: Conditio
             for lost in condition.lost:
                 rows = None if counted is None else counted.intersect(lost.rows)
                 if rows is not None:
-                    older = [o for o in state.fragments if o.file != file and o.txn_min < lost.txn_max]
+                    # History stays hidden to readers of the present, whatever replaced it.
+                    older = [o for o in state.current if o.file != file and o.txn_min < lost.txn_max]
                     yield _loss(name, tablet.id, group, ref, lost, rows, older, codec, files)
 
 

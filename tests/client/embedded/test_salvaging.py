@@ -160,6 +160,22 @@ def test_older_versions_that_become_visible_again_are_told(root: Path) -> None:
     assert is_clean(root)
 
 
+def test_versions_that_are_history_do_not_become_visible_again(root: Path) -> None:
+    with ebla.open(root, settings=QUIET) as db:
+        table = db.table("t")
+        before = table.scan().txn
+        table.put([row(n, "new") for n in range(ROWS)])
+        table.compact()
+    current = file_of(root)
+    (root / current).unlink()
+    done = ebla.salvage(root, current, accept_loss=True)
+    assert [loss.older_files for loss in done.losses] == [0]
+    assert {one["v"] for one in rows_of(root).values()} == {None}
+    with ebla.open(root, read_only=True) as db:
+        assert [one["v"] for one in db.table("t").scan(as_of=before)] == [row(n)["v"] for n in range(ROWS)]
+    assert is_clean(root)
+
+
 def test_newer_versions_hide_what_is_lost_and_are_not_called_older(root: Path) -> None:
     first = file_of(root)
     with ebla.open(root, settings=QUIET) as db:
