@@ -3,9 +3,10 @@
     reading thread:  Call --> quick: carry out, answer            (no change of threads)
                           \\-> other: the pool                     carried out there, answered from there
 
-A call is begun unless its time is over, it was cancelled, or the server is leaving. Answers leave in the order in which
-they are ready. When requests under way and answers not yet taken are too many bytes, acknowledgements are withheld
-until some are done: so a client is slowed down, and no memory grows.
+A quick one that took long after all sends those behind it to the pool for a while. A call is begun unless its time is
+over, it was cancelled, or the server is leaving. Answers leave in the order in which they are ready. When requests
+under way and answers not yet taken are too many bytes, acknowledgements are withheld until some are done: so a client
+is slowed down, and no memory grows.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ from ebla.rpc.stream import BROKEN, MessageWriter, Stream
 __all__ = ["Handler", "ServerStream"]
 
 Handler: TypeAlias = Callable[[Any, Caller], Any]
+
+# A quick request that took longer than this was not; for so long then the pool carries out all of them.
+QUICK_SECONDS = 0.02
+UNHURRIED_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +63,8 @@ class ServerStream:
         self._begun: dict[int, int] = {}  # calls that are not answered yet: number -> bytes
         self._cancelled: set[int] = set()
         self._unfinished_bytes = 0
+        # Used by the reading thread alone.
+        self._unhurried_until_seconds = 0.0
         # They go up once.
         self.is_leaving = False
         self.is_dropped = False
@@ -122,12 +129,17 @@ class ServerStream:
         if refusal is not None:
             self._answer_failure(call.number, refusal, codec)
             return
-        if codec.method.is_quick:
+        began_seconds = time.monotonic()
+        if codec.method.is_quick and began_seconds >= self._unhurried_until_seconds:
             try:
                 self._carry_out(call, codec, self._caller(call, is_hurried=True))
                 return
             except NotQuick:
                 pass
+            finally:
+                if time.monotonic() - began_seconds > QUICK_SECONDS:
+                    # It waited for a disk, or for a tablet that is loaded: others must not wait for the next one.
+                    self._unhurried_until_seconds = time.monotonic() + UNHURRIED_SECONDS
         try:
             self._pool.submit(self._carry_out, call, codec, self._caller(call))
         except RuntimeError:  # the pool was shut down

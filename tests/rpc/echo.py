@@ -38,8 +38,15 @@ class Think(msgspec.Struct, Asks[str], frozen=True):
     """Quick only by half: the handler says so."""
 
 
+class Nap(msgspec.Struct, Asks[str], frozen=True):
+    """Quick, if it does not sleep."""
+
+    seconds: float = 0.0
+
+
 METHODS = Methods(
     [
+        Method(Nap, is_repeatable=True, is_quick=True),
         Method(Echo, is_repeatable=True, is_quick=True),
         Method(Add),
         Method(Sleep, is_repeatable=True),
@@ -56,7 +63,7 @@ class EchoService:
         self.go_on = threading.Event()
 
     def handlers(self) -> dict[type, Handler]:
-        return {Echo: self.echo, Add: self.add, Sleep: self.sleep, Fail: self.fail, Think: self.think}
+        return {Echo: self.echo, Add: self.add, Sleep: self.sleep, Fail: self.fail, Think: self.think, Nap: self.nap}
 
     def echo(self, request: Echo, caller: Caller) -> bytes:
         return request.data
@@ -79,6 +86,10 @@ class EchoService:
             case "corruption":
                 raise Corruption("f.parquet", "bad sum", 17)
         raise ZeroDivisionError("a secret of the server")
+
+    def nap(self, request: Nap, caller: Caller) -> str:
+        time.sleep(request.seconds)
+        return threading.current_thread().name
 
     def think(self, request: Think, caller: Caller) -> str:
         if caller.is_hurried:

@@ -30,7 +30,7 @@ from ebla.rpc.frames import Call, Hello, decode_frame, encode_frame
 from ebla.rpc.limits import Limits
 from ebla.rpc.methods import Asks, Method, Methods, encode_body
 from ebla.rpc.server import RpcServer
-from tests.rpc.echo import METHODS, Add, Echo, EchoService, Fail, Sleep, Think, serve
+from tests.rpc.echo import METHODS, Add, Echo, EchoService, Fail, Nap, Sleep, Think, serve
 
 LONG = 30.0  # longer than any test takes: a call that runs into it has failed
 
@@ -95,6 +95,15 @@ def test_a_slow_request_holds_up_no_quick_one(channel: Channel, service: EchoSer
 
 def test_a_quick_handler_that_would_wait_is_carried_out_by_the_pool(channel: Channel) -> None:
     assert channel.call(Think(), timeout_seconds=LONG).startswith("ebla-rpc_")
+
+
+def test_after_a_quick_request_that_was_slow_the_pool_takes_the_next_ones(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebla.rpc.server_stream.UNHURRIED_SECONDS", 600.0)
+    assert not channel.call(Nap(), timeout_seconds=LONG).startswith("ebla-rpc_"), "the thread that reads"
+    channel.call(Nap(0.05), timeout_seconds=LONG)
+    assert channel.call(Nap(), timeout_seconds=LONG).startswith("ebla-rpc_")
 
 
 def test_an_error_of_the_tree_arrives_as_the_same_class_and_sentence(channel: Channel) -> None:
