@@ -150,7 +150,8 @@ class Master:
     def _retained(self) -> dict[str, bool]:
         microseconds = self._clock.microseconds()
         return {
-            table_id: tables.is_retained(info, microseconds, self.settings)
+            # One that is being brought back was retained when that was decided: nothing of it goes meanwhile.
+            table_id: info.doing is not None or tables.is_retained(info, microseconds, self.settings)
             for table_id, info in self.catalog.deleted.items()
         }
 

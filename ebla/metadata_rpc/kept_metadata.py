@@ -244,7 +244,7 @@ class KeptMetadata(MetadataServer):
             except EblaError as error:
                 reasons.append(f"{master}: {error}")
         if kept < majority(len(masters)):
-            raise MetadataNotSaved(
+            raise Unavailable(
                 f"{kept} of {len(masters)} masters have the new METADATA, which is no majority ({'; '.join(reasons)}): "
                 "start the others, then retry"
             )

@@ -12,10 +12,13 @@ everything of Flight is closed by it alone.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import logging
+import os
 import threading
 import time
+import weakref
 from typing import Any
 
 import pyarrow.flight as flight
@@ -68,8 +71,10 @@ class Link:
         self._waiting: dict[int, _Waiting] = {}
         self._end: EblaError | None = None  # why it takes no more calls
         self.server = ""
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._read, name=f"ebla-rpc {address}", daemon=True)
         self._thread.start()
+        _open.add(self)
 
     @property
     def is_usable(self) -> bool:
@@ -146,6 +151,15 @@ class Link:
             is_idle = not self._waiting
         if is_idle:
             self._leave()
+
+    def wait_until_left(self, timeout_seconds: float) -> None:
+        """Return when nothing is read any more, or the time is over."""
+        self._thread.join(timeout_seconds)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process made it, and not the one that it was forked from."""
+        return self._process == os.getpid()
 
     def _leave(self) -> None:
         try:
@@ -227,6 +241,28 @@ class Link:
             except BROKEN as error:
                 _log.debug("closing the connection to %s: %s", self._address, error)
 
+
+_open: weakref.WeakSet[Link] = weakref.WeakSet()
+
+# So long the end of a process waits for servers that do not answer a goodbye.
+_EXIT_SECONDS = 1.0
+
+
+def leave_all() -> None:
+    """Leave every server before the process ends.
+
+    A thread that comes back from Flight while Python is taken down is ended in the middle of C++, which aborts the
+    process.
+    """
+    links = [link for link in _open if link.is_own]
+    for link in links:
+        link.close()
+    deadline = time.monotonic() + _EXIT_SECONDS
+    for link in links:
+        link.wait_until_left(max(0.0, deadline - time.monotonic()))
+
+
+atexit.register(leave_all)
 
 _CHANNEL_OPTIONS = [
     ("grpc.enable_retries", 0),

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 import ebla
-from ebla.errors import RequestError, StoreNotFound
+from ebla.errors import OutcomeUnknown, RequestError, StoreNotFound, Unavailable
 from ebla.local_cluster.cluster_file import ClusterFile, ClusterProcess, is_running, read_cluster
 from ebla.local_cluster.local_cluster import describe
+from tests.cluster.checked_load import CheckedLoad
 
 SCHEMA = ebla.Schema(key={"k": "int64"}, groups=[ebla.Group("g", columns={"v": "string"})])
 
@@ -67,6 +68,15 @@ class Running:
         except LookupError:
             return False
 
+    def kill(self, process: ClusterProcess) -> None:
+        """Kill whatever runs with the directory of a process now."""
+        for found in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if f"--data\0{process.data}\0".encode() in found.read_bytes():
+                    os.kill(int(found.parent.name), signal.SIGKILL)
+            except (OSError, ValueError):
+                continue
+
     def restart(self, process: ClusterProcess) -> None:
         """Start a process that was killed again, with its directory; it is found where it is then."""
         data = Path(process.data)
@@ -89,9 +99,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
     finally:
         for process in running.file.processes:
-            if is_running(process):
-                os.kill(process.pid, signal.SIGKILL)
-                wait_until(lambda process=process: not is_running(process))  # type: ignore[misc]
+            running.kill(process)
 
 
 @pytest.fixture
@@ -139,7 +147,7 @@ def test_tablets_of_a_killed_server_are_served_by_the_other_with_all_that_was_ac
     table = db.create_table("killed", SCHEMA, splits=[50])
     table.put([{"k": k, "v": "before"} for k in range(100)])
     victim = cluster.file.of("tablet-server")[0]
-    os.kill(victim.pid, signal.SIGKILL)
+    cluster.kill(victim)
     assert table.scan().count() == 100
     table.put([{"k": k, "v": "after"} for k in range(100, 110)])
     assert table.scan().count() == 110
@@ -152,12 +160,56 @@ def test_tablets_of_a_killed_server_are_served_by_the_other_with_all_that_was_ac
 
 def test_another_master_leads_when_the_leading_one_is_killed(cluster: Running, db: ebla.Database) -> None:
     leader = cluster.leader()
-    os.kill(leader.pid, signal.SIGKILL)
+    cluster.kill(leader)
     wait_until(lambda: cluster.has_other_leader(leader))
     db.create_table("made-by-the-next", SCHEMA).put({"k": 1, "v": "x"})
     assert db.table("t").get(7) == {"k": 7, "v": "7"}
     cluster.restart(leader)
     assert db.table("made-by-the-next").scan().count() == 1
+
+
+def test_what_clients_are_told_holds_while_the_masters_are_killed_one_after_the_other(
+    cluster: Running, db: ebla.Database
+) -> None:
+    wait_until(lambda: describe(cluster.file)["problems"] == [])
+    load = CheckedLoad(db, name="masters")
+    load.start()
+    load.wait_for(50)
+    for _ in range(2):
+        leader = cluster.leader()
+        cluster.kill(leader)
+        load.wait_for(50)  # rows need no master
+        wait_until(lambda leader=leader: cluster.has_other_leader(leader))  # type: ignore[misc]
+        db.alter_table("masters-chains", add_columns={f"more{leader.pid}": "int64"})
+        cluster.restart(leader)
+        load.wait_for(50)
+    load.stop()
+    load.check()
+
+
+def test_without_a_majority_of_masters_rows_are_served_and_nothing_is_changed(cluster: Running) -> None:
+    with ebla.connect(cluster.directory / "cluster.json", timeout_seconds=3) as db:
+        table = db.table("t")
+        for process in cluster.file.of("master")[:2]:
+            cluster.kill(process)
+        table.put({"k": 7, "v": "7"})
+        assert table.get(7) == {"k": 7, "v": "7"}
+        with pytest.raises((Unavailable, OutcomeUnknown)):
+            db.create_table("never-made", SCHEMA)
+    for process in cluster.file.of("master")[:2]:
+        cluster.restart(process)
+    with ebla.connect(cluster.directory / "cluster.json") as db:
+        wait_until(lambda: _can_change(db))
+        assert "never-made" not in db.tables()
+
+
+def _can_change(db: ebla.Database) -> bool:
+    try:
+        db.rename_table("t", "u")
+        db.rename_table("u", "t")
+    except (Unavailable, OutcomeUnknown):
+        return False
+    return True
 
 
 def test_down_stops_all_and_the_next_up_has_everything(cluster: Running, db: ebla.Database) -> None:
@@ -166,12 +218,7 @@ def test_down_stops_all_and_the_next_up_has_everything(cluster: Running, db: ebl
     processes = cluster.file.processes
     for process in processes:  # those that were restarted are not those of the file
         if not is_running(process):
-            for found in Path("/proc").glob("[0-9]*/cmdline"):
-                try:
-                    if f"{process.data}\0".encode() in found.read_bytes():
-                        os.kill(int(found.parent.name), signal.SIGTERM)
-                except (OSError, ValueError):
-                    continue
+            cluster.kill(process)
     assert "down" in command("down", "--data", str(cluster.directory))
     assert not any(is_running(process) for process in processes)
     command("down", "--data", str(cluster.directory), code=6)

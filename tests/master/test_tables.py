@@ -9,6 +9,7 @@ import pytest
 from ebla.coordination.memory import Fault
 from ebla.errors import EblaError, OutcomeUnknown, RequestError, SchemaError, TableExists, Unavailable, UnknownTable
 from ebla.master.master import MasterStopped
+from ebla.master.messages import DeleteTablet
 from ebla.master.settings import MasterSettings
 from ebla.model.declaration import Group, Schema
 from ebla.model.schema_change import Alteration
@@ -345,3 +346,23 @@ def test_more_tablets_than_allowed_are_refused() -> None:
     world.create("users", [b"a", b"b"])
     with pytest.raises(RequestError, match="more than 3 tablets"):
         world.create("more", [b"a", b"b", b"c"])
+
+
+def test_nothing_of_a_table_goes_while_it_is_being_brought_back() -> None:
+    """It was retained when that was decided; the retention ends while the write is under way."""
+    world = MasterWorld(settings=MasterSettings(retention_seconds=10.0, silent_after_seconds=100.0))
+    world.create("users")
+    world.join("s1")
+    world.settle()
+    reported = world.reported("users", "s1", "stopped")
+    world.run(world.master.delete_table("users"))
+    world.requests()
+    operation = world.master.undelete_table("users")
+    write = next(operation)
+    world.clock.advance(11)
+    world.beat("s1", reported)
+    world.round()
+    assert not [request for _, request in world.requests() if isinstance(request, DeleteTablet)]
+    with pytest.raises(StopIteration):
+        operation.send(world.durable.write(write))
+    assert world.metadata().tablets[0].leader == "s1"

@@ -67,6 +67,11 @@ class Work:
         self.outcome: Future[Any] = Future()
         self.progress = (0, 0)
 
+    @property
+    def came_to_nothing(self) -> bool:
+        """Whether nothing of it happened, and trying again may help: then a repetition is carried out anew."""
+        return self.outcome.done() and isinstance(self.outcome.exception(), Unavailable)
+
     def told(self, done: int, total: int) -> None:
         """Take note of how far it has come."""
         self.progress = (done, total)
@@ -86,9 +91,9 @@ class Works:
         lane, number = request_id
         with self._lock:
             known = self._works.get(lane)
-            if known is not None and known.number == number:
+            if known is not None and known.number == number and not known.came_to_nothing:
                 return known
-            if is_repeat:
+            if is_repeat and (known is None or known.number != number):
                 raise OutcomeUnknown("nothing is known here of that request: look whether it happened, then decide")
             if known is not None and number < known.number:
                 raise RequestError(f"request {number} of this client came after {known.number}: it is not carried out")
