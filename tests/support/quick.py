@@ -29,6 +29,7 @@ LONG = (
     "test_records.py::test_a_slice_holds_the_rows_of_its_range",
     "test_records.py::test_find_many_returns",
     "test_recutter.py::test_writers_and_readers_go_on",
+    "test_remote_faults.py",
     "test_requests.py::test_a_damaged_stream_is_refused_or_means_what_it_says",
     "test_row_block.py::test_rows_are_combined_as_blocks_are",
     "test_simulation.py",
