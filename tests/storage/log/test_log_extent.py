@@ -44,6 +44,9 @@ class Witness:
         self.told.append(("removing", first))
         self.extent = self.extent.beginning_at(first)
 
+    def closed(self) -> None:
+        """Let go of nothing: it is all in memory."""
+
 
 def witnessed(files: SimulatedFiles, witness: Witness, segment_bytes: int) -> LogWriter:
     """Open a log for writing as a store does."""
