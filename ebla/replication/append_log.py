@@ -11,7 +11,7 @@ by their *runs*, the last index of each epoch, and never by how far a replica be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from ebla.replication.configuration import NOWHERE, Position
 from ebla.replication.messages import Entry, Runs
@@ -20,7 +20,7 @@ __all__ = ["AppendLog", "Gap"]
 
 
 class Gap(Exception):
-    """Entries are missing between the flushed point and the first one there is."""
+    """Entries are missing behind the flushed point: what was removed of the log is flushed by newer METADATA."""
 
 
 class AppendLog:
@@ -37,8 +37,9 @@ class AppendLog:
         """Return what a replay found, less what the flushed point drops: all below it, all of lower epochs above it."""
         log = cls(flushed)
         kept = [entry for index, entry in sorted(found.items()) if _is_kept(entry, flushed)]
-        if kept and kept[0].index != flushed.index + 1:
-            raise Gap(f"entry {kept[0].index} is the first behind {flushed.index}")
+        for index, entry in enumerate(kept, flushed.index + 1):
+            if entry.index != index:
+                raise Gap(f"entry {entry.index} stands where {index} should, behind {flushed.index}")
         log.entries = kept
         return log
 
@@ -115,13 +116,3 @@ class AppendLog:
 
 def _is_kept(entry: Entry, flushed: Position) -> bool:
     return entry.index > flushed.index and entry.epoch >= flushed.epoch
-
-
-def contiguous(entries: Iterable[Entry]) -> bool:
-    """Tell whether entries follow each other without a gap, and their epochs do not fall."""
-    before: Entry | None = None
-    for entry in entries:
-        if before is not None and (entry.index != before.index + 1 or entry.epoch < before.epoch):
-            return False
-        before = entry
-    return True

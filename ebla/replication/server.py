@@ -69,7 +69,8 @@ class TabletServer:
     def replica(self, tablet: str, assignment_id: str | None = None) -> TabletReplica | None:
         """Return a replica: that of an assignment, or the one that is a member."""
         for one in self._by_tablet.get(tablet, ()):
-            if one.assignment_id == assignment_id or (assignment_id is None and not one.is_leaving):
+            is_member = one.configuration is not None and not one.is_leaving
+            if one.assignment_id == assignment_id or (assignment_id is None and is_member):
                 return one
         return None
 
@@ -395,8 +396,9 @@ class TabletServer:
         self._by_tablet[replica.tablet].remove(replica)
 
     def _free(self) -> None:
-        if self._on_disk is None:
-            for segment in self.host.log.free(self._is_needed):
+        log = self.host.log
+        if self._on_disk is None and log.synced == log.next_sequence - 1:  # a record that a replica is gone, too
+            for segment in log.free(self._is_needed):
                 self.host.act(Free(segment))
 
     def _is_needed(self, key: Key, index: int) -> bool:

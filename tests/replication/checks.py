@@ -17,6 +17,7 @@ from ebla.replication.configuration import Configuration, Member, Table
 from ebla.replication.messages import Entry
 from ebla.replication.recut_changes import CommitLoad
 from ebla.replication.replica import TabletReplica
+from ebla.replication.server_log import Dropped
 from tests.support.linearizability import Operation, is_linearizable
 
 if TYPE_CHECKING:
@@ -62,10 +63,54 @@ class Checks:
             if replica.commit > before and not self._is_on_its_own(server, replica):
                 seen[key] = replica.commit
                 self._committed(server, replica, before)
+            if server.before and key in server.before and replica.configuration is not None:
+                self._replayed(server, replica, server.before.pop(key))
             leader = replica.leader
             if leader is not None and leader.is_serving and (key, leader.epoch) not in server.seen_serving:
                 server.seen_serving.add((key, leader.epoch))
                 self._serves(server, replica)
+
+    def stopped(self, server: SimulatedServer) -> None:
+        """A server stops: if all is on disk, a replay must give back what its replicas had."""
+        machine = server.machine
+        if machine is None or machine.host.log.next_sequence - 1 > server.synced:
+            server.before = {}
+        else:
+            server.before = {
+                key: (replica.log.base.index, list(replica.log.entries))
+                for key, replica in machine.replicas.items()
+                if replica.configuration is not None
+            }
+
+    def _replayed(self, server: SimulatedServer, replica: TabletReplica, before: tuple[int, list[Entry]]) -> None:
+        assert replica.configuration is not None
+        for end in replica.configuration.log_ends:
+            if end.assignment_id == replica.assignment_id and end.log_id == server.log_id:
+                for entry in replica.log.entries:
+                    if server.number_at(replica.key, entry.index) > end.sequence:
+                        raise Violation(f"{server.name} replays {entry} of {replica.key}, behind the end {end}")
+                return
+        base = replica.log.base
+        below = replica.epoch if replica.leader is not None else replica.epoch + 1  # what it leads with is new
+        first = max(base.index, before[0]) + 1
+        expected, found = (
+            [entry for entry in entries if entry.index >= first and base.epoch <= entry.epoch < below]
+            for entries in (before[1], replica.log.entries)
+        )
+        if found != expected:
+            raise Violation(f"{server.name} had {expected} of {replica.key}, and replays {found}")
+
+    def dropped(self, server: SimulatedServer, record: Dropped) -> None:
+        """A replica drops entries: none that is committed, if it is in sync."""
+        configuration = self.simulation.table.tablets.get(record.key[0])
+        member = configuration.member(server.name) if configuration is not None else None
+        if configuration is None or member is None or not member.is_in_sync or member.log_id != server.log_id:
+            return
+        if member.assignment_id != record.key[1]:
+            return
+        for index, entry in self.committed.get(record.key[0], {}).items():
+            if index >= max(record.index, configuration.flushed.index + 1) and server.has_on_disk(record.key, entry):
+                raise Violation(f"{server.name} is in sync, and drops {entry}")
 
     def _is_on_its_own(self, server: SimulatedServer, replica: TabletReplica) -> bool:
         """Tell whether one replica commits by itself and without its lease: maybe behind the end of its log."""

@@ -56,7 +56,8 @@ class _Client:
     def _choose(self) -> tuple[str, tuple[bytes, ...]]:
         random = self.simulation.random
         row = random.choice(ROWS[:2] if random.random() < 0.6 else ROWS)
-        kind = random.choices(("put", "read", "read at", "follower"), (45, 35, 10, 10))[0]
+        writes = 150 if self.simulation.mood == "churn" else 45
+        kind = random.choices(("put", "read", "read at", "follower"), (writes, 35, 10, 10))[0]
         if kind == "read at" and self.seen == 0:
             kind = "read"
         if kind == "put" and random.random() < 0.2:
@@ -186,6 +187,7 @@ class _Client:
 
     def _done(self) -> None:
         self.question = None
+        self.simulation.clients.finished()
         self.simulation.at(self.simulation.random.uniform(0.0, 0.5), self.think)
 
 
@@ -196,6 +198,7 @@ class Clients:
         self._simulation = simulation
         self._clients = {name: _Client(simulation, name) for name in ("c1", "c2", "c3")}
         self._last: list[_Client] = []
+        self.is_concluded = False
 
     def begin(self) -> None:
         for client in self._clients.values():
@@ -220,9 +223,9 @@ class Clients:
             self._last.append(reader)
             reader.ask(_Question(reader, "read", (row,)))
 
-    @property
-    def is_concluded(self) -> bool:
-        return bool(self._last) and all(client.question is None for client in self._last)
+    def finished(self) -> None:
+        """A client knows what became of its question."""
+        self.is_concluded = bool(self._last) and all(client.question is None for client in self._last)
 
     def open_questions(self) -> list[str]:
         return [f"{one.name} {one.question.kind} {one.question.rows}" for one in self._last if one.question is not None]

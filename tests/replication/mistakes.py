@@ -33,11 +33,20 @@ class _GivenUp:
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 MISTAKES: dict[str, Plant] = {}
+MOODS: dict[str, str] = {}  # what schedules need more of, to come to where some mistakes show
 
 
 def mistake(plant: Plant) -> Plant:
     MISTAKES[plant.__name__] = plant
     return plant
+
+
+def mistake_in(mood: str) -> Callable[[Plant], Plant]:
+    def kept(plant: Plant) -> Plant:
+        MOODS[plant.__name__] = mood
+        return mistake(plant)
+
+    return kept
 
 
 # --- commit --------------------------------------------------------------------------------------
@@ -71,6 +80,11 @@ def who_is_put_in_sync_is_not_waited_for_before_metadata_says_so(patch: pytest.M
         return self._all_have(self.configuration.in_sync, *arguments)
 
     patch.setattr(Membership, "commit_index", one_set)
+
+
+@mistake_in("moves")
+def acknowledgements_of_other_assignments_count(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Progress, "takes", lambda self, ack, epoch: ack.epoch == epoch and ack.start >= self.start)
 
 
 @mistake
@@ -113,6 +127,16 @@ def followers_cut_their_log_at_the_commit_index(patch: pytest.MonkeyPatch) -> No
         enter(self)
 
     patch.setattr(Follower, "enter", cut)
+
+
+@mistake_in("churn")
+def drops_are_not_recorded(patch: pytest.MonkeyPatch) -> None:
+    def forgetful(self: TabletReplica, index: int) -> None:
+        self.log.drop_from(index)
+        self._unsynced = type(self._unsynced)(one for one in self._unsynced if one[1] < index)
+        self.durable = min(self.durable, index - 1)
+
+    patch.setattr(TabletReplica, "drop_from", forgetful)
 
 
 @mistake
@@ -324,6 +348,18 @@ def reads_go_past_a_closed_gate(patch: pytest.MonkeyPatch) -> None:
 
 
 @mistake
+def replicas_are_deleted_on_the_strength_of_metadata(patch: pytest.MonkeyPatch) -> None:
+    tick = TabletReplica.tick
+
+    def ticking(self: TabletReplica) -> None:
+        if self.is_leaving:
+            self.host.send(self.host.name, DropConfirmed(self.tablet, self.assignment_id))
+        tick(self)
+
+    patch.setattr(TabletReplica, "tick", ticking)
+
+
+@mistake
 def replicas_are_deleted_whatever_their_assignment(patch: pytest.MonkeyPatch) -> None:
     def any_assignment(self: TabletServer, sender: str, message: DropConfirmed) -> None:
         replica = self.replica(message.tablet)
@@ -336,6 +372,11 @@ def replicas_are_deleted_whatever_their_assignment(patch: pytest.MonkeyPatch) ->
 # --- what outlives a restart ---------------------------------------------------------------------
 
 
+@mistake_in("alone")
+def what_stands_behind_the_end_of_a_log_is_replayed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TabletServer, "_ends", lambda self, table: [])
+
+
 @mistake
 def late_flushes_of_earlier_leaders_count(patch: pytest.MonkeyPatch) -> None:
     flush = changes._flush
@@ -345,3 +386,17 @@ def late_flushes_of_earlier_leaders_count(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(changes, "_flush", late)
     patch.setattr(changes, "led_at", lambda tablet, epoch: tablet)
+
+
+@mistake
+def changes_without_effect_keep_the_number(patch: pytest.MonkeyPatch) -> None:
+    """A copy of a change that was refused may land later, when it fits."""
+    with_tablet = changes.with_tablet
+
+    def keep(table: Any, tablet: Configuration) -> Any:
+        before = table.tablets[tablet.tablet]
+        if changes._replace(tablet, number=before.number) == before:
+            tablet = before
+        return with_tablet(table, tablet)
+
+    patch.setattr(changes, "with_tablet", keep)

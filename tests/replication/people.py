@@ -25,11 +25,13 @@ class People:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._jobs: dict[str, _Load] = {}
+        mood = simulation.mood
+        self._rate = {"even": 2.5, "churn": 8.0}.get(mood, 4.0)  # a second
         self._kinds = (
             (self._flush, 16),
-            (self._move_leader, 10),
-            (self._add_replica, 5),
-            (self._take_out, 5),
+            (self._move_leader, 150 if mood == "churn" else 40 if mood == "stale" else 8),
+            (self._add_replica, 30 if mood == "moves" else 4),
+            (self._take_out, 30 if mood == "moves" else 4),
             (self._split, 5),
             (self._cancel_split, 1),
             (self._alter, 2),
@@ -43,7 +45,7 @@ class People:
         if simulation.has_faults:
             kinds, weights = zip(*self._kinds, strict=True)
             simulation.random.choices(kinds, weights)[0]()
-            simulation.at(simulation.random.expovariate(2.5), self.act)
+            simulation.at(simulation.random.expovariate(self._rate), self.act)
 
     def answered(self, answer: Answer) -> None:
         """A leader answers a job."""

@@ -67,6 +67,8 @@ SETTINGS = ReplicationSettings(
     push_entries=2,
 )
 TICK_SECONDS = 0.2
+# What a schedule has more of than others.
+MOODS = ("even", "even", "churn", "moves", "stale")  # and "alone", where it is asked for: one replica
 _replace = msgspec.structs.replace
 
 
@@ -80,6 +82,7 @@ class SimulatedServer:
         self.run = 0  # events of an earlier run reach nobody
         self.machine: TabletServer | None = None
         self.paused_until = 0.0
+        self.stuck_until = -1.0
         self.disk: list[tuple[int, int, Record]] = []  # segment, number, record
         self.synced = 0  # the number up to which they are on disk
         self.is_syncing = False
@@ -89,6 +92,8 @@ class SimulatedServer:
         self._stored: dict[tuple[tuple[str, str], int], tuple[int, int]] = {}  # epoch and number of what is there
         self.written_at: dict[int, float] = {}
         self.wiped_at = -1.0
+        # What replicas had, behind which index, when it stopped with all on disk.
+        self.before: dict[tuple[str, str], tuple[int, list[Entry]]] = {}
         self.seen_commit: dict[tuple[str, str], int] = {}
         self.seen_serving: set[tuple[tuple[str, str], int]] = set()
 
@@ -118,6 +123,10 @@ class SimulatedServer:
                 return number
         return None
 
+    def number_at(self, key: tuple[str, str], index: int) -> int:
+        """Return the number of the record of an entry of a replica; 0 if there is none."""
+        return self._stored.get((key, index), (0, 0))[1]
+
     def lose_unsynced(self, random: Random) -> None:
         """A power cut: of what was not synced, some first part may be there."""
         unsynced = [one for one in self.disk if one[1] > self.synced]
@@ -131,6 +140,7 @@ class SimulatedServer:
 
     def wipe(self, number: int) -> None:
         self.disk, self._stored = [], {}
+        self.before = {}
         self.log_id = f"{self.name}-log{number}"
 
     def free(self, segment: int) -> None:
@@ -140,17 +150,25 @@ class SimulatedServer:
 class Simulation:
     """One schedule."""
 
-    def __init__(self, seed: int, is_told: bool = False) -> None:
+    def __init__(self, seed: int, is_told: bool = False, mood: str | None = None) -> None:
         self.random = random = Random(seed)
         self.is_told = is_told
         self.now = 0.0
         self.events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = 0
         self.has_faults = True
+        by_chance = random.choice(MOODS)
+        self.mood = mood or by_chance
+        self._late = 0.8 if self.mood == "churn" else 0.93  # so many messages are quick
+        self._lost = 0.3 if self.mood == "churn" else 0.0  # so many more messages between servers are lost
+        self._master_seconds = TICK_SECONDS * (0.3 if self.mood == "churn" else 1.0)
+        self._stale = 0.5 if self.mood == "stale" else 0.1  # so many reads of METADATA are answered by who lags behind
         self.wiped = 0
         choice = random.random()
-        self.replicas = 3 if choice < 0.77 else 1 if choice < 0.92 else 5
-        count = {1: 3, 3: random.choice((3, 4, 4)), 5: 5}[self.replicas]
+        self.replicas = 3 if self.mood == "churn" or choice < 0.77 else 1 if choice < 0.92 else 5
+        if self.mood == "alone":
+            self.replicas = 1
+        count = {1: 3, 3: 3 if self.mood == "churn" else random.choice((3, 4, 4)), 5: 5}[self.replicas]
         self.servers = {f"s{at}": SimulatedServer(f"s{at}", random) for at in range(count)}
         self.nodes = {name: ServerNode() for name in self.servers}
         self.cut: set[tuple[str, str]] = set()  # from, to
@@ -218,9 +236,9 @@ class Simulation:
         """How long something takes on its way: mostly little, at times long."""
         random = self.random.random
         chance = random()
-        if chance < 0.93 or not self.has_faults:
+        if chance < self._late or not self.has_faults:
             return 0.002 + 0.02 * random()
-        return 0.02 + (0.3 if chance < 0.985 else 2.0) * random()
+        return 0.02 + (0.3 if chance < 0.98 else 2.0) * random()
 
     # --- servers ---------------------------------------------------------------------------------
 
@@ -237,9 +255,10 @@ class Simulation:
 
     def stop(self, server: SimulatedServer) -> None:
         """A run of a server ends, as by a power cut."""
+        self.checks.stopped(server)
         server.machine = None
         server.run += 1
-        server.paused_until = 0.0
+        server.paused_until, server.stuck_until = 0.0, -1.0
         server.lose_unsynced(self.random)
         self.tell(lambda: f"{server.name} stops")
 
@@ -255,9 +274,10 @@ class Simulation:
         """Give a run of a server an event, when it is not paused."""
         if server.run != run or server.machine is None:
             return
-        if server.paused_until > self.now:
+        until = max(server.paused_until, server.stuck_until)
+        if until > self.now or (until == self.now and until == server.stuck_until):
             self.at(
-                server.paused_until - self.now + 0.001 * self.random.random(),
+                until - self.now + 0.001 * self.random.random(),
                 self.call,
                 server,
                 run,
@@ -278,6 +298,18 @@ class Simulation:
         for record in write.records:
             if isinstance(record, Gone):
                 self.checks.deleted(server, record.key)
+            elif isinstance(record, Dropped):
+                self.checks.dropped(server, record)
+        if self.is_log_shared and self.has_faults and self.random.random() < 0.06:
+            # The process is stopped while it writes: what it meant to write comes when it wakes up.
+            server.stuck_until = self.now + self.random.uniform(0.5, 2.5)
+            self.at(server.stuck_until - self.now, self._append, server, server.run, write)
+        else:
+            self._append(server, server.run, write)
+
+    def _append(self, server: SimulatedServer, run: int, write: Write) -> None:
+        if server.run != run:
+            return
         server.write(write, self.now)
         if not server.is_syncing:
             server.is_syncing = True
@@ -305,6 +337,13 @@ class Simulation:
 
     def post(self, sender: str, to: str, parts: tuple[Message, ...]) -> None:
         """Send a message: it may be lost, late or doubled."""
+        if self._lost and self.has_faults and to in self.servers and sender in self.servers:
+            chance = self.random.random()
+            if chance < self._lost:
+                return
+            if chance > 0.93:  # it comes when another leads
+                self.at(1.5 * self.random.random(), self._deliver, sender, to, parts)
+                return
         self._trip(sender, to, self._deliver, sender, to, parts)
 
     def _trip(self, sender: str, to: str, function: Callable[..., None], *arguments: Any) -> None:
@@ -389,7 +428,7 @@ class Simulation:
 
     def _some_table(self) -> Table:
         """METADATA as it is, or as a metadata server has it that lags behind."""
-        if self.has_faults and self.random.random() < 0.1:
+        if self.has_faults and self.random.random() < self._stale:
             return self.past[-1 - self.random.randrange(min(len(self.past), 5))]
         return self.table
 
@@ -479,7 +518,7 @@ class Simulation:
         self.masters[self.random.randrange(len(self.masters))] = self._new_master()
 
     def _master_tick(self, at: int) -> None:
-        self.at(TICK_SECONDS * self.random.uniform(0.9, 1.6), self._master_tick, at)
+        self.at(self._master_seconds * self.random.uniform(0.9, 1.6), self._master_tick, at)
         if self.random.random() < 0.05 and self.has_faults:
             self.at(self.delay(), self._master_decides, at, dict(self.nodes), self.table)
         else:
@@ -518,9 +557,9 @@ _ACTIONS: dict[type, Callable[[Simulation, SimulatedServer, Any], None]] = {
 }
 
 
-def simulate(seed: int, is_told: bool = False) -> Simulation:
+def simulate(seed: int, is_told: bool = False, mood: str | None = None) -> Simulation:
     """Run one schedule; what it finds says how to see it again."""
-    simulation = Simulation(seed, is_told)
+    simulation = Simulation(seed, is_told, mood)
     try:
         simulation.run()
     except Exception as error:

@@ -79,3 +79,11 @@ def test_a_replay_drops_the_same_and_tells_a_gap() -> None:
     assert [one.index for one in log.entries] == [4, 5, 6]
     with pytest.raises(Gap):
         AppendLog.replayed(found, Position(1, 1))
+
+
+def test_a_gap_in_the_middle_is_told_too() -> None:
+    """Segments go in any order: METADATA that is older than the log finds the first entries, and lacks later ones."""
+    found = {at: entry(1, at) for at in (1, 2, 5, 6)}
+    with pytest.raises(Gap):
+        AppendLog.replayed(found, NOWHERE)
+    assert [one.index for one in AppendLog.replayed(found, Position(1, 4)).entries] == [5, 6]

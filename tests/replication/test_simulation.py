@@ -8,7 +8,7 @@ import pytest
 
 from ebla.replication.actions import Change
 from tests.replication.checks import Violation
-from tests.replication.mistakes import MISTAKES
+from tests.replication.mistakes import MISTAKES, MOODS
 from tests.replication.simulation import Simulation, simulate
 
 SCHEDULES = 10_000
@@ -17,9 +17,9 @@ PARTS = 20
 SCHEDULES_TO_FIND = 2_000
 
 
-def _simulate_all(seeds: range) -> None:
+def _simulate_all(seeds: range, mood: str | None = None) -> None:
     for seed in seeds:
-        simulate(seed)
+        simulate(seed, mood=mood)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -76,4 +76,4 @@ def test_the_schedules_reach_what_they_are_meant_to(monkeypatch: pytest.MonkeyPa
 def test_a_planted_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     MISTAKES[name](monkeypatch)
     with pytest.raises(Violation):
-        _simulate_all(range(SCHEDULES_TO_FIND))
+        _simulate_all(range(SCHEDULES_TO_FIND), MOODS.get(name))
