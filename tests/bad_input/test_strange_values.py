@@ -142,6 +142,7 @@ STRANGE: dict[str, Callable[[], Any]] = {
 
 # What a call needs besides the strange argument.
 CALLS: dict[str, dict[str, Any]] = {
+    "connect": {"address": "nowhere/cluster.json"},
     "Database.create_table": {"name": "made", "schema": SCHEMA},
     "Database.table": {"name": "users"},
     "Database.drop_table": {"name": "spare"},

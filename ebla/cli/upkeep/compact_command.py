@@ -84,19 +84,23 @@ def compact(
                     "files_after": after[0],
                     "bytes_before": before[1],
                     "bytes_after": after[1],
+                    "history_files_after": after[2],
                 }
             )
             if not as_json:
                 sizes = f"{size_text(before[1])} to {size_text(after[1])}"
-                write_line(f"compacted {name}: {before[0]} to {after[0]} file(s), {sizes}")
+                history = f", {after[2]} of them history" if after[2] else ""
+                write_line(f"compacted {name}: {before[0]} to {after[0]} file(s){history}, {sizes}")
     if as_json:
         write_json(done)
 
 
-def _size(db: ebla.Database, name: str) -> tuple[int, int]:
+def _size(db: ebla.Database, name: str) -> tuple[int, int, int]:
+    """Return the number of files, their bytes, and how many of them hold history alone."""
     db.table(name).flush()
     stats = db.table(name).stats()
-    return stats["fragments"], stats["fragment_bytes"]
+    history = sum(group["history_fragments"] for group in stats["groups"].values())
+    return stats["fragments"], stats["fragment_bytes"], history
 
 
 def _on_spark(

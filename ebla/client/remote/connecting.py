@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from ebla.arguments import checked_path
 from ebla.client.database import Database
 from ebla.client.remote.remote_service import TIMEOUT_SECONDS, RemoteService
 from ebla.errors import RequestError, StoreNotFound, shown
@@ -35,7 +36,7 @@ def _addresses(given: str | os.PathLike[str] | Sequence[str]) -> list[str]:
     if isinstance(given, str) and _ADDRESS.fullmatch(given):
         return [_checked(given)]
     if isinstance(given, (str, os.PathLike)):
-        return _of_file(Path(given))
+        return _of_file(checked_path("the path of a cluster.json", given))
     if not isinstance(given, Sequence) or not given:
         raise RequestError(f"address is host:port, a list of those, or the path of a cluster.json, not {shown(given)}")
     return [_checked(one) for one in given]
@@ -50,8 +51,9 @@ def _checked(address: object) -> str:
 
 def _of_file(path: Path) -> list[str]:
     """Return the addresses of the masters in a ``cluster.json``."""
-    file = path / "cluster.json" if path.is_dir() else path
+    file = path
     try:
+        file = path / "cluster.json" if path.is_dir() else path
         told = json.loads(file.read_text())
         processes = told["processes"]
         masters = [_checked(one["address"]) for one in processes if one["role"] == "master"]
@@ -60,7 +62,7 @@ def _of_file(path: Path) -> list[str]:
             f"{shown(str(path))} is neither host:port nor the path of a cluster.json: is the cluster up?"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RequestError(f"{file} cannot be read as a cluster.json: {error}") from None
+        raise RequestError(f"{shown(str(file))} cannot be read as a cluster.json: {type(error).__name__}") from None
     if not masters:
         raise RequestError(f"{file} names no master")
     return masters

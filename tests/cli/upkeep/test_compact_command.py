@@ -21,8 +21,8 @@ def made(cli: Cli) -> None:
 def test_compact_merges_files_and_says_so(cli: Cli) -> None:
     made(cli)
     (done,) = json.loads(cli.fine("compact", "t", "--json").out)
-    assert (done["table"], done["files_before"], done["files_after"]) == ("t", 3, 2)
-    assert cli.fine("compact").out.startswith("compacted t: 2 to 2 file(s), ")
+    assert (done["table"], done["files_before"], done["files_after"], done["history_files_after"]) == ("t", 3, 4, 2)
+    assert cli.fine("compact").out.startswith("compacted t: 4 to 4 file(s), 2 of them history, ")
     cli.fails(ExitCode.REQUEST, "compact", "nothing")
     told = cli("compact", "t", "--progress")
     assert told.code == ExitCode.FINE
@@ -34,8 +34,8 @@ def test_compact_on_spark_works_beside_a_process_that_writes(cli: Cli) -> None:
     made(cli)
     with ebla.open(cli.store) as db:
         (done,) = json.loads(cli.fine("compact", "t", "--spark", "--prefix", "a", "--json").out)
-        assert (done["files_read"], done["files_written"], done["tablets"]) == (3, 1, 1)
-        assert cli.fine("compact", "--spark").out.startswith("compacted t: 4 to 2 file(s) in 2 tablet(s), ")
+        assert (done["files_read"], done["files_written"], done["tablets"]) == (3, 2, 1)
+        assert cli.fine("compact", "--spark").out.startswith("compacted t: 4 to 3 file(s) in 2 tablet(s), ")
         assert [row["n"] for row in db.table("t").scan()] == [2, 2]
         assert cli.fine("compact", "--spark", "--due").out == "nothing is due in t\n"
 
