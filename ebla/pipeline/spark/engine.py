@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
@@ -150,8 +151,19 @@ class InProcess:
         """Run the task once for every portion, and return the results in the order of the portions."""
         if report is not None:
             report(JobProgress(phase, 0, len(portions)))
+        failed = threading.Event()
+
+        def begun(portion: Portion) -> Result:
+            if failed.is_set():
+                raise CancelledError  # the failure of the other is told
+            try:
+                return task(portion)
+            except BaseException:
+                failed.set()
+                raise
+
         with ThreadPoolExecutor(self.parallelism, thread_name_prefix="ebla-job") as pool:
-            futures = [pool.submit(task, portion) for portion in portions]
+            futures = [pool.submit(begun, portion) for portion in portions]
             try:
                 _wait(futures, phase, report)
                 return [future.result() for future in futures]
@@ -168,6 +180,8 @@ def _wait(futures: Sequence[Future[Result]], phase: str, report: Report | None) 
     while left:
         done, left = wait(left, timeout=None if report is None else 0.2, return_when=FIRST_EXCEPTION)
         for future in done:
-            future.result()
+            error = future.exception()
+            if error is not None and not isinstance(error, CancelledError):
+                raise error
         if done and report is not None:
             report(JobProgress(phase, len(futures) - len(left), len(futures)))
