@@ -136,7 +136,7 @@ def test_status_tells_of_servers_tables_and_tablets(cluster: Running, db: ebla.D
     assert told["problems"] == []
     assert sum(server["leads"] for server in told["servers"].values()) >= 2
     assert len(told["tables"]["t"]["tablets"]) == 2
-    text = command("status", "--store", str(cluster.directory))
+    text = command("status", "--data", str(cluster.directory))
     assert "tablet-server" in text
     assert "nothing is known to be wrong" in text
 
@@ -151,7 +151,7 @@ def test_tablets_of_a_killed_server_are_served_by_the_other_with_all_that_was_ac
     assert table.scan().count() == 100
     table.put([{"k": k, "v": "after"} for k in range(100, 110)])
     assert table.scan().count() == 110
-    told = command("status", "--store", str(cluster.directory), code=6)
+    told = command("status", "--data", str(cluster.directory), code=6)
     assert "does not run" in told
     cluster.restart(victim)
     wait_until(lambda: describe(cluster.file)["problems"] == [])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -11,14 +12,27 @@ import typer
 import ebla
 from ebla.cli.cluster.cluster_status import CLUSTER_FILE, tell_cluster
 from ebla.cli.shared.command_failures import ExitCode, guarded
-from ebla.cli.shared.context import Context, JsonOption, StoreOption, examples
+from ebla.cli.shared.context import Context, JsonOption, examples
 from ebla.cli.shared.lines import size_text, write_json, write_line
 
 STATUS_EXAMPLES = examples("ebla status", "ebla status --json")
 
 
 @guarded
-def status(ctx: typer.Context, json: JsonOption = False, store: StoreOption = None) -> None:
+def status(
+    ctx: typer.Context,
+    json: JsonOption = False,
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            "--store",
+            "--data",
+            metavar="PATH",
+            help="Directory of the store, also before the command; or that of a cluster.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
     """Tell who has the store open and since when, its tables and sizes, and whether anything is wrong.
 
     Takes no lock, and works while another process has the store open, or nobody. What that process keeps in memory is
