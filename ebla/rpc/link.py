@@ -245,7 +245,7 @@ class Link:
 _open: weakref.WeakSet[Link] = weakref.WeakSet()
 
 # So long the end of a process waits for servers that do not answer a goodbye.
-_EXIT_SECONDS = 1.0
+_EXIT_SECONDS = 10.0
 
 
 def leave_all() -> None:

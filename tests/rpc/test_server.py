@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -36,7 +38,8 @@ def test_a_process_ends_though_a_client_is_connected_or_stopped(how: str, tmp_pa
     script = f"{tmp_path}/script.py"
     with open(script, "w") as file:
         file.write(SCRIPT.replace('print("the end"', 'print(globals().get("client") and client.pid, "the end"'))
-    ended = subprocess.run([sys.executable, script, how], capture_output=True, text=True, timeout=60)
+    paths = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}  # the script is elsewhere, and uses the tests
+    ended = subprocess.run([sys.executable, script, how], capture_output=True, text=True, timeout=60, env=paths)
     pid = ended.stdout.split()[0]
     if pid != "None":
         subprocess.run(["kill", "-9", pid], check=True)
