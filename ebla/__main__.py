@@ -1,5 +1,5 @@
 """`python -m ebla`: the same as the command `ebla`."""
 
-from ebla.cli import main
+from ebla.cli import run
 
-main()
+run()

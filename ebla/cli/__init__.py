@@ -14,6 +14,8 @@ before Arrow could be loaded.
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 from functools import cache
 from pathlib import Path
@@ -154,6 +156,23 @@ def main(arguments: list[str] | None = None) -> None:
         complain(error_line(interrupt))
         sys.exit(ExitCode.INTERRUPTED)
     sys.exit(code if isinstance(code, int) else ExitCode.FINE)
+
+
+def run() -> None:
+    """Be the process of a command: run it, and end.
+
+    A thread that comes back from Flight while Python is taken down is ended in the middle of C++, which aborts the
+    process. So a process that had to do with servers does what is to be done at its end, and then is not taken down.
+    """
+    try:
+        main()
+    except SystemExit as leaving:
+        if "ebla.rpc.link" not in sys.modules:
+            raise
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(leaving.code if isinstance(leaving.code, int) else ExitCode.FINE)
 
 
 @cache

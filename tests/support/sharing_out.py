@@ -1,7 +1,7 @@
-"""Which tests stay in one process where they are shared out among several: those that need Spark, and ZooKeeper.
+"""Which tests stay in one process where they are shared out among several: those with Spark, ZooKeeper, or a cluster.
 
-Starting either is dearer than what the tests do with it, and a Java that has run for a while is faster. The process
-that shares them out knows a test by its address alone, so the text of its file says what it needs.
+Starting any of them is dearer than what the tests do with it, and a Java that has run for a while is faster. The
+process that shares them out knows a test by its address alone, so the text of its file says what it needs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from pathlib import Path
 from xdist.scheduler import LoadScopeScheduling
 
 _TESTS = Path(__file__).resolve().parent.parent
-_NEEDS = {"spark": re.compile(r"\bspark\b"), "zookeeper": re.compile(r"\bzookeeper_server\b")}
+_NEEDS = {
+    "spark": re.compile(r"\bspark\b"),
+    "zookeeper": re.compile(r"\bzookeeper_server\b"),
+    "cluster": re.compile(r"\bdef cluster\("),
+}
 
 
 class SharingOut(LoadScopeScheduling):
