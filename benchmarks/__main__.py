@@ -28,7 +28,7 @@ from benchmarks.workload import run_workload
 WORKLOADS = (
     *("ingest", "single", "scan", "scan5", "get", "cells", "replay", "memory", "block"),
     *("ycsb", "steady", "compaction", "space", "instant", "catalog", "metadata"),
-    "rpc",
+    *("rpc", "replication"),
     *("spark", "sparkreplay", "changes", "pipeline", "tpch", "merge"),
 )
 PEERS = ("rocksdict", "lmdb", "duckdb", "deltalake")

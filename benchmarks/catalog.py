@@ -106,7 +106,7 @@ def _durable(root: Path) -> MetadataDurable:
     coordination = SqliteCoordination(root / "coordination.sqlite", clock)
     store = MetadataStore(LocalFiles(root))
     server = MetadataServer(coordination, store, clock, server_id="m1", new_id=new_id)
-    return MetadataDurable(server, store, TableNaming(coordination, clock))
+    return MetadataDurable(server, store, TableNaming(coordination, clock), lambda run: 0)
 
 
 def _master(durable: MetadataDurable) -> Master:

@@ -29,12 +29,13 @@ import pyarrow as pa
 import ebla
 from benchmarks.harness import Options, check, in_turn, interleave, say, scratch, timed
 from benchmarks.peers import Rocks
-from benchmarks.report import Comparison, Figure, Report, microseconds, rate
+from benchmarks.report import Comparison, Figure, Report, at_least_ratio, microseconds, rate
 
 CELLS = (("anchor", "com.cnn"), ("anchor", "org.my"), ("body", ""), ("meta", "lang"), ("meta", "type"))
 BATCH_ROWS = 1_000
 SHORT_ROWS = 20
 WARMING_SECONDS = 5
+GOALS = {"put": 1.0, "get": 0.4, "short scan": 0.4, "single put": 0.5}
 SCHEMA = ebla.Schema(
     key={"url": "string"}, groups=[ebla.Group("links", families=["anchor"]), ebla.Group("pages", families=["*"])]
 )
@@ -150,7 +151,11 @@ def _writes(sides: Any, urls: list[str]) -> list[Comparison]:
     cells = len(urls) * len(CELLS)
     return [
         Comparison(
-            "put", rate(cells, seconds["Ebla"], "cells/s"), "rocksdict", rate(cells, seconds["rocksdict"], "cells/s")
+            "put",
+            rate(cells, seconds["Ebla"], "cells/s"),
+            "rocksdict",
+            rate(cells, seconds["rocksdict"], "cells/s"),
+            at_least_ratio(GOALS["put"]),
         )
     ]
 
@@ -184,7 +189,8 @@ def _reads(sides: Any, urls: list[str], options: Options) -> list[Comparison]:
         }
         best = interleave(repeats, timers)
         figures: dict[str, Figure] = {name: microseconds(taken, each) for name, taken in best.items()}
-        lines.append(Comparison(label, figures["Ebla"], "rocksdict", figures["rocksdict"]))
+        goal = at_least_ratio(GOALS[label])
+        lines.append(Comparison(label, figures["Ebla"], "rocksdict", figures["rocksdict"], goal))
     return lines
 
 

@@ -4,6 +4,7 @@
     plain           the generator's Parquet files as views of the session
     frames          `db.spark(table)` of every table, made once for each state, as views
     SQL             the same store attached (`ebla.pipeline.attach`): views that every query looks up anew
+    format          `spark.read.format("ebla")` of every table, as views; for the updated state alone
 
     loaded          as `ebla.pipeline.load` left it
     1 % updated     every hundredth lineitem put again with another quantity, price and comment, and flushed
@@ -14,7 +15,10 @@ the 22 medians. Every answer is held against DuckDB's, which works on rows that 
 stands the query that is furthest from what a single one may take: twice its time on Parquet and 0.2 s.
 
 The refresh functions add and remove a thousandth of all orders with their lines: by `put` and `erase_many`, and by
-frames through Spark. Compaction in the background is off.
+frames through Spark. A merge has a hundredth of lineitem, changed, and the new lines of the refresh functions;
+the peer is deltalake's merge of the same rows into the same table. Compaction in the background is off.
+
+Scale 0.2 takes five to eight minutes on two quiet cores, `--quick` (0.02, one round) two to three.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ import pyarrow.parquet as pq
 import ebla
 import ebla.pipeline
 from benchmarks.harness import Options, check, say, scratch, timed
-from benchmarks.report import Comparison, Figure, Goal, Report, rate, under, within_time
+from benchmarks.report import Comparison, Figure, Goal, Report, at_least_ratio, rate, under, within_time
 from benchmarks.store import AS_LOADED
 from benchmarks.tpch_data import (
     Answers,
@@ -62,7 +66,7 @@ def run(options: Options) -> Report:
             say(f"tpch: scale {scale}")
             files = make_tables(scale, root / "plain")
             with ebla.open(root / "store", settings=AS_LOADED) as db:
-                lines = _Run(spark, db, files, scale, options.repeats(3)).all()
+                lines = _Run(spark, db, files, scale, options.repeats(2)).all()
     finally:
         spark.stop()
     return Report("tpch", f"scale {scale}, local[*], medians, sums of 22 queries, history as by default", lines)
@@ -90,10 +94,11 @@ class _Run:
         expected["lineitem"] = self.files["lineitem"].with_name("changed.parquet")
         pq.write_table(with_changes(rows, changes), expected["lineitem"])
         self.spark.read.parquet(str(expected["lineitem"])).createOrReplaceTempView("plain_lineitem")
-        lines += self._state("1 % updated", Answers(expected), 1.4)
-        self.db.table("lineitem").compact()
+        lines += self._state("1 % updated", Answers(expected), 1.4, ("format",))
+        lines += self._compacted()
         lines += self._state("compacted", Answers(expected), 1.15)
-        return lines + self._refresh(read(self.files["orders"]), rows)
+        more = new_orders(read(self.files["orders"]), rows)
+        return [*lines, *self._refresh(*more), self._merge(rows, more[1])]
 
     # --- load ---
 
@@ -105,11 +110,31 @@ class _Run:
 
     # --- queries ---
 
-    def _state(self, state: str, answers: Answers, factor: float) -> list[Comparison]:
+    def _compacted(self) -> list[Comparison]:
+        """Compact lineitem, and say how long that took, and how much room what is only history takes."""
+        table = self.db.table("lineitem")
+        before = table.stats()["fragment_bytes"]
+        seconds, _ = timed(table.compact)
+        groups = table.stats()["groups"].values()
+        every, history = (sum(one[name] for one in groups) for name in ("fragment_bytes", "history_bytes"))
+        return [
+            Comparison("compaction of lineitem, 1 % updated", Figure(seconds, "s")),
+            Comparison(
+                "room with history, against without",
+                Figure(every / max(1, every - history), "x"),
+                note=f"{before:,} bytes before, {every - history:,} current and {history:,} of history after",
+            ),
+        ]
+
+    def _state(self, state: str, answers: Answers, factor: float, others: tuple[str, ...] = ()) -> list[Comparison]:
         self.held = [self.db.spark(name) for name in TABLES]
         for name, frame in zip(TABLES, self.held, strict=True):
             frame.createOrReplaceTempView(f"frames_{name}")
-        seconds: Seconds = {"plain": {}, "frames": {}, "sql": {}}
+        for way in others:
+            for name in TABLES:
+                load = self.spark.read.format("ebla").option("root", str(self.db.path.absolute())).load(name)
+                load.createOrReplaceTempView(f"{way}_{name}")
+        seconds: Seconds = {way: {} for way in ("plain", "frames", "sql", *others)}
         for query, text in self.queries.items():
             say(f"  {state}, {query}")
             taken: dict[str, list[float]] = {way: [] for way in seconds}
@@ -138,12 +163,17 @@ class _Run:
                 f"{state}, frames, {worst}", seconds["frames"][worst], "read.parquet", plain[worst], under(bound, "s")
             ),
             _against(f"{state}, SQL", sums["sql"], "frames", sums["frames"], within_time(1.3)),
+            *(
+                _against(f"{state}, {way}", sums[way], "frames", sums["frames"], within_time(1.3))
+                for way in sums
+                if way not in ("plain", "frames", "sql")
+            ),
         ]
 
     # --- refresh functions ---
 
     def _refresh(self, orders: pa.Table, lines: pa.Table) -> list[Comparison]:
-        more = dict(zip(("orders", "lineitem"), new_orders(orders, lines), strict=True))
+        more = {"orders": orders, "lineitem": lines}
         count = sum(map(len, more.values()))
         keys = {name: rows.select(TABLES[name]) for name, rows in more.items()}
         frames = {name: self.spark.createDataFrame(rows).cache() for name, rows in more.items()}
@@ -170,6 +200,32 @@ class _Run:
             Comparison("refresh, new orders by frame", rate(count, by_frame)),
             Comparison("refresh, orders removed by frame", rate(count, erased_by_frame)),
         ]
+
+    def _merge(self, lines: pa.Table, new: pa.Table) -> Comparison:
+        from deltalake import DeltaTable, write_deltalake
+
+        path = str(self.files["lineitem"].with_name("delta"))
+        write_deltalake(path, lines)
+        there = lines.take(pa.array(range(50, len(lines), 100)))
+        comments = pa.array(["merged"] * len(there), there.schema.field("l_comment").type)
+        source = pa.concat_tables(
+            [there.set_column(there.schema.get_field_index("l_comment"), "l_comment", comments), new]
+        )
+        key = TABLES["lineitem"]
+        seconds, done = timed(lambda: ebla.pipeline.merge(self.db, "lineitem", source, on=key))
+        check((done.updated, done.inserted), (len(there), len(new)), "lines merged")
+        condition = " and ".join(f"s.{name} = t.{name}" for name in key)
+        merger = DeltaTable(path).merge(source, condition, source_alias="s", target_alias="t")
+        peer, told = timed(merger.when_matched_update_all().when_not_matched_insert_all().execute)
+        check(told["num_target_rows_updated"], len(there), "lines merged by deltalake")
+        return Comparison(
+            f"merge of {len(source):,} into lineitem",
+            rate(len(source), seconds),
+            "deltalake",
+            rate(len(source), peer),
+            at_least_ratio(5),
+            f"{seconds:.2f} s, against {peer:.2f} s",
+        )
 
     def _counts(self) -> list[int]:
         return [self.db.table(name).scan().count() for name in ("orders", "lineitem")]

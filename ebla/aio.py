@@ -214,6 +214,8 @@ class AsyncDatabase(_Async[Database]):
     drop_table = _awaited(Database.drop_table)
     dropped_tables = _awaited(Database.dropped_tables)
     unload_table = _awaited(Database.unload_table)
+    move_tablet = _awaited(Database.move_tablet)
+    recover_tablet = _awaited(Database.recover_tablet)
     load_table = _awaited(Database.load_table)
     add_listener = _awaited(Database.add_listener)
     remove_listener = _awaited(Database.remove_listener)
@@ -296,7 +298,11 @@ class _Connecting(Awaitable[AsyncDatabase]):
 
 
 def connect(
-    address: str | os.PathLike[str] | Sequence[str], *, timeout_seconds: float = TIMEOUT_SECONDS
+    address: str | os.PathLike[str] | Sequence[str],
+    *,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    token: str | Callable[[], str] | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
 ) -> _Connecting:
     """Connect as `ebla.connect` does: ``db = await connect(...)``, or ``async with connect(...) as db``."""
-    return _Connecting(partial(connect_now, address, timeout_seconds=timeout_seconds))
+    return _Connecting(partial(connect_now, address, timeout_seconds=timeout_seconds, token=token, tls_ca=tls_ca))

@@ -22,6 +22,7 @@ __all__ = [
     "checked_flag",
     "checked_names",
     "checked_path",
+    "checked_replicas",
     "plain_text",
     "plain_texts",
 ]
@@ -50,6 +51,19 @@ def checked_flag(name: str, value: object) -> bool:
     if isinstance(value, np.bool_):
         return bool(value)
     raise RequestError(f"{name} is True or False, not {shown(value)}")
+
+
+# A table has so many replicas at most: every commit waits for all that are in sync.
+REPLICAS_MAX = 9
+
+
+def checked_replicas(value: object) -> int | None:
+    """Return how many replicas there are to be; None if that is not said."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 1 <= value <= REPLICAS_MAX:
+        raise RequestError(f"replicas is a whole number from 1 to {REPLICAS_MAX}, not {shown(value)}")
+    return int(value)
 
 
 def checked_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -160,7 +160,12 @@ class TxnClock:
 
     def next(self) -> int:
         """Return a txn of a later microsecond than every one given out or observed before, also before a restart."""
-        return self.next_block(1)
+        with self._lock:
+            txn = max(self._microseconds(), (self._last >> COUNTER_BITS) + 1) << COUNTER_BITS
+            if txn > self._bound:
+                self._extend(txn)
+            self._last = txn
+            return txn
 
     def next_block(self, count: int) -> int:
         """Return the first of `count` consecutive txns, all of one microsecond, as `next` would."""

@@ -15,8 +15,10 @@
     |   |-- MissingExtra         an optional package that it needs is not installed
     |   |-- ProtocolError        bytes between processes that are no message, or too large a one
     |   |-- IncompatibleVersion  client and server have no version of the protocol in common
+    |   |-- Denied               the caller is not known, or has not the right to ask for it
+    |   |-- TlsError             no encrypted connection: a certificate that is not to be trusted, or no TLS there
     |   `-- ReadOnly             a write to a store or snapshot opened for reading
-    |-- Conflict             somebody else was faster: read again, then decide
+    |-- Conflict             another writer was faster: read again, then decide
     |-- Unavailable          retry: the same request may succeed later
     |   |-- StoreLocked          another process has the store open for writing
     |   |-- StaleRoute           the tablet is elsewhere or changed: look it up again
@@ -50,6 +52,7 @@ __all__ = [
     "Closed",
     "Conflict",
     "Corruption",
+    "Denied",
     "EblaError",
     "FormatTooNew",
     "HistoryGone",
@@ -73,6 +76,7 @@ __all__ = [
     "TableExists",
     "TableUnloaded",
     "TimedOut",
+    "TlsError",
     "TooManyFiles",
     "Unavailable",
     "UnknownColumn",
@@ -87,7 +91,7 @@ def shown(value: object) -> str:
     """Return how a value of a request looks in an error message: never long, and never an error of its own."""
     try:
         text = repr(value)
-    except Exception:  # an integer of ten thousand digits, a class that somebody has not finished
+    except Exception:  # an integer of ten thousand digits, a class that is not finished
         text = f"a {type(value).__name__}"
     return text if len(text) <= _SHOWN_CHARS_MAX else text[: _SHOWN_CHARS_MAX - 3] + "..."
 
@@ -154,6 +158,14 @@ class ProtocolError(RequestError):
 
 class IncompatibleVersion(RequestError):
     """Client and server speak no common version of the protocol. The message names both."""
+
+
+class Denied(RequestError):
+    """No token or certificate that is known, or without the right that the request needs. Nothing was changed."""
+
+
+class TlsError(RequestError):
+    """No encrypted connection can be made: a certificate is not to be trusted, or one of the two ends has no TLS."""
 
 
 class ReadOnly(RequestError):

@@ -3,6 +3,7 @@
     pandas, polars    ebla[frames]       frames out of scans
     pyspark           ebla[spark]        bulk work by many tasks
     kazoo             ebla[zookeeper]    a store that several hosts see
+    cryptography      ebla[tls]          certificates of the processes of a cluster
 
 Whoever needs one imports it inside `needing`, at the moment of the call: so it is missed by those only who use it, and
 they are told what to install. A module that is missing inside a package that is there stays as it was raised.
@@ -17,7 +18,7 @@ from ebla.errors import MissingExtra
 
 __all__ = ["EXTRAS", "needing"]
 
-EXTRAS = {"pandas": "frames", "polars": "frames", "pyspark": "spark", "kazoo": "zookeeper"}
+EXTRAS = {"pandas": "frames", "polars": "frames", "pyspark": "spark", "kazoo": "zookeeper", "cryptography": "tls"}
 
 
 @contextmanager

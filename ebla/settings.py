@@ -47,7 +47,8 @@ class Settings:
     flush_weight_log: float = 0.25
 
     background_compaction: bool = True
-    # Compaction merges fragments from so many on that lie on each other, and whatever their sizes from `max` on.
+    # Compaction merges fragments that lie on each other: from `min` of them on if their sizes are alike, from `max` on
+    # whatever their sizes.
     compact_runs_min: int = 5
     compact_runs_max: int = 10
     # A tablet is split when it would have more than this after a compaction; neighbours that have this little together
@@ -55,7 +56,7 @@ class Settings:
     tablet_bytes_max: int = 512 * MIB
     join_bytes_max: int = 32 * MIB
     join_after_seconds: float = 3600.0
-    # A tablet that nobody has read for so long lets go of what it holds in memory (0: never). See loader.py.
+    # A tablet that was not read for this long lets go of what it holds in memory (0: never). See loader.py.
     tablet_idle_seconds: float = 600.0
     # These tables are loaded wholly when the store is opened, before anything else; others when they are read.
     load_first: tuple[str, ...] = ()
@@ -70,7 +71,7 @@ class Settings:
     block_cache_bytes: int = 256 * MIB
     row_cache_bytes: int = 64 * MIB
     open_files_max: int = 256
-    # Lookup files, by which single rows are found without decoding a block, take up to so much disk, of all tables
+    # Lookup files, by which single rows are found without decoding a block, take at most this much disk, of all tables
     # together (0: there are none). One is made where that pays, or of every fragment at once; they lie in the root of
     # the store, or in a directory of this machine. See docs/formats/lookup.md.
     lookup_bytes_max: int = 4096 * MIB
@@ -90,18 +91,18 @@ class Settings:
     garbage_age_seconds: float = 900.0
     garbage_round_seconds: float = 60.0
 
-    # A table that is dropped can be brought back for so long, and takes its space; 0: it is gone at once.
+    # A dropped table can be brought back for this long, and takes its space until then; 0: it is gone at once.
     drop_retention_seconds: float = 0.0
 
     # Time.
     history_seconds: float = 900.0
     clock_skew_seconds_max: float = 60.0
     clock_reserve_seconds: float = 2.0
-    # Who owns a store that is coordinated by ZooKeeper is forgotten after so long without a sign of life.
+    # ZooKeeper forgets the owner of a store that gave no sign of life for this long.
     owner_lease_seconds: float = 10.0
     # What keeps writers waiting for longer than this is told as a warning to the log of the process (0: nothing is).
     slow_seconds: float = 1.0
-    # METADATA of a table is saved as a whole once in so many transactions, as changes in between.
+    # One in this many METADATA transactions saves the table as a whole; those in between save changes.
     metadata_snapshot_every: int = 32
 
     def __post_init__(self) -> None:

@@ -7,9 +7,9 @@
               --> lines, drawing, sinks         lines and tables for people; JSON lines and CSV for machines
               --> failures                      one line on standard error, and an exit code
 
-This package alone reads the environment (EBLA_STORE). It imports nothing of the engine but what any user can.
-A module of commands imports at its top what describes them, and inside a command what does the work: help is there
-before Arrow could be loaded.
+This package alone reads the environment (EBLA_STORE, EBLA_TOKEN, EBLA_TLS_CA). It imports nothing of the engine but
+what any user can. A module of commands imports at its top what describes them, and inside a command what does the work:
+help is there before Arrow could be loaded.
 """
 
 from __future__ import annotations
@@ -24,12 +24,29 @@ from typing import Annotated, Any
 import typer
 
 import ebla
-from ebla.cli.cluster import local_commands, master_command, tablet_server_command
+from ebla.cli.cluster import (
+    certs_command,
+    local_commands,
+    master_command,
+    move_command,
+    recover_command,
+    tablet_server_command,
+    top_command,
+    user_commands,
+)
 from ebla.cli.rows import changes_command, export_command, load_command, mirror_command, row_commands
 from ebla.cli.shared.command_failures import ExitCode, complain, error_line
 from ebla.cli.shared.context import STORE_DEFAULT, STORE_HELP, Context
 from ebla.cli.shared.lines import write_line
-from ebla.cli.shared.log_options import LogLevelOption, VerboseOption, level_of, show, shown_only_inside
+from ebla.cli.shared.log_options import (
+    LogFormat,
+    LogFormatOption,
+    LogLevelOption,
+    VerboseOption,
+    level_of,
+    show,
+    shown_only_inside,
+)
 from ebla.cli.tables import alter_command, care_commands, histogram_command, table_commands, tablet_commands
 from ebla.cli.upkeep import (
     backup_command,
@@ -80,6 +97,7 @@ def ebla_command(
     debug: Annotated[bool, typer.Option("--debug", help="Show the Python traceback of an error.")] = False,
     verbose: VerboseOption = False,
     log_level: LogLevelOption = None,
+    log_format: LogFormatOption = LogFormat.text,
     version: Annotated[bool, typer.Option("--version", help="Show the version and leave.")] = False,
 ) -> None:
     """Sorted, versioned, mutable tables over Parquet files."""
@@ -87,11 +105,11 @@ def ebla_command(
         write_line(f"ebla {ebla.__version__}")
         raise typer.Exit
     try:
-        show(level_of(log_level, verbose))
+        show(level_of(log_level, verbose), log_format)
     except ebla.RequestError as error:
         complain(error_line(error))
         raise typer.Exit(ExitCode.REQUEST) from None
-    ctx.obj = Context(store=store, debug=debug)
+    ctx.obj = Context(store=store, debug=debug, log_format=log_format.value)
     if ctx.invoked_subcommand is None:
         write_line(ctx.get_help())
 
@@ -137,6 +155,12 @@ for _command, _epilog in (
     (local_commands.down, local_commands.DOWN_EXAMPLES),
     (master_command.master, master_command.MASTER_EXAMPLES),
     (tablet_server_command.tablet_server, tablet_server_command.TABLET_SERVER_EXAMPLES),
+    (move_command.move, move_command.MOVE_EXAMPLES),
+    (recover_command.recover, recover_command.RECOVER_EXAMPLES),
+    (user_commands.user, user_commands.USER_EXAMPLES),
+    (user_commands.grant, user_commands.GRANT_EXAMPLES),
+    (certs_command.certs, certs_command.CERTS_EXAMPLES),
+    (top_command.top, top_command.TOP_EXAMPLES),
 ):
     app.command(epilog=_epilog)(_command)
 
@@ -164,6 +188,8 @@ def run() -> None:
     A thread that comes back from Flight while Python is taken down is ended in the middle of C++, which aborts the
     process. So a process that had to do with servers does what is to be done at its end, and then is not taken down.
     """
+    # gRPC writes lines of its own about handshakes that fail: the error says what there is to know.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         main()
     except SystemExit as leaving:

@@ -12,10 +12,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 import ebla
-from ebla.arguments import checked_flag, plain_text
+from ebla.arguments import checked_flag, checked_replicas, plain_text
 from ebla.client.declaring import declared_schema, difference
 from ebla.client.dropped import chosen
-from ebla.client.metrics import metrics_text
 from ebla.client.moments import AsOf
 from ebla.client.snapshot import Snapshot
 from ebla.client.staying import StaysHere
@@ -29,6 +28,7 @@ from ebla.model.schema import TableSchema
 from ebla.model.schema_change import Alteration
 from ebla.model.where import Where
 from ebla.service.listener import TabletListener
+from ebla.service.metrics import metrics_text
 from ebla.service.reports import DroppedTable, GarbageReport, VerifyReport
 from ebla.service.requests import (
     AlterTable,
@@ -44,10 +44,13 @@ from ebla.service.requests import (
     ListDropped,
     ListHeld,
     LoadTable,
+    MoveTablet,
     ReadCounters,
+    RecoverTablet,
     ReleaseName,
     RenameTable,
     Repair,
+    SetReplicas,
     Sync,
     UndeleteTable,
     UnloadTable,
@@ -110,6 +113,7 @@ class Database(StaysHere):
         key: Sequence[str] | None = None,
         fixed: bool = False,
         if_not_exists: bool = False,
+        replicas: int | None = None,
     ) -> Table:
         """Make a table, cut into tablets at the keys `splits` (or prefixes of keys), and return it.
 
@@ -117,10 +121,14 @@ class Database(StaysHere):
         pandas or a polars frame, of which the columns are taken and not the rows: ``create_table(...).put(frame)`` puts
         those, too. The tablets of a `fixed` table stay as they are: they are never split or joined. `TableExists` if
         the name is taken; with `if_not_exists`, that table is returned instead, if its schema is the same.
+
+        On a cluster `replicas` servers keep what is written to a tablet until it is in files, 1 unless it is said: with
+        3, nothing that was acknowledged is lost with any one server and its disk, and the others go on by themselves.
         """
         self._check_writable()
         name, fixed = check_table_name(name), checked_flag("fixed", fixed)
         if_not_exists = checked_flag("if_not_exists", if_not_exists)
+        wanted = checked_replicas(replicas)
         numbered = declared_schema(schema, key).number()
         codec = KeyCodec(numbered.key, self._service.settings.key_bytes_max)
         if isinstance(splits, (str, bytes)) or not isinstance(splits, (Sequence, type(None))):
@@ -137,7 +145,7 @@ class Database(StaysHere):
             with contextlib.suppress(UnknownTable):
                 return self._existing(name, numbered)
         try:
-            self._service.carry_out(CreateTable(name, numbered, tuple(rows), fixed))
+            self._service.carry_out(CreateTable(name, numbered, tuple(rows), fixed, wanted))
         except TableExists:
             if not if_not_exists:
                 raise
@@ -170,8 +178,8 @@ class Database(StaysHere):
     def drop_table(self, name: str, *, purge: bool = False) -> None:
         """Drop a table. The name is free at once.
 
-        If `drop_retention_seconds` of the settings is greater than 0, the table stays for so long: whoever has it reads
-        and writes on, and `undelete_table` brings it back. With `purge`, it is gone at once.
+        If `drop_retention_seconds` of the settings is greater than 0, the table stays for that long: handles of
+        it read and write on, and `undelete_table` brings it back. With `purge`, it is gone at once.
         """
         self._check_writable()
         self._service.carry_out(DropTable(plain_text(name), checked_flag("purge", purge)))
@@ -196,8 +204,8 @@ class Database(StaysHere):
     def rename_table(self, name: str, new_name: str) -> Table:
         """Give a table another name, and return it; `TableExists` if that is taken. The old one is free at once.
 
-        Reads and writes go on, also through a `Table` that somebody has; other processes see the name when they open
-        the store the next time.
+        Reads and writes go on, also through `Table` objects that were made before; other processes see the name when
+        they open the store the next time.
         """
         self._check_writable()
         wanted = check_table_name(new_name)
@@ -230,6 +238,7 @@ class Database(StaysHere):
         groups: Sequence[Group] = (),
         change_groups: Mapping[str, Mapping[str, Any]] | None = None,
         drop_groups: Sequence[str] = (),
+        replicas: int | None = None,
     ) -> Table:
         """Change the schema of a table, while reads and writes go on, and return the table.
 
@@ -242,8 +251,13 @@ class Database(StaysHere):
         All of it happens, or none. Data that was written before reads right after it: it moves by reference, and is
         rewritten when it is compacted. What was dropped is gone for good, also if the name is used again. Scans under
         way go on in the schema they began with. Raises `SchemaError` or `UnknownColumn` if it cannot be.
+
+        `replicas` is how many servers of a cluster keep each tablet, as for `create_table`. More of them learn first,
+        while reads and writes go on; `ebla status` tells how far they are. It may stand beside a change of the schema,
+        which is made first.
         """
         self._check_writable()
+        wanted = checked_replicas(replicas)
         request = Alteration(
             add_columns={} if add_columns is None else add_columns,
             drop_columns=drop_columns,
@@ -256,24 +270,53 @@ class Database(StaysHere):
             change_groups={} if change_groups is None else change_groups,
             drop_groups=drop_groups,
         )
-        self._service.carry_out(AlterTable(plain_text(name), request))
+        if wanted is None or not request.is_empty:
+            self._service.carry_out(AlterTable(plain_text(name), request))
+        if wanted is not None:
+            self._service.carry_out(SetReplicas(plain_text(name), wanted))
         return self.table(name)
 
-    def unload_table(self, name: str) -> None:
+    def unload_table(self, name: str, *, tablet: str | None = None) -> None:
         """Take a table offline: all of it goes to its files, and requests raise `TableUnloaded` until `load_table`.
 
-        It stays offline when the store is opened again.
+        It stays offline when the store is opened again. Of a cluster one `tablet` can be taken offline alone, by its
+        id, as `Table.tablets` tells it, or the beginning of that.
         """
         self._check_writable()
-        self._service.carry_out(UnloadTable(plain_text(name)))
+        self._service.carry_out(UnloadTable(plain_text(name), _tablet_id(tablet)))
 
-    def load_table(self, name: str) -> None:
-        """Bring a table back that was taken offline. Requests that come meanwhile wait.
+    def load_table(self, name: str, *, tablet: str | None = None) -> None:
+        """Bring a table back that was taken offline, of a cluster perhaps one `tablet`. Requests wait meanwhile.
 
         A table that is not offline is loaded wholly, tablet by tablet, instead of when it is read.
         """
         self._check_open()
-        self._service.carry_out(LoadTable(plain_text(name)))
+        self._service.carry_out(LoadTable(plain_text(name), _tablet_id(tablet)))
+
+    def move_tablet(self, table: str, tablet: str, server: str) -> None:
+        """Have another server of a cluster lead a tablet, and return when it does; reads and writes go on.
+
+        A tablet is named by its id, as `Table.tablets` tells it, a server by its uuid or its address, as
+        ``ebla status`` does; the beginning of an id is enough. The balancer goes on, and evens out what servers lead.
+        """
+        self._check_writable()
+        for given in (tablet, server):
+            if not isinstance(given, str):
+                raise RequestError(f"tablets and servers are named by text, not {shown(given)}")
+        self._service.carry_out(MoveTablet(plain_text(table), tablet, server))
+
+    def recover_tablet(self, tablet: str, *, accept_loss: bool = False, server: str | None = None) -> str:
+        """Go on with what is left of a tablet of a cluster whose in-sync replicas are gone; return what was done.
+
+        What only those replicas had is lost. Without `accept_loss` it is refused, with what would be lost. The tablet
+        is named by its id, or how it begins. Of the replicas that are left the one that has most is taken, or that of
+        `server`.
+        """
+        self._check_writable()
+        for given in (tablet, server):
+            if given is not None and not isinstance(given, str):
+                raise RequestError(f"tablets and servers are named by text, not {shown(given)}")
+        return self._service.carry_out(RecoverTablet(tablet, checked_flag("accept_loss", accept_loss), server))
 
     # --- events ---
 
@@ -326,7 +369,7 @@ class Database(StaysHere):
     def sync(self, txn: int | None = None) -> int:
         """Wait until everything up to `txn` (default: everything so far) is safe from any crash; return that txn.
 
-        `RequestError` if nobody was given that `txn` yet.
+        `RequestError` if no write has returned that `txn` yet.
         """
         self._check_open()
         is_number = isinstance(txn, (int, np.integer)) and not isinstance(txn, bool)
@@ -337,7 +380,7 @@ class Database(StaysHere):
     def snapshot(self, name: str | None = None) -> Snapshot:
         """Return the whole database as it is now, and keep what that shows for as long as it is held.
 
-        With a name it is kept until somebody releases it, also after this process has ended; the same name then gives
+        With a name it is kept until it is released, also after this process has ended; the same name then gives
         the same snapshot again. A store that is open read-only keeps nothing: it reads snapshots that have a name.
         """
         self._check_open()
@@ -388,7 +431,7 @@ class Database(StaysHere):
         return self._service.carry_out(DescribeStore())
 
     def metrics(self) -> str:
-        """Return sizes and counters in the text format of Prometheus, for whoever collects them.
+        """Return sizes and counters in the text format of Prometheus.
 
         Counters begin when the store is opened; a store that is open read-only gives those of the process that has it
         open for writing, a few seconds old, or none. A web server says ``text/plain; version=0.0.4`` of the text.
@@ -413,3 +456,9 @@ def service_of(database: Database) -> Service:
     """Return who serves a database: for jobs, which ask for more than users do."""
     database._check_open()
     return database._service
+
+
+def _tablet_id(tablet: str | None) -> str | None:
+    if tablet is not None and not isinstance(tablet, str):
+        raise RequestError(f"a tablet is named by its id, as text, not {shown(tablet)}")
+    return tablet

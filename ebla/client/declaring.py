@@ -115,7 +115,8 @@ def _group_difference(there: GroupSchema, wanted: GroupSchema) -> str | None:
     families = [sorted(family.name for family in group.families) for group in (there, wanted)]
     if families[0] != families[1] or there.layout != wanted.layout:
         return f"its group {there.name!r} has the families {families[0]}, not {families[1]}"
-    for setting in ("compression", "block_bytes", "max_versions", "max_age_microseconds", "purge_join", "in_memory"):
+    settings = ("compression", "block_bytes", "max_versions", "max_age_microseconds", "purge_join", "in_memory")
+    for setting in (*settings, "lookup_at_once"):
         mine, yours = getattr(there, setting), getattr(wanted, setting)
         if mine != yours:
             return f"its group {there.name!r} has {setting} {mine!r}, not {yours!r}"

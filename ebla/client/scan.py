@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from ebla.client.frames import pandas_frame, polars_frame
 from ebla.client.staying import StaysHere
+from ebla.errors import RequestError
 from ebla.model.keys import KeyCodec
 from ebla.model.projection import spread
 from ebla.model.python_values import python_rows
@@ -37,10 +38,16 @@ class Scan(StaysHere):
     """
 
     def __init__(
-        self, stream: RowStream, codec: KeyCodec, resumed_after: tuple[Any, ...] | bytes | None = None
+        self,
+        stream: RowStream,
+        codec: KeyCodec,
+        resumed_after: tuple[Any, ...] | bytes | None = None,
+        *,
+        is_ordered: bool = True,
     ) -> None:
         # Set once.
         self._stream = stream
+        self._is_ordered = is_ordered
         self._codec = codec
         # The key of the last row that was given out, or the batch it was in, of which it is made when asked for.
         self._last: tuple[Any, ...] | bytes | pa.RecordBatch | None = resumed_after
@@ -64,6 +71,8 @@ class Scan(StaysHere):
     @property
     def position(self) -> Position:
         """Where to go on later with `resume`: after the last batch or row that was given out."""
+        if not self._is_ordered:
+            raise RequestError("rows that come in any order have no last one: scan with ordered=True for a position")
         if self._last_row is not None:
             self._last, self._last_row = self._codec.shown_exactly(self._last_row), None
         elif isinstance(self._last, pa.RecordBatch):

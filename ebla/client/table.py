@@ -259,6 +259,7 @@ class Table(StaysHere):
         read_uncommitted: bool = False,
         latest: bool = False,
         resume: Position | None = None,
+        ordered: bool = True,
     ) -> Scan:
         """Return the rows from `start` up to and not including `stop`, in key order; both may be prefixes of a key.
 
@@ -268,9 +269,13 @@ class Table(StaysHere):
         of these columns, and of those that `where` names, have. `prefix` is the beginning of a key that is one string
         or binary, or the first columns of a composite key. `latest` follows newer commits as it goes, instead of
         reading one snapshot; `read_uncommitted` also shows what is not in the log yet. `resume` goes on after the
-        `position` of an earlier scan with the same arguments, at the txn of that scan.
+        `position` of an earlier scan with the same arguments, at the txn of that scan. Without `ordered`, the servers
+        of a cluster are read at the same time, and their rows come as they come; such a scan has no position.
         """
         reverse, latest = checked_flag("reverse", reverse), checked_flag("latest", latest)
+        ordered = checked_flag("ordered", ordered)
+        if not ordered and (reverse or latest or resume is not None):
+            raise RequestError("rows that come in any order have no reverse, no latest and no resume: leave those out")
         read_uncommitted = checked_flag("read_uncommitted", read_uncommitted)
         _check_whole("limit", limit, at_least=0)
         _check_whole("versions", versions, at_least=1)
@@ -289,8 +294,9 @@ class Table(StaysHere):
             self._moment(resume.txn if resume is not None else as_of, read_uncommitted),
             latest,
             None if after is None else self._service.codec.row_of(after),
+            ordered,
         )
-        return Scan(self._service.scan(request), self._service.codec, after)
+        return Scan(self._service.scan(request), self._service.codec, after, is_ordered=ordered)
 
     def count(
         self,

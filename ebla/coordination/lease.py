@@ -144,6 +144,11 @@ class NodeLease:
             self._lost = True
         return not self._lost
 
+    @property
+    def left_seconds(self) -> float:
+        """How long it is still held, by the steady clock; 0 once it is lost."""
+        return max(0.0, self._deadline_seconds - self._clock.monotonic_seconds()) if self.is_held else 0.0
+
     def renew(self) -> None:
         """Hold it for another ttl from now."""
         with self._lock:

@@ -70,6 +70,11 @@ class ServerLease:
         """Whether it has not run out by the steady clock, and was not taken."""
         return self._lease.is_held
 
+    @property
+    def left_seconds(self) -> float:
+        """How long it is still held if it is not renewed."""
+        return self._lease.left_seconds
+
     def check_answer(self) -> None:
         """Raise `StaleRoute` if what was read must not be told any more: others may have written since."""
         if not self._lease.is_held:

@@ -224,6 +224,10 @@ class Lease(Protocol):
     def is_held(self) -> bool:
         """Whether the lease has not run out, by this process's own steady clock. Once False, False for ever."""
 
+    @property
+    def left_seconds(self) -> float:
+        """How long it is still held, by the steady clock; 0 once it is lost."""
+
     def renew(self) -> None:
         """Hold it for another ttl from now. `LeaseLost` if it ran out or was taken over."""
 

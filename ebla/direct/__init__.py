@@ -2,6 +2,7 @@
 
     place       the store of a job, a database at hand or a root: METADATA, intents, orders to the owner
     opens       read-only opens that the tasks of a process share; following, table_value: other ways to see a table
+    clusters    tables of a cluster, captured from those who serve them; value_store: read as values
     holding     what a job keeps from compaction and garbage collection while it reads: held_pins, capture
     reading     views, fragments and records, for planners and tasks that read them themselves
     bulk_writer, compacting, log_sorting, log_replay, unused_files

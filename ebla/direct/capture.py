@@ -1,6 +1,7 @@
 """Capturing tables at one moment: what METADATA names and what is only in memory, held while it is copied.
 
     a database open for writing here    flush -> [commit lock] txn and views -> pin and files held in this process
+    a cluster                           flush -> txn of all servers -> pin and files held by name
     any other                           read-only open -> pin and files held by name, for whoever has it open
 
 A captured view has all that was committed up to its txn, and nothing later. Nothing else is held: writes, flushes,
@@ -14,10 +15,14 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ebla.client.database import Database
 from ebla.client.embedded.opening import open_alone
+from ebla.client.remote.remote_service import RemoteService
 from ebla.clock import SystemClock
+from ebla.direct.cluster_address import of_remote
+from ebla.direct.clusters import captured_table, metadata_now, remote_of, root_of
 from ebla.direct.held_pins import begin, end
 from ebla.direct.opens import coordination_of, store_of
 from ebla.direct.place import Place
@@ -26,6 +31,7 @@ from ebla.metadata.values.changes import Change, RangeErase, TabletAt, update
 from ebla.metadata.values.table_metadata import FragmentRef, RangeErasure, TableMetadata
 from ebla.model.ranges import KeyRange
 from ebla.retry import Retries
+from ebla.service.requests import Flush, HoldNewest, LetGo
 from ebla.settings import Settings
 from ebla.storage.files.files import Files
 from ebla.tablet.flush.serialize import reference_to, write_blocks
@@ -57,7 +63,11 @@ def captured(source: Database | str | os.PathLike[str], tables: Sequence[str] | 
     `Unavailable` if the store is written too fast by another process to find a moment.
     """
     place = Place.of(source)  # whatever is wrong with it is said there
-    if isinstance(source, Database) and not source.read_only:
+    remote = remote_of(source) if isinstance(source, Database) else None
+    if remote is not None:
+        with _captured_in_cluster(remote, tables, name) as found:
+            yield found
+    elif isinstance(source, Database) and not source.read_only:
         with _captured_here(source, tables) as found:
             yield found
     else:
@@ -161,6 +171,36 @@ def _captured_elsewhere(root: str, tables: Sequence[str] | None, name: str) -> I
         else:
             raise _too_fast()
         yield Capture(store_id, txn, {s.name: v for s, v in zip(states, views, strict=True)})
+
+
+# --- held by a cluster -----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _captured_in_cluster(remote: RemoteService, tables: Sequence[str] | None, name: str) -> Iterator[Capture]:
+    names = remote.tables() if tables is None else list(tables)
+    settings = Settings(scan_threads=1)
+    for one in names:
+        remote.table(one).carry_out(Flush())  # what comes meanwhile is little, and goes to a file of the backup
+    with contextlib.ExitStack() as held:
+        for _ in _MOMENTS.attempts(SystemClock()):
+            with contextlib.ExitStack() as trying:
+                txn = remote.carry_out(HoldNewest())
+                trying.callback(remote.carry_out, LetGo(txn))
+                found = [trying.enter_context(captured_table(remote, one, txn, settings)) for one in names]
+                views = [store_of(one).table(own).view for one, own in zip(found, names, strict=True)]
+                if not all(_is_within(view, txn) for view in views):
+                    continue
+                pin = begin(root_of(remote), "backup", name, txn, _files(views), of_remote(remote, reads_only=True))
+                trying.callback(end, pin)
+                # Asked after all of it is held: from here on neither files nor history go.
+                if txn < pin.horizon_txn or not _are_named(views, partial(metadata_now, remote)):
+                    continue
+                held.push(trying.pop_all())
+                break
+        else:
+            raise _too_fast()
+        yield Capture(remote.cluster_id, txn, dict(zip(names, views, strict=True)))
 
 
 # --- what is in memory ---------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ebla.client.database import Database
+from ebla.direct.clusters import newest_in, remote_of
 from ebla.direct.opens import opened, store_of
 from ebla.tablet.read.view import TableView
 
@@ -33,6 +34,9 @@ class Seen:
 
 def newest_txn(store: Database | str) -> int:
     """Return the txn of the newest commit that a reader sees now."""
+    remote = remote_of(store) if isinstance(store, Database) else None
+    if remote is not None:
+        return newest_in(remote)
     with opened(store) as database:
         return store_of(database).sequencer.committed
 
@@ -42,7 +46,7 @@ def seen_at(store: Database | str, table: str, txn: int) -> Seen | None:
 
     In a table whose rows expire, time alone changes what is seen.
     """
-    if not isinstance(store, Database) or store.read_only:
+    if not isinstance(store, Database) or store.read_only or remote_of(store) is not None:
         return None
     engine = store_of(store)
     view = engine.table(table).view

@@ -25,10 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from ebla.client.database import service_of
 from ebla.client.embedded.coordination_place import connect_at
 from ebla.client.moments import time_of
 from ebla.clock import COUNTER_BITS, SystemClock, microseconds_of
+from ebla.direct.clusters import connected
 from ebla.errors import EblaError
+from ebla.service.job_reads import HoldForJob
 from ebla.tablet.garbage.pins import Pins
 
 __all__ = ["Held", "begin", "end", "end_later", "kept", "new_name", "renew", "share"]
@@ -53,6 +56,8 @@ class Held:
     root: str
     name: str
     until_microseconds: int
+    cluster: tuple[str, ...] = ()  # of a cluster: who is asked to hold it
+    horizon_txn: int = 0  # of a cluster: how far compaction had been told to go when it was held
 
     @property
     def is_due(self) -> bool:
@@ -72,31 +77,47 @@ def new_name(what: str, table: str) -> str:
     return f"{what}-{table[:NAME_LENGTH]}-{uuid.uuid4().hex[:12]}"
 
 
-def renew(root: str, name: str, txn: int, seconds: float) -> None:
+def renew(root: str, name: str, txn: int, seconds: float, cluster: tuple[str, ...] = ()) -> None:
     """Hold a txn for so long by a pin that others may find again by its name, after a power failure as well."""
+    if cluster:
+        _hold_in(cluster, root, HoldForJob("renew", name, txn, seconds))
+        return
     with _pins(root, is_lasting=True) as pins:
         pins.renew(name, txn, seconds)
 
 
-def begin(root: str, what: str, table: str, txn: int, files: Collection[str] = ()) -> Held:
+def begin(
+    root: str, what: str, table: str, txn: int, files: Collection[str] = (), cluster: tuple[str, ...] = ()
+) -> Held:
     """Hold a txn, and files, for a job on a table; this process renews it until `end`, or its own end."""
     name = new_name(what, table)
     reader = f"{what} of {table} by process {os.getpid()} on {socket.gethostname()}"
-    with _pins(root) as pins:
-        pin = pins.begin(name, txn, HOLD_SECONDS, reader, files)
-    held = Held(root, name, pin.expires_microseconds or 0)
+    if cluster:
+        held = _hold_in(cluster, root, HoldForJob("begin", name, txn, HOLD_SECONDS, reader, tuple(sorted(files))))
+    else:
+        with _pins(root) as pins:
+            pin = pins.begin(name, txn, HOLD_SECONDS, reader, files)
+        held = Held(root, name, pin.expires_microseconds or 0)
     _keeper.own(held)
     return held
 
 
-def share(root: str, txn: int) -> Held:
+def share(root: str, txn: int, cluster: tuple[str, ...] = ()) -> Held:
     """Hold a txn for a load that nobody sees the end of: until no task of it has run for a while."""
     span = SHARED_SECONDS * 1_000_000
     first = microseconds_of(txn) // span * span << COUNTER_BITS
     name = f"loads-{time_of(first):%Y%m%dT%H%M}"
+    reader = "loads by Spark, renewed by their tasks"
+    if cluster:
+        return _hold_in(cluster, root, HoldForJob("renew", name, first, HOLD_SECONDS, reader))
     with _pins(root) as pins:
-        pin = pins.renew(name, first, HOLD_SECONDS, "loads by Spark, renewed by their tasks")
+        pin = pins.renew(name, first, HOLD_SECONDS, reader)
     return Held(root, name, pin.expires_microseconds or 0)
+
+
+def _hold_in(cluster: tuple[str, ...], root: str, request: HoldForJob) -> Held:
+    told = service_of(connected(cluster)).carry_out(request)
+    return Held(root, request.name, told.until_microseconds, cluster, told.horizon_txn)
 
 
 def end(held: Held) -> None:
@@ -129,6 +150,9 @@ def _due(until_microseconds: int) -> int:
 
 def _release(held: Held) -> None:
     try:
+        if held.cluster:
+            service_of(connected(held.cluster)).carry_out(HoldForJob("release", held.name))
+            return
         with _pins(held.root) as pins:
             pins.release(held.name)
     except EblaError as error:
@@ -216,13 +240,20 @@ class _Keeper:
     def _renewed(self, held: Held, now: int) -> int:
         """Renew a pin; return when it is due again."""
         try:
-            with _pins(held.root) as pins:
-                if not pins.extend(held.name, HOLD_SECONDS):
-                    _log.warning("the snapshot %s was released: what its job reads may be gone soon", held.name)
+            if not _extend(held):
+                _log.warning("the snapshot %s was released: what its job reads may be gone soon", held.name)
         except Exception as error:  # whatever it is, the others are to be renewed
             _log.warning("the snapshot %s could not be renewed, will try again: %s", held.name, error)
             return now + round(RETRY_SECONDS * 1e6)
         return _due(now + round(HOLD_SECONDS * 1e6))
+
+
+def _extend(held: Held) -> bool:
+    if held.cluster:
+        told = service_of(connected(held.cluster)).carry_out(HoldForJob("extend", held.name, seconds=HOLD_SECONDS))
+        return told.until_microseconds > 0
+    with _pins(held.root) as pins:
+        return pins.extend(held.name, HOLD_SECONDS)
 
 
 def _at(held: Held) -> tuple[str, str]:

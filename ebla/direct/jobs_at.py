@@ -30,17 +30,17 @@ from ebla.service.requests import Reply
 from ebla.settings import Settings
 from ebla.storage.files.files import Files
 from ebla.storage.files.local_files import LocalFiles
-from ebla.tablet.garbage.job_intents import JobIntent, begin_job, end_job, remove_leftovers
+from ebla.tablet.garbage.job_intents import JobIntent, begin_job, end_job
 from ebla.tablet.jobs.mail_sender import order_by_mail
 from ebla.tablet.recovery.open_metadata import open_metadata
 
 __all__ = [
     "begin_job_at",
     "begin_restore_at",
+    "copies_of",
     "end_job_at",
     "order_at",
     "parts_of",
-    "remove_leftovers",
 ]
 
 Root = str | os.PathLike[str]
@@ -105,13 +105,19 @@ def begin_restore_at(
     A copy lies below the id of the table that wrote the file, for so the file says itself. For each such id the job has
     a part, which is ended like a job: `parts_of` tells which.
     """
-    copies: dict[str, str] = {}
+    parts = copies_of(job, files)
     with _parts(root) as (coordination, _, clock):
-        for number, (table_id, own) in enumerate(sorted(_by_writer(files).items())):
-            part = f"{job}.{number}"
+        for part, (table_id, _) in parts.items():
             begin_job(coordination, clock, part, table_id, expires_seconds)
-            copies.update((file, new_file(table_id, part)) for file in own)
-    return copies
+    return {file: copy for _, copies in parts.values() for file, copy in copies.items()}
+
+
+def copies_of(job: str, files: Iterable[str]) -> dict[str, tuple[str, dict[str, str]]]:
+    """Return the parts of a job that brings copies of files: the id of who wrote them, and each file's copy."""
+    return {
+        f"{job}.{number}": (table_id, {file: new_file(table_id, f"{job}.{number}") for file in own})
+        for number, (table_id, own) in enumerate(sorted(_by_writer(files).items()))
+    }
 
 
 def parts_of(copies: Iterable[str]) -> list[str]:

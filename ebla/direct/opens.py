@@ -158,7 +158,8 @@ def txn_in(store: TabletStore, as_of: AsOf) -> int:
 
 def _local(database: Database) -> LocalService:
     service = service_of(database)
-    assert isinstance(service, LocalService), "jobs plan from a store in this process"
+    if not isinstance(service, LocalService):
+        raise RequestError("this job is not done on a cluster yet: docs/howto/cluster.md tells which are")
     return service
 
 

@@ -2,6 +2,7 @@
 
     Place.of(db)       reads METADATA and commits through the database
     Place.of("data")   reads METADATA from disk and commits through whoever owns the store, or opens it for a moment
+    Place.of(db)       of a cluster: METADATA as its servers tell it; its masters commit
 
 A job is planned from METADATA and the root alone; the two ways differ only in who commits.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,23 @@ from ebla.client.embedded.coordination_place import connect_at, is_store, no_sto
 from ebla.client.embedded.opening import new_id, open_alone
 from ebla.clock import SystemClock
 from ebla.coordination.service import CoordinationService
-from ebla.direct.jobs_at import JOB_EXPIRES_SECONDS, begin_job_at, end_job_at, order_at
+from ebla.direct.cluster_address import cluster_options, of_remote
+from ebla.direct.clusters import connected, is_empty, metadata_now, remote_of, root_of
+from ebla.direct.jobs_at import (
+    JOB_EXPIRES_SECONDS,
+    begin_job_at,
+    begin_restore_at,
+    copies_of,
+    end_job_at,
+    order_at,
+)
 from ebla.direct.opens import coordination_of, store_of
 from ebla.errors import Closed, RequestError, StoreLocked, Unavailable, UnknownTable, shown
 from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.model.declaration import Schema
 from ebla.service.job_files import check_job
-from ebla.service.job_orders import BulkCommit, BulkResult, JobOrder
+from ebla.service.job_orders import AddColumns, BulkCommit, BulkResult, JobOrder
 from ebla.service.requests import BeginJob, EndJob, Reply
 from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.recovery.open_metadata import open_metadata
@@ -45,12 +55,15 @@ class Place:
     def __init__(self, root: Path, database: Database | None = None) -> None:
         self.root = str(root.absolute())
         self._database = database
+        self._remote = None if database is None else remote_of(database)
 
     @classmethod
     def of(cls, given: Database | str | os.PathLike[str]) -> Place:
         """Return the place of an open database, or of a root; `StoreNotFound` if there is no store."""
         if isinstance(given, Database):
-            service_of(given)  # raises `Closed`
+            remote = remote_of(given)  # raises `Closed`
+            if remote is not None:
+                return cls(Path(root_of(remote)), given)
             return cls(given.path, None if given.read_only else given)
         if not isinstance(given, (str, os.PathLike)):
             raise RequestError(f"give an open database or the directory of a store, not {type(given).__name__}")
@@ -59,21 +72,51 @@ class Place:
             raise no_store(root)
         return cls(root)
 
+    @classmethod
+    def at(cls, root: str, cluster: Sequence[str] = ()) -> Place:
+        """Return the place of a cluster, by the addresses of its masters; or of a root, if there are none."""
+        return cls.of(connected(cluster) if cluster else root)
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether several servers may have the tablets of a table."""
+        return self._remote is not None
+
+    @property
+    def cluster(self) -> tuple[str, ...]:
+        """The masters of a cluster, with a token for tasks that read and write; none of a store that can be opened."""
+        return () if self._remote is None else of_remote(self._remote, reads_only=False)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What tells Spark's ``format("ebla")`` that it is this place."""
+        return {"root": self.root} if self._remote is None else cluster_options(self._remote)
+
     # --- METADATA ---
 
     def metadata(self, table: str) -> TableMetadata | None:
         """Return the METADATA of a table as it is now; None if there is no such table."""
+        if self._remote is not None:
+            try:
+                table_id = self._remote.table(table).id
+                return metadata_now(self._remote, table_id)
+            except UnknownTable:
+                return None
         with self._metadata_server() as server, contextlib.suppress(UnknownTable):
             return server.refresh(server.directory.find(table))
         return None
 
     def metadata_of(self, table_id: str) -> TableMetadata:
         """Return the METADATA of a table as it is now, by the id of the table; `UnknownTable` if it was dropped."""
+        if self._remote is not None:
+            return metadata_now(self._remote, table_id)
         with self._metadata_server() as server:
             return server.refresh(table_id)
 
     def tables(self) -> list[str]:
         """Return the names of all tables."""
+        if self._remote is not None:
+            return self._remote.tables()
         with self._metadata_server() as server:
             return sorted(entry.name for entry in server.directory.list_tables())
 
@@ -86,13 +129,28 @@ class Place:
             raise UnknownTable(f"the table {name!r} was dropped as soon as it was made: run the job again")
         return made
 
+    def add_columns(self, job: str, name: str, table_id: str, columns: Sequence[tuple[str, str]]) -> TableMetadata:
+        """Add columns to a table, each by its name and the text of its type, and return its METADATA."""
+        if self._remote is None:
+            self.carry_out(AddColumns(job, table_id, tuple(columns)))
+        else:
+            assert self._database is not None
+            self._database.alter_table(name, add_columns=dict(columns))
+        return self.metadata_of(table_id)
+
     def drop_if_untouched(self, name: str, made: TableMetadata) -> None:
         """Drop a table that a failed job made, unless somebody has used it since."""
         with contextlib.suppress(Exception):  # why the job failed is what matters
             now = self.metadata(name)
-            if now is not None and now.txnid == made.txnid:
+            if now is not None and self._is_untouched(now, made):
                 with self._writable() as database:
                     database.drop_table(name)
+
+    def _is_untouched(self, now: TableMetadata, made: TableMetadata) -> bool:
+        if self._remote is None:
+            return now.txnid == made.txnid
+        # Servers take a new table over by changes of its METADATA; what somebody wrote is in a file or in memory.
+        return now.table_id == made.table_id and is_empty(self._remote, now.table_id)
 
     @contextlib.contextmanager
     def _writable(self) -> Iterator[Database]:
@@ -147,6 +205,15 @@ class Place:
         if self._database is not None:
             return service_of(self._database).carry_out(BeginJob(job, table, JOB_EXPIRES_SECONDS))
         return begin_job_at(self.root, job, table).table_id
+
+    def begin_copies(self, job: str, files: Iterable[str]) -> dict[str, str]:
+        """Say that copies of files are about to come, and return the path of each copy by the file's."""
+        if self._remote is None:
+            return begin_restore_at(self.root, job, files)
+        parts = copies_of(job, files)
+        for part, (table_id, _) in parts.items():
+            self._remote.carry_out(BeginJob(part, "", JOB_EXPIRES_SECONDS, table_id))
+        return {file: copy for _, copies in parts.values() for file, copy in copies.items()}
 
     def commit(self, commit: BulkCommit) -> BulkResult:
         """Make the files of a job part of the table."""

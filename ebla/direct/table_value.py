@@ -12,15 +12,10 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ebla.client.embedded.opening import new_id
-from ebla.clock import SystemClock, TxnClock
-from ebla.coordination.memory import MemoryCoordination, MemoryStore
-from ebla.direct.opens import TASK_SETTINGS
-from ebla.metadata.server.metadata_store import MetadataStore
-from ebla.metadata.server.transaction import MetadataServer
-from ebla.metadata.values.clone import cloned
+from ebla.client.database import Database
+from ebla.direct.opens import TASK_SETTINGS, store_of
+from ebla.direct.value_store import value_database
 from ebla.metadata.values.restoring import unpack_metadata
-from ebla.storage.files.local_files import LocalFiles
 from ebla.tablet.engine import TabletStore
 
 __all__ = ["VALUE_NAME", "forget_values", "reading_value"]
@@ -29,7 +24,7 @@ VALUE_NAME = "value"
 OPEN_MAX = 2
 
 _lock = threading.Lock()
-_idle: OrderedDict[tuple[str, bytes, int], TabletStore] = OrderedDict()  # guarded by _lock
+_idle: OrderedDict[tuple[str, bytes, int], Database] = OrderedDict()  # guarded by _lock
 
 
 @contextmanager
@@ -44,7 +39,7 @@ def reading_value(root: str, packed: bytes, txn: int) -> Iterator[TabletStore]:
     if store is None:
         store = _opened(root, packed, txn)
     try:
-        yield store
+        yield store_of(store)
     except BaseException:
         store.close()
         raise
@@ -65,22 +60,5 @@ def forget_values(root: str) -> None:
         store.close()
 
 
-def _opened(root: str, packed: bytes, txn: int) -> TabletStore:
-    files = LocalFiles(root)
-    clock = SystemClock()
-    coordination = MemoryCoordination(MemoryStore(), clock)
-    store = TabletStore(
-        files=files,
-        metadata=MetadataServer(coordination, MetadataStore(files), clock, server_id="", new_id=new_id),
-        clock=clock,
-        settings=TASK_SETTINGS,
-        server="",
-        new_id=new_id,
-        txn_clock=TxnClock(clock, txn),
-        coordination=coordination,
-    )
-    metadata = unpack_metadata(packed, root)
-    # As a clone: whether the table was offline, or about to be split, is none of a reader's business.
-    store.add_table(VALUE_NAME, cloned(metadata, metadata.table_id, new_id))
-    store.recovered({})
-    return store
+def _opened(root: str, packed: bytes, txn: int) -> Database:
+    return value_database(root, VALUE_NAME, unpack_metadata(packed, root), txn, TASK_SETTINGS)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ebla.errors import StoreError, TimedOut
 from ebla.local_cluster.cluster_file import ClusterProcess
+from ebla.rpc.metrics_port import ADDRESS_FILE
 
 __all__ = ["Launched", "PortTaken", "launch"]
 
@@ -49,7 +50,7 @@ class Launched:
             said = self.said()
             found = _READY.search(said)
             if found is not None:
-                return ClusterProcess(self.role, found[1], found[2], str(self.data), self.process.pid)
+                return ClusterProcess(self.role, found[1], found[2], str(self.data), self.process.pid, self._metrics())
             if self.process.poll() is not None:
                 last = next((line for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
                 kind = PortTaken if _TAKEN in last else StoreError
@@ -58,6 +59,13 @@ class Launched:
                 raise TimedOut(f"the {self.role} in {self.data} did not start in {START_SECONDS:.0f} s: see {self.log}")
             time.sleep(_POLL_SECONDS)
 
+    def _metrics(self) -> str:
+        """Return where it tells its metrics, which it has noted before it said that it can be reached."""
+        try:
+            return (self.data / ADDRESS_FILE).read_text().strip()
+        except OSError:
+            return ""
+
     def said(self) -> str:
         """Return what it has said since it was started."""
         with self.log.open("rb") as file:
@@ -65,11 +73,29 @@ class Launched:
             return file.read().decode(errors="replace")
 
 
-def launch(role: str, data: Path, arguments: Sequence[str], command: Sequence[str] | None = None) -> Launched:
+def launch(
+    role: str,
+    data: Path,
+    arguments: Sequence[str],
+    command: Sequence[str] | None = None,
+    *,
+    log_format: str = "text",
+) -> Launched:
     """Start a process: a command of this program with arguments, or a `command` of its own."""
     data.mkdir(parents=True, exist_ok=True)
     log = data.parent / f"{data.name}.log"
-    line = command or [sys.executable, "-m", "ebla", "--verbose", role, "--data", str(data), *arguments]
+    line = command or [
+        sys.executable,
+        "-m",
+        "ebla",
+        "--verbose",
+        "--log-format",
+        log_format,
+        role,
+        "--data",
+        str(data),
+        *arguments,
+    ]
     with log.open("ab") as output:
         offset = output.tell()
         process = subprocess.Popen(

@@ -3,11 +3,12 @@
     DIR/root            fragments and logs, which all servers see; coordination.sqlite
     DIR/master-1 ...    a master's own files: who it is, its METADATA        DIR/master-1.log   what it says
     DIR/server-1 ...    a tablet server's own                                DIR/server-1.log
-    DIR/cluster.json    the processes                                        cluster_file.py
+    DIR/cluster.json    the processes; cluster.last.json when it is down     cluster_file.py
+    DIR/certs           certificates, with TLS                               own_certificates.py
 
 `start` returns when the cluster serves: a master leads, and all tablet servers have reported to it. If that fails, what
-was started is stopped again. `stop` has tablet servers flush and hand over first, then stops masters, then ZooKeeper;
-what does not end in time is killed.
+was started is stopped again. Where some processes of a cluster run, it starts the others. `stop` has tablet servers
+flush and hand over first, then stops masters, then ZooKeeper; what does not end in time is killed.
 """
 
 from __future__ import annotations
@@ -21,22 +22,28 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import ebla
 from ebla.client.database import service_of
 from ebla.errors import EblaError, RequestError, StoreNotFound, TimedOut, Unavailable
+from ebla.local_cluster.administrator import kept_token, make_administrator
 from ebla.local_cluster.cluster_file import (
     ClusterFile,
     ClusterProcess,
+    as_it_runs,
     is_running,
     read_cluster,
+    read_last,
     remove_cluster,
     write_cluster,
 )
 from ebla.local_cluster.launching import Launched, PortTaken, launch
+from ebla.local_cluster.own_certificates import authority_of, certificate_options
 from ebla.local_cluster.zookeeper import start_zookeeper
 from ebla.service.requests import DescribeStore
 
-__all__ = ["PORT", "describe", "start", "stop"]
+__all__ = ["PORT", "describe", "running", "start", "stop"]
 
 PORT = 7070
 HOST = "127.0.0.1"
@@ -46,12 +53,24 @@ _POLL_SECONDS = 0.05
 
 
 def start(
-    directory: Path, *, servers: int | None, masters: int | None, port: int | None, zookeeper: bool
+    directory: Path,
+    *,
+    servers: int | None,
+    masters: int | None,
+    port: int | None,
+    zookeeper: bool,
+    auth: bool = False,
+    tls: bool = False,
+    log_format: str = "text",
 ) -> ClusterFile:
     """Start a cluster in a directory, with what is there already, and return it when it serves.
 
     Without numbers there are as many masters and servers as there were before, or one of each. `port` is that of the
-    first master; without it, 7070 or the next one that is free.
+    first master; without it, the one that it had before, or 7070, or the next one that is free. Of a cluster of which
+    some processes run, the others are started again as they were.
+    With `auth` there are users: the token of one who may do everything is kept in the directory. With `tls`,
+    connections are encrypted, by certificates that are made there. Both stay as they were before. Processes write their
+    logs as text or, with `log_format` json, as a line of JSON for each event.
     """
     directory = directory.absolute()
     known = _count(directory, "master")
@@ -64,7 +83,8 @@ def start(
             f"the cluster in {directory} has {known} masters, and changes nothing without a majority of them: start at "
             f"least {known // 2 + 1}"
         )
-    _check_down(directory)
+    if running(directory):
+        return _start_missing(directory, masters, servers, log_format)
     directory.mkdir(parents=True, exist_ok=True)
     root = directory / "root"
     root.mkdir(exist_ok=True)
@@ -75,24 +95,35 @@ def start(
             started.append(start_zookeeper(directory / "zookeeper", _free_port()))
             coordination = f"zk://{started[0].address}/ebla"
         common = ["--root", str(root), "--coordination", coordination, "--host", HOST]
-        ports = _free_ports() if port is None else iter([port])
+        auth = auth or kept_token(directory) is not None  # as it was before
+        if auth:
+            make_administrator(coordination, directory)
+            common.append("--auth")
+        tls = tls or authority_of(directory) is not None  # as it was before
+        ports = _free_ports(_port_before(directory)) if port is None else iter([port])
         for role, name, count in (("master", "master", masters), ("tablet-server", "server", servers)):
             launched = []
             for number in range(count):
                 own = ["--port", str(next(ports) if role == "master" and not number else 0)]
-                launched.append(launch(role, directory / f"{name}-{number + 1}", [*common, *own]))
+                data = directory / f"{name}-{number + 1}"
+                secured = certificate_options(directory, data) if tls else []
+                launched.append(launch(role, data, [*common, *secured, *own], log_format=log_format))
             problem: EblaError | None = None
             for one in launched:
                 try:
-                    started.append(_waited_for(one, common, ports))
+                    secured = certificate_options(directory, one.data) if tls else []
+                    started.append(_waited_for(one, [*common, *secured], ports, log_format))
                 except EblaError as error:
                     problem = problem or error
                     started.append(ClusterProcess(role, "", "", str(one.data), one.process.pid))
             if problem is not None:
                 raise problem
         address = next(process.address for process in started if process.role == "master")
-        cluster = ClusterFile(address, str(root), coordination, tuple(started))
-        _wait_until_served(cluster, servers)
+        tls_ca = authority_of(directory)
+        cluster = ClusterFile(
+            address, str(root), coordination, tuple(started), auth, None if tls_ca is None else str(tls_ca)
+        )
+        _wait_until_served(cluster, servers, kept_token(directory))
     except BaseException:
         _stop_all(started)
         raise
@@ -104,14 +135,14 @@ def stop(directory: Path) -> list[ClusterProcess]:
     """Stop the cluster of a directory, and return the processes that had to be killed."""
     directory = directory.absolute()
     cluster = read_cluster(directory)
-    killed = _stop_all(cluster.processes)
+    killed = _stop_all([as_it_runs(process) for process in cluster.processes])
     remove_cluster(directory)
     return killed
 
 
-def describe(cluster: ClusterFile, timeout_seconds: float = 10.0) -> dict[str, Any]:
+def describe(cluster: ClusterFile, timeout_seconds: float = 10.0, token: str | None = None) -> dict[str, Any]:
     """Return what the leading master knows of the cluster."""
-    with ebla.connect(cluster.masters, timeout_seconds=timeout_seconds) as db:
+    with ebla.connect(cluster.masters, timeout_seconds=timeout_seconds, token=token, tls_ca=cluster.tls_ca) as db:
         return service_of(db).carry_out(DescribeStore())
 
 
@@ -120,20 +151,67 @@ def _count(directory: Path, name: str) -> int:
     return sum(path.is_dir() for path in directory.glob(f"{name}-[0-9]*"))
 
 
-def _check_down(directory: Path) -> None:
+def running(directory: Path) -> list[ClusterProcess]:
+    """Return the processes of the cluster of a directory that run, as they run now."""
     try:
-        there = read_cluster(directory)
-    except StoreNotFound:
-        return
-    running = [process for process in there.processes if is_running(process)]
-    if running:
+        there = read_cluster(directory.absolute())
+    except (StoreNotFound, Unavailable):
+        return []
+    return [process for process in map(as_it_runs, there.processes) if is_running(process)]
+
+
+def _start_missing(directory: Path, masters: int, servers: int, log_format: str) -> ClusterFile:
+    """Start the processes on record that do not run, as they were started before."""
+    there = read_cluster(directory)
+    processes = [as_it_runs(process) for process in there.processes]
+    missing = [number for number, process in enumerate(processes) if not is_running(process)]
+    if not missing or (masters, servers) != (len(there.of("master")), len(there.of("tablet-server"))):
         raise RequestError(
-            f"{len(running)} processes of the cluster in {directory} run already: connect to {there.address}, or stop "
-            f"them with `ebla down --data {directory}`"
+            f"{len(processes) - len(missing)} processes of the cluster in {directory} run already: connect to "
+            f"{there.address}, or stop them with `ebla down --data {directory}`"
         )
+    common = ["--root", there.root, "--coordination", there.coordination, "--host", HOST]
+    common += ["--auth"] if there.auth else []
+    started: list[ClusterProcess] = []
+    try:
+        for role in ("zookeeper", "master", "tablet-server"):
+            launched: list[tuple[int, Launched, list[str]]] = []
+            for number in missing:
+                process = processes[number]
+                data, port = Path(process.data), int(process.address.rpartition(":")[2])
+                if process.role != role:
+                    continue
+                if role == "zookeeper":
+                    processes[number] = start_zookeeper(data, port)
+                    started.append(processes[number])
+                    continue
+                own = [*common, *(certificate_options(directory, data) if there.tls_ca is not None else [])]
+                one = launch(role, data, [*own, "--port", str(port)], log_format=log_format)
+                launched.append((number, one, own))
+                started.append(msgspec.structs.replace(process, pid=one.process.pid))
+            for number, one, own in launched:
+                processes[number] = _waited_for(one, own, iter([0]), log_format)  # any port, if another has its own
+                started.append(processes[number])
+        address = next(process.address for process in processes if process.role == "master")
+        cluster = msgspec.structs.replace(there, address=address, processes=tuple(processes))
+        _wait_until_served(cluster, servers, kept_token(directory))
+    except BaseException:
+        _stop_all(started)
+        raise
+    write_cluster(directory, cluster)
+    return cluster
 
 
-def _wait_until_served(cluster: ClusterFile, servers: int) -> None:
+def _port_before(directory: Path) -> int:
+    """Return the port that the first master had when the cluster was up last."""
+    last = read_last(directory)
+    try:
+        return PORT if last is None else int(last.address.rpartition(":")[2])
+    except ValueError:
+        return PORT
+
+
+def _wait_until_served(cluster: ClusterFile, servers: int, token: str | None) -> None:
     deadline = time.monotonic() + SERVING_SECONDS
     wanted = {process.uuid for process in cluster.of("tablet-server")}
     told: object = "no master leads"
@@ -142,13 +220,16 @@ def _wait_until_served(cluster: ClusterFile, servers: int) -> None:
             if not is_running(process):
                 raise Unavailable(f"the {process.role} in {process.data} ended: see {process.data}.log")
         try:
-            found = describe(cluster, timeout_seconds=5.0)
+            found = describe(cluster, timeout_seconds=5.0, token=token)
         except EblaError as error:
             told = error
         else:
             alive = {uuid for uuid, server in found["servers"].items() if server["is_alive"]}
             away = [
-                tablet for table in found["tables"].values() for tablet in table["tablets"] if not tablet["is_served"]
+                tablet
+                for table in found["tables"].values()
+                for tablet in table["tablets"]
+                if not tablet["is_served"] and tablet["state"] != "unloaded"
             ]
             if wanted <= alive and not away:
                 return
@@ -190,7 +271,9 @@ def _reap(processes: list[ClusterProcess]) -> None:
             os.waitpid(process.pid, os.WNOHANG)
 
 
-def _waited_for(launched: Launched, common: Sequence[str], ports: Iterator[int]) -> ClusterProcess:
+def _waited_for(
+    launched: Launched, common: Sequence[str], ports: Iterator[int], log_format: str = "text"
+) -> ClusterProcess:
     """Return a process that serves; one whose port was taken while it started is started on the next one."""
     while True:
         try:
@@ -199,12 +282,12 @@ def _waited_for(launched: Launched, common: Sequence[str], ports: Iterator[int])
             port = next(ports, None)
             if port is None:
                 raise
-            launched = launch(launched.role, launched.data, [*common, "--port", str(port)])
+            launched = launch(launched.role, launched.data, [*common, "--port", str(port)], log_format=log_format)
 
 
-def _free_ports() -> Iterator[int]:
-    """Yield 7070, or the next port that is free, and then those after it."""
-    for port in range(PORT, PORT + 100):
+def _free_ports(first: int = PORT) -> Iterator[int]:
+    """Yield those that are free of a port, 7070 and the next ones."""
+    for port in dict.fromkeys((first, *range(PORT, PORT + 100))):
         with socket.socket() as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

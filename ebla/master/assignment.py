@@ -14,7 +14,7 @@ good.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -26,9 +26,11 @@ from ebla.master.table_info import TabletInfo
 from ebla.master.writes import ChangeTable
 from ebla.metadata.values.assigning import PREPARING, Assignment, AssignTablets, Replacement, ReplaceTablets
 from ebla.metadata.values.changes import Change
+from ebla.metadata.values.runs import run_name
 from ebla.metadata.values.table_metadata import Replica
+from ebla.metadata.values.tablet_metadata import needed_of
 
-__all__ = ["AssignmentPlan", "loads_of", "plan_assignments"]
+__all__ = ["AssignmentPlan", "loads_of", "logs_of", "plan_assignments"]
 
 
 @dataclass(slots=True)
@@ -70,10 +72,12 @@ def plan_assignments(
     settings: MasterSettings,
     random: Random,
     new_id: Callable[[], str],
+    logs: Mapping[str, tuple[str, str]],
     is_hopeless: Callable[[TabletInfo], bool] = lambda info: False,
 ) -> AssignmentPlan:
     """Go over the tablets that wait; `creating_since` gets those that are seen creating for the first time.
 
+    `logs` has the servers that can keep replicas, as `logs_of` tells.
     `is_hopeless` says of a tablet that is creating whether its leader is gone or has failed: it is not waited for.
     """
     plan = AssignmentPlan()
@@ -85,21 +89,50 @@ def plan_assignments(
         is_waited_for = now - creating_since.setdefault(tablet_id, now) <= settings.assignment_timeout_seconds
         if not is_new and is_waited_for and not is_hopeless(info):
             continue
-        chosen = choose_replicas(loads, settings.replication, random)
+        wanted = info.tablet.wanted
+        chosen = choose_replicas(loads, wanted, random) if wanted == 1 else _several(loads, wanted, logs, random)
         if chosen is None:
             plan.unplaced += 1
             continue
-        _assign(plan, info, is_new, chosen, new_id)
+        _assign(plan, info, is_new, chosen, new_id, logs)
     return plan
 
 
+def logs_of(servers: Iterable[Server]) -> dict[str, tuple[str, str]]:
+    """Return of the servers that can keep replicas the id of their log, and which run they are."""
+    return {
+        server.uuid: (server.registration.log_id, run_name(server.uuid, server.instance.seqno))
+        for server in servers
+        if server.registration.log_id
+    }
+
+
+def _several(loads: Loads, wanted: int, logs: Mapping[str, tuple[str, str]], random: Random) -> tuple[str, ...] | None:
+    """Return the servers of a tablet that is to have several; fewer than it wants, if a majority of them is there."""
+    able = [server for server in loads.hosts if server in logs]
+    if len(able) < needed_of(wanted):
+        return None
+    among = Loads({server: loads.hosts[server] for server in able}, loads.replicas, loads.leaders)
+    return choose_replicas(among, min(wanted, len(able)), random)
+
+
 def _assign(
-    plan: AssignmentPlan, info: TabletInfo, is_new: bool, chosen: tuple[str, ...], new_id: Callable[[], str]
+    plan: AssignmentPlan,
+    info: TabletInfo,
+    is_new: bool,
+    chosen: tuple[str, ...],
+    new_id: Callable[[], str],
+    logs: Mapping[str, tuple[str, str]],
 ) -> None:
     tablet_id, epoch = info.tablet.id, info.tablet.epoch
     if not is_new:
         replacement = Replacement(tablet_id, epoch, new_id())
         plan.replacements.setdefault(info.table.id, []).append(replacement)
         tablet_id, epoch = replacement.new, 1
-    replicas = tuple(Replica(server, new_id()) for server in chosen)
-    plan.assignments.setdefault(info.table.id, []).append(Assignment(tablet_id, epoch, chosen[0], replicas))
+    leader, run = chosen[0], None
+    if info.tablet.wanted == 1:
+        replicas = tuple(Replica(server, new_id()) for server in chosen)
+    else:
+        replicas = tuple(Replica(server, new_id(), logs[server][0], is_in_sync=True) for server in chosen)
+        run = logs[leader][1]
+    plan.assignments.setdefault(info.table.id, []).append(Assignment(tablet_id, epoch, leader, replicas, run))

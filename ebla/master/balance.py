@@ -1,14 +1,13 @@
 """The balancer: which tablets should be elsewhere, or be led by another of their servers. Pure; a dry run is its plan.
 
 In this order, and no more than so many moves in a round:
-1. **dead servers**: another server takes the place of the dead one, in tablets with several replicas, a majority of
-   which must be alive. (Who leads what a dead server led is decided long before that: `failover.py`.)
-2. **replicas**: from the server with most to the one with fewest, while they differ by more than is tolerated. So a new
+1. **replicas**: from the server with most to the one with fewest, while they differ by more than is tolerated. So a new
    server takes its share, a few tablets at a time.
-3. **leaders**: from the server that leads most to a replica of the same tablet that leads fewest.
+2. **leaders**: from the server that leads most to a replica of the same tablet that leads fewest.
 
 A leader is one that has the tablet: what moves to `target` is led by another replica. A tablet with a single replica is
-*offered* to the target, which takes it over when its leader has resigned.
+*offered* to the target, which takes it over when its leader has resigned. (What a dead server led, and who keeps its
+replicas in its place, is decided elsewhere: `failover.py`, `replicas.py`.)
 
 One change per tablet at a time: a tablet is left alone until every replica has reported the last one.
 """
@@ -51,14 +50,11 @@ def plan_moves(
     tablets: Iterable[Placed],
     hosts: Mapping[str, str],
     *,
-    dead: frozenset[str],
     moves_max: int,
     imbalance_tolerated: int = 1,
 ) -> list[Move]:
-    """Return at most so many moves; `hosts` has the servers that are alive, `dead` those that are known not to be."""
+    """Return at most so many moves; `hosts` has the servers that are alive."""
     plan = _Plan([*tablets], hosts, moves_max, max(1, imbalance_tolerated))
-    if dead:
-        plan.rescue(dead)
     plan.even_out()
     plan.spread_leaders()
     return plan.moves
@@ -101,37 +97,6 @@ class _Plan:
 
     def _is_free(self, placed: Placed) -> bool:
         return placed.is_settled and placed.tablet not in self._touched
-
-    # --- dead servers ---
-
-    def rescue(self, dead: frozenset[str]) -> None:
-        """Let others take the place of dead servers."""
-        for placed in self._tablets:
-            if self._is_full:
-                return
-            source = next((server for server in placed.servers if server in dead), None)
-            if source is None or len(placed.servers) == 1:
-                continue
-            move = self._rescued(placed, source)
-            if move is not None:
-                self._take(placed, move)
-
-    def _rescued(self, placed: Placed, source: str) -> Move | None:
-        reason = f"{source} is dead"
-        target = self._target(placed.servers, source)
-        alive = [server for server in placed.servers if server in self._hosts]
-        if len(alive) * 2 <= len(placed.servers):
-            return None
-        if target is None or placed.leader not in alive:
-            return None
-        return Move(placed.tablet, placed.leader, source, target, reason)
-
-    def _target(self, servers: tuple[str, ...], source: str) -> str | None:
-        """Return the live server with fewest replicas that has none of the tablet; on a host of its own, if any is."""
-        used = {self._hosts[server] for server in servers if server != source and server in self._hosts}
-        left = [server for server in self._hosts if server not in servers]
-        spread = [server for server in left if self._hosts[server] not in used]
-        return min(spread or left, key=lambda server: self._replicas[server], default=None)
 
     # --- replicas ---
 

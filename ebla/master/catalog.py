@@ -17,10 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import msgspec
+
 from ebla.errors import TableExists, UnknownTable
 from ebla.master.table_info import TableInfo, TabletInfo
 from ebla.master.writes import StoredTable
 from ebla.metadata.values.assigning import CREATING, PREPARING
+from ebla.metadata.values.table_config import TableConfig
 from ebla.metadata.values.table_metadata import TableMetadata, TabletMetadata
 
 __all__ = ["Catalog"]
@@ -45,6 +48,7 @@ class Catalog:
         self.pending: dict[str, None] = {}  # tablets of running tables that wait for servers, or for their leader
         self.vacant: dict[str, None] = {}  # tablets that are to be served, and that nobody leads
         self.offered: dict[str, None] = {}  # tablets that another server is to lead next
+        self.replicated: dict[str, None] = {}  # tablets that have several replicas, or are to have some
         self.altering: dict[str, None] = {}  # tables of which former schemas are kept
         self.deleted: dict[str, TableInfo] = {}  # tables that are to be purged, or brought back
         self.stale: dict[str, None] = {}  # tables that are known to be otherwise than they are here: look again
@@ -107,6 +111,15 @@ class Catalog:
     def named(self) -> list[TableInfo]:
         """Return the tables that clients see, sorted by name."""
         return [self.names[name] for name in sorted(self.names)]
+
+    def configs(self) -> dict[str, TableConfig]:
+        """Return the configurations of tables as they would be if METADATA was as it is known here."""
+        found = {}
+        for table_id, info in self.tables.items():
+            stored = info.stored
+            if stored is not None and stored.metadata is not None:
+                found[table_id] = msgspec.structs.replace(stored.config, metadata_txnid=stored.metadata.txnid)
+        return found
 
     # --- names -----------------------------------------------------------------------------------
 
@@ -256,6 +269,7 @@ class Catalog:
         for is_so, known in (
             (tablet.is_served and tablet.leader is None, self.vacant),
             (tablet.target is not None, self.offered),
+            (tablet.is_replicated, self.replicated),
         ):
             if is_so:
                 known[tablet.id] = None
@@ -264,7 +278,7 @@ class Catalog:
 
     def _drop_tablet(self, tablet: TabletMetadata) -> None:
         self.tablets.pop(tablet.id, None)
-        for known in (self.pending, self.vacant, self.offered):
+        for known in (self.pending, self.vacant, self.offered, self.replicated):
             known.pop(tablet.id, None)
         for replica in tablet.assigned:
             self._placed[replica.server].pop(tablet.id, None)

@@ -1,7 +1,8 @@
 """The cleaner: deleted tables and replaced tablets leave memory and METADATA once nothing of them is anywhere.
 
     deleted table, retained           kept: it may come back
-    deleted table, retention over     its replicas are deleted; when every server confirmed it: purged
+    deleted table, retention over     put on record as expired: no master can bring it back any more
+    expired table                     its replicas are deleted; when every server confirmed it: purged
     replaced tablet                   when every server confirmed it: forgotten but for its id
 
 A server confirms by a report that does not have the replica any more. One that is not heard of does not confirm, so its
@@ -33,7 +34,7 @@ __all__ = [
 
 
 def delete_replicas(info: TableInfo, servers: Servers, tasks: Tasks, now: float) -> None:
-    """Ask all servers for the deletion of their replicas of a table whose retention is over."""
+    """Ask all servers for the deletion of their replicas of an expired table."""
     for tablet in info.metadata.tablets:
         for replica in tablet.replicas:
             server = servers.get(replica.server)
@@ -44,8 +45,12 @@ def delete_replicas(info: TableInfo, servers: Servers, tasks: Tasks, now: float)
 def is_in_other_hands(tablet: TabletMetadata, server: str, servers: Servers) -> bool:
     """Whether every other server that is to have a tablet has said that it serves it, as METADATA has it.
 
-    Until then nothing is deleted on the strength of METADATA alone: what another server has may be the last of it.
+    Until then nothing is deleted on the strength of METADATA alone: what another server has may be the last of it. Of a
+    tablet with several replicas its leader has to serve, and is asked by who is to delete what it has.
     """
+    if tablet.is_replicated:
+        leader = tablet.leader
+        return leader is not None and leader != server and servers.runs(leader, tablet.id, tablet.epoch)
     return tablet.leader not in (None, server) and all(
         replica.server == server or servers.runs(replica.server, tablet.id, tablet.epoch) for replica in tablet.replicas
     )
@@ -57,9 +62,10 @@ def delete_strays(catalog: Catalog, servers: Servers, tasks: Tasks, retained: di
         for stray in server.strays.values():
             info = catalog.tablet(stray.tablet)
             if info is None:
-                continue
-            is_over = info.table.is_deleted and not retained.get(info.table.id, True)
-            if is_over or is_in_other_hands(info.tablet, server.uuid, servers):
+                is_over = stray.table in catalog.tombstones
+            else:
+                is_over = not retained.get(info.table.id, True) or is_in_other_hands(info.tablet, server.uuid, servers)
+            if is_over:
                 tasks.ensure(server.uuid, stray.tablet, DELETE, now, stray.assignment_id)
 
 

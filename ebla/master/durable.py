@@ -3,6 +3,7 @@
     CreateTable              METADATA file, then tables/<id> + names/<name> in one step       metadata.transaction
     ChangeTables             one METADATA transaction per table                               metadata.transaction
     Rename, Delete, ...      tables/<id> and names/ in one step                               metadata.naming
+    ReadBounds               clocks/<run>
 
 Lost replies are settled down there. What still comes out as `OutcomeUnknown` is unknown for good.
 """
@@ -10,7 +11,7 @@ Lost replies are settled down there. What still comes out as `OutcomeUnknown` is
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ebla.errors import UnknownTable
@@ -19,7 +20,10 @@ from ebla.master.writes import (
     ChangeTables,
     CreateTable,
     DeleteTable,
+    ExpireTable,
+    FindChanged,
     PurgeTable,
+    ReadBounds,
     ReadTables,
     RenameTable,
     StoredTable,
@@ -39,8 +43,14 @@ __all__ = ["MetadataDurable"]
 class MetadataDurable:
     """Carries out writes through a metadata server. Safe to use from several threads."""
 
-    def __init__(self, server: MetadataServer, store: MetadataStore, naming: TableNaming) -> None:
-        """`store` has the METADATA files of `server`; deleted tables are read from it."""
+    def __init__(
+        self, server: MetadataServer, store: MetadataStore, naming: TableNaming, read_bound: Callable[[str], int]
+    ) -> None:
+        """`store` has the METADATA files of `server`; deleted tables are read from it.
+
+        `read_bound` tells, by the name of a run, what is above every txn that it gave out.
+        """
+        self._read_bound = read_bound
         self._server = server
         self._store = store
         self._naming = naming
@@ -54,7 +64,9 @@ class MetadataDurable:
         """Carry out a write."""
         match write:
             case CreateTable():
-                metadata = self._server.create_table(write.name, write.table_id, write.metadata)
+                metadata = self._server.create_table(
+                    write.name, write.table_id, write.metadata, replacing=write.replacing
+                )
                 config = self._server.directory.config(write.table_id)
                 assert config is not None  # it was made just now
                 return StoredTable(write.table_id, config, metadata)
@@ -66,6 +78,8 @@ class MetadataDurable:
                 return self._switched(write.table_id, self._naming.delete(write.table_id, write.microseconds))
             case UndeleteTable():
                 return self._switched(write.table_id, self._naming.undelete(write.table_id, write.name))
+            case ExpireTable():
+                return self._switched(write.table_id, self._naming.expire(write.table_id))
             case PurgeTable():
                 purged = self._switched(write.table_id, self._naming.purge(write.table_id))
                 with contextlib.suppress(OSError):  # files that stay do no harm: their id is never used again
@@ -73,6 +87,14 @@ class MetadataDurable:
                 return purged
             case ReadTables():
                 return [self._read(table_id) for table_id in write.table_ids]
+            case FindChanged():
+                now = self._server.directory.configs()
+                known = write.known
+                # What was purged is on record for ever, and news only to who knew the table.
+                there = {one: config for one, config in now.items() if config.metadata_txnid or one in known}
+                return [table_id for table_id, config in there.items() if known.get(table_id) != config]
+            case ReadBounds():
+                return {run: self._read_bound(run) for run in write.runs}
 
     def _change(self, change: ChangeTable) -> TableMetadata | RequirementFailed | UnknownTable:
         try:

@@ -1,4 +1,4 @@
-"""Tablets that nobody leads, or whose leader cannot: who is to lead them next. Pure.
+"""Tablets of one replica that nobody leads, or whose leader cannot: who is to lead them next. Pure.
 
     the leader's lease is over           vacated (the old leader changes nothing from then on), and offered to another
     the leader says that it has failed   offered to another; the leader lives, so it resigns itself
@@ -7,10 +7,10 @@
 
 Three times are told apart. A *lease* is seconds: when it is over, and was taken away, its holder answers nothing any
 more, so others may lead at once. *Assignment* is how long a server may take for what it was given. *Replacing* the
-replicas of a server that is gone is a matter of minutes (`balance.py`): it may come back.
+replicas of a server that is gone is a matter of minutes (`replicas.py`): it may come back.
 
-A tablet with several replicas is led next by one of those that have said that they have it. One with a single replica
-needs a log that others can read. What a leader was about to do, as a split, keeps nobody from leading its tablet.
+A tablet with a single replica needs a log that others can read; those with several are in `replicas.py`. What a leader
+was about to do, as a split, keeps nobody from leading its tablet.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from ebla.master.servers import Servers
 from ebla.master.settings import MasterSettings
 from ebla.master.table_info import TabletInfo
 from ebla.master.writes import ChangeTable
-from ebla.metadata.values.assigning import Assignment, PlaceTablets
 from ebla.metadata.values.changes import Change
 from ebla.metadata.values.handing_over import Offer, OfferTablets, VacateTablets
 from ebla.metadata.values.requirements import TabletAt
@@ -47,20 +46,17 @@ class FailoverPlan:
 
     vacated: dict[str, dict[str, list[TabletAt]]] = field(default_factory=dict)  # table -> leader -> tablets
     offers: dict[str, list[Offer]] = field(default_factory=dict)
-    placed: dict[str, list[Assignment]] = field(default_factory=dict)
     waiting: int = 0  # tablets that nobody can lead now
 
     def changes(self) -> tuple[ChangeTable, ...]:
         """Return the write: one transaction for each table."""
         tables = []
-        for table_id in dict.fromkeys((*self.vacated, *self.offers, *self.placed)):
+        for table_id in dict.fromkeys((*self.vacated, *self.offers)):
             changes: list[Change] = [
                 VacateTablets(tuple(tablets), leader) for leader, tablets in self.vacated.get(table_id, {}).items()
             ]
             if table_id in self.offers:
                 changes.append(OfferTablets(tuple(self.offers[table_id])))
-            if table_id in self.placed:
-                changes.append(PlaceTablets(tuple(self.placed[table_id])))
             tables.append(ChangeTable(table_id, tuple(changes)))
         return tuple(tables)
 
@@ -86,9 +82,7 @@ def plan_failover(
         info = catalog.tablet(tablet_id)
         if info is None or not info.table.is_visible or not info.tablet.is_served:
             continue
-        if len(info.tablet.replicas) > 1:
-            _place(plan, info, servers, loads)
-        else:
+        if not info.tablet.is_replicated:
             _offer(plan, info, servers, offered, loads, now, settings, new_id)
     return plan
 
@@ -97,23 +91,6 @@ def _is_lost(info: TabletInfo, servers: Servers) -> bool:
     """Whether the leader's lease is over since it was made the leader."""
     tablet = info.tablet
     return tablet.leader is not None and servers.orphans.get(tablet.id) == (tablet.leader, tablet.epoch)
-
-
-def _place(plan: FailoverPlan, info: TabletInfo, servers: Servers, loads: Loads) -> None:
-    tablet = info.tablet
-    if not _is_lost(info, servers):
-        return
-    alive = [
-        replica.server
-        for replica in tablet.replicas
-        if replica.server in loads.hosts and servers.runs(replica.server, tablet.id, 0)
-    ]
-    if len(alive) * 2 <= len(tablet.replicas):
-        plan.waiting += 1
-        return
-    leader = min(alive, key=lambda server: loads.leaders[server])
-    loads.leaders[leader] += 1
-    plan.placed.setdefault(info.table.id, []).append(Assignment(tablet.id, tablet.epoch, leader, tablet.replicas))
 
 
 def _offer(

@@ -75,6 +75,10 @@ class HeartbeatHandler:
         if server is None:
             return HeartbeatReply(self._term, needs_register=True)
         self._servers.heard(server, now)
+        if heartbeat.oldest_file_microseconds is not None:
+            server.oldest_file_microseconds = heartbeat.oldest_file_microseconds
+        server.lags = heartbeat.lags
+        self._servers.told(server, heartbeat.resigned, heartbeat.stuck)
         report = heartbeat.report
         if report is None or report.sequence <= server.sequence:
             return HeartbeatReply(self._term, needs_full_report=not server.is_whole)

@@ -14,14 +14,15 @@ so the master stops itself, and the next term loads what is there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from random import Random
 from typing import TypeVar
 
+from ebla.arguments import checked_replicas
 from ebla.clock import Clock, txn_at
-from ebla.errors import Conflict, EblaError, OutcomeUnknown, Unavailable
+from ebla.errors import Conflict, EblaError, OutcomeUnknown, RequestError, Unavailable
 from ebla.master import tables
-from ebla.master.assignment import loads_of, plan_assignments
+from ebla.master.assignment import loads_of, logs_of, plan_assignments
 from ebla.master.balance import Move
 from ebla.master.balance_plan import plan_balance
 from ebla.master.catalog import Catalog
@@ -33,17 +34,31 @@ from ebla.master.messages import (
     HeartbeatReply,
     Requests,
 )
+from ebla.master.moving import move_tablet
 from ebla.master.orders import Orders
 from ebla.master.placement import Loads
 from ebla.master.refresh import refresh_tables
+from ebla.master.replica_requests import recover_tablet, set_replicas
+from ebla.master.replicas import Candidates, ReplicaCare, ReplicaPlan
+from ebla.master.reports import GIVE_UP, REPLICATE, TAKE_OUT
 from ebla.master.servers import Servers
 from ebla.master.settings import MasterSettings
 from ebla.master.table_info import TableInfo, TabletInfo
 from ebla.master.tasks import Tasks
-from ebla.master.writes import ChangeTable, ChangeTables, Operation, PurgeTable, StoredTable, Write
-from ebla.metadata.values.assigning import Assignment, PlaceTablets
+from ebla.master.writes import (
+    ChangeTable,
+    ChangeTables,
+    ExpireTable,
+    FindChanged,
+    Operation,
+    PurgeTable,
+    ReadBounds,
+    StoredTable,
+    Write,
+)
 from ebla.metadata.values.handing_over import Offer, OfferTablets
 from ebla.metadata.values.table_metadata import Replica, TableMetadata
+from ebla.metadata.values.tablet_metadata import needed_of
 from ebla.model.schema import TableSchema
 from ebla.model.schema_change import Alteration
 
@@ -82,7 +97,8 @@ class Master:
         self._new_id = new_id
         self._random = random
         self._heartbeats = HeartbeatHandler(cluster_id, term, self.catalog, self.servers, self.tasks, self.settings)
-        self._orders = Orders(term, self.catalog, self.servers, self.tasks, self.settings)
+        self.care = ReplicaCare(self.catalog, self.servers, self.settings, new_id)
+        self._orders = Orders(term, self.catalog, self.servers, self.tasks, self.settings, self.care)
         self._creating_since: dict[str, float] = {}
         self._offered: dict[str, Offered] = {}
         self._is_in_round = False
@@ -98,18 +114,59 @@ class Master:
         return self.catalog.locate(name, row)
 
     def create_table(
-        self, name: str, schema: TableSchema, splits: Sequence[bytes] = (), *, is_fixed: bool = False
+        self,
+        name: str,
+        schema: TableSchema,
+        splits: Sequence[bytes] = (),
+        *,
+        is_fixed: bool = False,
+        replicas: int | None = None,
     ) -> Operation[TableInfo]:
-        """Create a table, cut at encoded rows."""
-        return self._guarded(
-            tables.create_table(
-                self.catalog, name, schema, splits, new_id=self._new_id, settings=self.settings, is_fixed=is_fixed
-            )
-        )
+        """Create a table, cut at encoded rows; `replicas` servers keep the log of each tablet."""
+        return self._guarded(self._create(name, schema, splits, is_fixed, replicas))
 
-    def clone_table(self, name: str, new_name: str) -> Operation[TableInfo]:
-        """Make a table that shares the fragments of another."""
-        return self._guarded(tables.clone_table(self.catalog, name, new_name, new_id=self._new_id))
+    def _create(
+        self, name: str, schema: TableSchema, splits: Sequence[bytes], is_fixed: bool, replicas: int | None
+    ) -> Operation[TableInfo]:
+        wanted = self.settings.replication if replicas is None else self._checked_replicas(replicas)
+        created = tables.create_table(
+            self.catalog,
+            name,
+            schema,
+            splits,
+            new_id=self._new_id,
+            settings=self.settings,
+            is_fixed=is_fixed,
+            replicas=wanted,
+            created_txn=txn_at(self._clock.microseconds()),
+        )
+        return (yield from created)
+
+    def _checked_replicas(self, replicas: int) -> int:
+        """Return how many replicas a table is to have, if servers for a majority of them are there."""
+        checked_replicas(replicas)
+        if replicas > 1:
+            now, silent_after = self._clock.monotonic_seconds(), self.settings.silent_after_seconds
+            live = self.servers.live(now, silent_after)
+            there, needed = len(logs_of(live)), needed_of(replicas)
+            if there < needed:
+                are = "is" if there == 1 else "are"
+                refusal = (
+                    f"{replicas} replicas need at least {needed} tablet servers, {there} {are} alive and can keep "
+                    "replicas: start more with `ebla tablet-server`, or ask for fewer replicas"
+                )
+                if self.servers.may_be_coming(now, silent_after):
+                    raise Unavailable(refusal)
+                raise RequestError(refusal)  # nobody is to wait until somebody starts servers
+        return replicas
+
+    def bring_table(self, name: str, metadata: TableMetadata, *, replacing: str | None = None) -> Operation[TableInfo]:
+        """Let a table appear that has a past: a clone, or one from a backup."""
+        return self._guarded(tables.bring_table(self.catalog, name, metadata, replacing=replacing))
+
+    def load_tablets(self, name: str, tablets: Collection[str]) -> Operation[TableInfo]:
+        """Have tablets served again that are offline."""
+        return self._guarded(tables.load_tablets(self.catalog, name, tablets))
 
     def rename_table(self, name: str, new_name: str) -> Operation[TableInfo]:
         """Give a table another name."""
@@ -120,9 +177,45 @@ class Master:
         dropped_at = txn_at(self._clock.microseconds())
         return self._guarded(tables.alter_table(self.catalog, name, alteration, dropped_at=dropped_at))
 
+    def set_replicas(self, name: str, replicas: int) -> Operation[TableInfo]:
+        """Have so many servers keep the tablets of a table; rounds bring it about."""
+        return self._guarded(self._set_replicas(name, replicas))
+
+    def _set_replicas(self, name: str, replicas: int) -> Operation[TableInfo]:
+        wanted = self._checked_replicas(replicas)
+        return (yield from set_replicas(self.catalog, self.care, name, wanted))
+
+    def recover_tablet(self, tablet: str, server: str | None, *, accept_loss: bool) -> Operation[str]:
+        """Go on with what is left of a tablet whose in-sync replicas are gone for good."""
+        return self._guarded(self._recover_tablet(tablet, server, accept_loss))
+
+    def _recover_tablet(self, tablet: str, server: str | None, accept_loss: bool) -> Operation[str]:
+        candidates = Candidates(self.servers, self._loads(self._clock.monotonic_seconds()))
+        recovered = recover_tablet(self.catalog, self.servers, candidates, tablet, server, accept_loss=accept_loss)
+        return (yield from recovered)
+
     def delete_table(self, name: str) -> Operation[TableInfo]:
         """Delete a table; `undelete_table` brings it back until the retention is over."""
         return self._guarded(tables.delete_table(self.catalog, name, microseconds=self._clock.microseconds()))
+
+    def expire_table(self, table_id: str) -> Operation[TableInfo]:
+        """Let nobody bring a deleted table back any more."""
+        return self._guarded(tables.expire_table(self.catalog, table_id))
+
+    def move_tablet(self, name: str, tablet: str, server: str) -> Operation[tuple[TableInfo, str]]:
+        """Offer a tablet to a server that people name; return its table and the uuid of the server."""
+        moved = move_tablet(
+            self.catalog,
+            self.servers,
+            name,
+            tablet,
+            server,
+            new_id=self._new_id,
+            now=self.now_seconds(),
+            settings=self.settings,
+            care=self.care,
+        )
+        return self._guarded(moved)
 
     def undelete_table(self, name: str, new_name: str | None = None) -> Operation[TableInfo]:
         """Bring back the table that was deleted last under a name."""
@@ -148,10 +241,9 @@ class Master:
         return self._clock.monotonic_seconds()
 
     def _retained(self) -> dict[str, bool]:
-        microseconds = self._clock.microseconds()
+        # Time alone ends no retention: another master may be bringing the table back. What is on record does.
         return {
-            # One that is being brought back was retained when that was decided: nothing of it goes meanwhile.
-            table_id: info.doing is not None or tables.is_retained(info, microseconds, self.settings)
+            table_id: info.stored is None or not info.stored.config.is_expired
             for table_id, info in self.catalog.deleted.items()
         }
 
@@ -168,8 +260,17 @@ class Master:
         self.servers.lease_over(server, self.catalog.led_by(server))
 
     def refresh(self, table_ids: Sequence[str]) -> Operation[None]:
-        """Look again at tables that somebody has changed, as a watch of the coordination service tells."""
+        """Look again at tables that somebody has changed."""
         return self._guarded(refresh_tables(self.catalog, table_ids))
+
+    def refresh_changed(self) -> Operation[None]:
+        """Look again at whatever somebody has changed, when it is not known what that is."""
+        return self._guarded(self._refresh_changed())
+
+    def _refresh_changed(self) -> Operation[None]:
+        changed = yield FindChanged(self.catalog.configs())
+        if changed:
+            yield from refresh_tables(self.catalog, changed)
 
     # --- rounds ----------------------------------------------------------------------------------
 
@@ -186,6 +287,7 @@ class Master:
                 stale, self.catalog.stale = [*self.catalog.stale], {}
                 yield from refresh_tables(self.catalog, stale)
             self._orders.take_news(self._clock.monotonic_seconds())
+            yield from self._care_for_replicas()
             yield from self._fail_over()
             yield from self._assign()
             yield from self._clean()
@@ -212,6 +314,28 @@ class Master:
             if info is None or (info.tablet.leader, info.tablet.epoch) != (leader, epoch):
                 self.servers.orphans.pop(tablet_id, None)
 
+    def _care_for_replicas(self) -> Operation[None]:
+        """Let replicated tablets have leaders, and as many replicas as are wanted: one step each."""
+        now = self._clock.monotonic_seconds()
+        for leader, tablet_id in self.care.ask_to_replicate():
+            self.tasks.ensure(leader, tablet_id, REPLICATE, now)
+        if not self.catalog.replicated:
+            return
+        lost = self.care.lost()
+        bounds = (yield ReadBounds(tuple(dict.fromkeys(lost.values())))) if lost else {}
+        now = self._clock.monotonic_seconds()
+        plan = self.care.plan(lost, bounds, self._loads(now), now)
+        changes = plan.changes()
+        if changes:
+            yield from self._change(changes)
+        self._ask_leaders(plan)
+
+    def _ask_leaders(self, plan: ReplicaPlan) -> None:
+        now = self._clock.monotonic_seconds()
+        for operation, asked in ((GIVE_UP, plan.give_up), (TAKE_OUT, plan.take_out)):
+            for leader, tablet_id in asked:
+                self.tasks.ensure(leader, tablet_id, operation, now)
+
     def _is_hopeless(self, info: TabletInfo) -> bool:
         leader = info.tablet.leader
         return self.servers.is_over(leader) or self.servers.failed.get(info.tablet.id) == leader
@@ -229,6 +353,7 @@ class Master:
             self.settings,
             self._random,
             self._new_id,
+            logs_of(self.servers.live(now, self.settings.silent_after_seconds)),
             self._is_hopeless,
         )
         changes = plan.changes()
@@ -241,20 +366,16 @@ class Master:
 
     def _clean(self) -> Operation[None]:
         now = self._clock.monotonic_seconds()
-        for table_id, is_retained in self._retained().items():
-            info = self.catalog.deleted.get(table_id)
-            if is_retained or info is None or info.doing is not None:
+        for table_id, info in [*self.catalog.deleted.items()]:
+            if info.doing is not None or tables.is_retained(info, self._clock.microseconds(), self.settings):
                 continue
+            if self._retained().get(table_id, True):
+                yield from self._let_go(info, "the end of its retention", ExpireTable(table_id))
+            if self._retained().get(table_id, True):
+                continue  # it came back meanwhile
             delete_replicas(info, self.servers, self.tasks, now)
             if purgeable(info, self.servers):
-                info.begin("its purge")
-                try:
-                    stored = yield PurgeTable(table_id)
-                    self.catalog.install(stored)
-                except Conflict:
-                    self.catalog.stale[table_id] = None  # it was brought back by another master: look again
-                finally:
-                    info.end()
+                yield from self._let_go(info, "its purge", PurgeTable(table_id))
         delete_strays(self.catalog, self.servers, self.tasks, self._retained(), now)
         if self.catalog.altering:
             known = schemas_to_forget(self.catalog, self.servers)
@@ -265,28 +386,34 @@ class Master:
             if changes:
                 yield from self._change(changes)
 
+    def _let_go(self, info: TableInfo, doing: str, write: ExpireTable | PurgeTable) -> Operation[None]:
+        info.begin(doing)
+        try:
+            self.catalog.install((yield write))
+        except Conflict:
+            self.catalog.stale[info.id] = None  # it was brought back by another master: look again
+        finally:
+            info.end()
+
     def plan_balance(self) -> list[Move]:
         """Return what a round of the balancer would do now: the dry run."""
-        return plan_balance(self.catalog, self.servers, self.settings, self._clock.monotonic_seconds())
+        return plan_balance(self.catalog, self.servers, self.settings, self._clock.monotonic_seconds(), self.care)
 
     def _balance(self) -> Operation[None]:
-        by_table: dict[str, list[Assignment]] = {}
         offers: dict[str, list[Offer]] = {}
+        asked = ReplicaPlan()
         for move in self.plan_balance():
             info = self.catalog.tablet(move.tablet)
             assert info is not None
-            if move.target and len(info.tablet.replicas) == 1:
+            if move.source is None or move.target is None:
+                self.care.ask_to_give_up(asked, info.tablet, move.leader)
+            elif info.tablet.is_replicated:
+                self.care.moving[info.tablet.id] = (move.source, move.target)
+            else:
                 offer = Offer(info.tablet.id, info.tablet.epoch, Replica(move.target, self._new_id()))
                 offers.setdefault(info.table.id, []).append(offer)
-                continue
-            replicas = tuple(
-                Replica(move.target, self._new_id()) if move.target and replica.server == move.source else replica
-                for replica in info.tablet.replicas
-            )
-            assignment = Assignment(info.tablet.id, info.tablet.epoch, move.leader, replicas)
-            by_table.setdefault(info.table.id, []).append(assignment)
-        changes = [ChangeTable(table_id, (PlaceTablets(tuple(moves)),)) for table_id, moves in by_table.items()]
-        changes += [ChangeTable(table_id, (OfferTablets(tuple(moves)),)) for table_id, moves in offers.items()]
+        self._ask_leaders(asked)
+        changes = [ChangeTable(table_id, (OfferTablets(tuple(moves)),)) for table_id, moves in offers.items()]
         if changes:
             yield from self._change(changes)
 

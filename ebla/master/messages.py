@@ -3,6 +3,7 @@
     server  --Heartbeat-->       master        who I am, how often I was started, what changed on me
     server  <--HeartbeatReply--  master        register; send a full report; I have seen your report
     server  <--Requests--------  master        create, update, hand over, alter, delete: what a tablet should be
+                                               give up, take out: what the leader of one with replicas should do
 
 A server repeats what it has to report until the reply acknowledges it; the master repeats a request until a report
 shows the state that it asked for. So either side may lose any message, and gets some of them twice or late:
@@ -21,12 +22,14 @@ import msgspec
 
 from ebla.metadata.values.table_metadata import Replica
 from ebla.model.schema import TableSchema
+from ebla.replication.messages import Resigned, Stuck
 
 __all__ = [
     "AlterTablet",
     "CreateTablet",
     "DeleteTablet",
     "FullChunk",
+    "GiveUpTablet",
     "HandOverTablet",
     "Heartbeat",
     "HeartbeatReply",
@@ -34,11 +37,16 @@ __all__ = [
     "Refusal",
     "Registration",
     "RemovedTablet",
+    "ReplicaLag",
+    "ReplicateTablet",
     "ReportedTablet",
     "Request",
     "Requests",
+    "Resigned",
+    "Stuck",
     "TabletReport",
     "TabletReportState",
+    "TakeOutReplica",
     "UpdateTablet",
 ]
 
@@ -53,10 +61,14 @@ class Instance(msgspec.Struct, frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """Where a server is: `host` tells which servers fail together."""
+    """Where a server is: `host` tells which servers fail together. `log_id` names the log that it keeps replicas in.
+
+    A log that was lost or damaged has another id when it begins anew. "": it can keep none.
+    """
 
     host: str
     address: str
+    log_id: str = ""
 
 
 class ReportedTablet(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -75,6 +87,15 @@ class RemovedTablet(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     tablet: str
     assignment_id: str
+
+
+class ReplicaLag(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How far a replica is behind, as the leader of its tablet sees it. For people."""
+
+    tablet: str
+    server: str
+    entries: int
+    seconds: float
 
 
 class FullChunk(msgspec.Struct, frozen=True):
@@ -101,6 +122,10 @@ class Heartbeat(msgspec.Struct, frozen=True):
     instance: Instance
     registration: Registration | None = None
     report: TabletReport | None = None
+    oldest_file_microseconds: int | None = None  # of the names of files that it may yet make METADATA name
+    resigned: tuple[Resigned, ...] = ()  # repeated until METADATA has a higher epoch, like `stuck`
+    stuck: tuple[Stuck, ...] = ()
+    lags: tuple[ReplicaLag, ...] = ()
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -132,6 +157,7 @@ class CreateTablet(msgspec.Struct, frozen=True, tag="create"):
     epoch: int
     leader: str | None  # None: it is offered to this server, which takes it over from whoever led it before
     replicas: tuple[Replica, ...]
+    number: int = 0  # of its configuration: METADATA says what there is to know
 
 
 class UpdateTablet(msgspec.Struct, frozen=True, tag="update"):
@@ -143,6 +169,7 @@ class UpdateTablet(msgspec.Struct, frozen=True, tag="update"):
     leader: str | None
     replicas: tuple[Replica, ...]
     is_stopped: bool  # the table is deleted: keep everything, serve nothing
+    number: int = 0
 
 
 class HandOverTablet(msgspec.Struct, frozen=True, tag="hand over"):
@@ -162,6 +189,39 @@ class AlterTablet(msgspec.Struct, frozen=True, tag="alter"):
     schema: TableSchema
 
 
+class GiveUpTablet(msgspec.Struct, frozen=True, tag="give up"):
+    """Lead this tablet no more, if it is at this epoch: answer nothing for it, and report `Resigned`.
+
+    `successor` is to lead it next, if it can.
+    """
+
+    tablet: str
+    assignment_id: str
+    epoch: int
+    successor: str | None = None
+
+
+class ReplicateTablet(msgspec.Struct, frozen=True, tag="replicate"):
+    """Have a tablet that you lead alone want so many replicas: flush it, and say so in METADATA while it is paused.
+
+    What is only in the log of a tablet with one replica is nobody else's: so its leader alone begins to have others.
+    """
+
+    tablet: str
+    assignment_id: str
+    epoch: int
+    wanted: int
+
+
+class TakeOutReplica(msgspec.Struct, frozen=True, tag="take out"):
+    """Take this replica of a tablet that you lead out of sync when `needed` remain without it: it is to go."""
+
+    tablet: str
+    assignment_id: str
+    epoch: int
+    replica: Replica
+
+
 class DeleteTablet(msgspec.Struct, frozen=True, tag="delete"):
     """Remove this replica for good."""
 
@@ -169,7 +229,16 @@ class DeleteTablet(msgspec.Struct, frozen=True, tag="delete"):
     assignment_id: str
 
 
-Request: TypeAlias = CreateTablet | UpdateTablet | HandOverTablet | AlterTablet | DeleteTablet
+Request: TypeAlias = (
+    CreateTablet
+    | UpdateTablet
+    | HandOverTablet
+    | AlterTablet
+    | GiveUpTablet
+    | TakeOutReplica
+    | ReplicateTablet
+    | DeleteTablet
+)
 
 
 class Requests(msgspec.Struct, frozen=True):

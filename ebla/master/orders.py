@@ -14,13 +14,17 @@ from ebla.master.messages import (
     AlterTablet,
     CreateTablet,
     DeleteTablet,
+    GiveUpTablet,
     HandOverTablet,
+    ReplicateTablet,
     ReportedTablet,
     Request,
     Requests,
+    TakeOutReplica,
     UpdateTablet,
 )
-from ebla.master.reports import ALTER, CREATE, DELETE, HAND_OVER, UPDATE
+from ebla.master.replicas import ReplicaCare
+from ebla.master.reports import ALTER, CREATE, DELETE, GIVE_UP, HAND_OVER, REPLICATE, TAKE_OUT, UPDATE
 from ebla.master.servers import Servers
 from ebla.master.settings import MasterSettings
 from ebla.master.table_info import TableInfo
@@ -33,12 +37,21 @@ __all__ = ["Orders"]
 class Orders:
     """The orders of a term."""
 
-    def __init__(self, term: int, catalog: Catalog, servers: Servers, tasks: Tasks, settings: MasterSettings) -> None:
+    def __init__(
+        self,
+        term: int,
+        catalog: Catalog,
+        servers: Servers,
+        tasks: Tasks,
+        settings: MasterSettings,
+        care: ReplicaCare,
+    ) -> None:
         self._term = term
         self._catalog = catalog
         self._servers = servers
         self._tasks = tasks
         self._settings = settings
+        self._care = care
 
     # --- tasks -----------------------------------------------------------------------------------
 
@@ -94,7 +107,8 @@ class Orders:
         """
         info = self._catalog.tablet(tablet_id)
         server = self._servers.get(replica.server)
-        if server is None or (info is not None and replica in info.tablet.assigned):
+        is_assigned = info is not None and any(replica.key == one.key for one in info.tablet.assigned)
+        if server is None or is_assigned:
             return
         state = server.reported.pop(tablet_id, None)
         if state is not None:
@@ -146,6 +160,13 @@ class Orders:
             if tablet.leader != server or tablet.target is None:
                 return None
             return HandOverTablet(tablet.id, replica.assignment_id, tablet.epoch, tablet.target)
+        if operation == REPLICATE:
+            wanted = self._care.to_replicate.get(metadata.table_id)
+            if tablet.leader != server or wanted is None or tablet.is_replicated:
+                return None
+            return ReplicateTablet(tablet.id, replica.assignment_id, tablet.epoch, wanted)
+        if operation in (GIVE_UP, TAKE_OUT):
+            return self._asked_of_leader(operation, tablet, replica)
         if operation == CREATE:
             # Nobody leads it: it is for the one that it is offered to. Somebody does: that one has to resign first.
             is_target = replica == tablet.target
@@ -161,12 +182,33 @@ class Orders:
                 tablet.epoch,
                 tablet.leader,
                 tablet.replicas,
+                tablet.number,
             )
         if operation == UPDATE:
             return UpdateTablet(
-                tablet.id, replica.assignment_id, tablet.epoch, tablet.leader, tablet.replicas, is_deleted
+                tablet.id,
+                replica.assignment_id,
+                tablet.epoch,
+                tablet.leader,
+                tablet.replicas,
+                is_deleted,
+                tablet.number,
             )
         return AlterTablet(tablet.id, replica.assignment_id, metadata.schema)
+
+    def _asked_of_leader(self, operation: str, tablet: TabletMetadata, replica: Replica) -> Request | None:
+        """Return what the leader of a replicated tablet is asked, while it leads at that epoch and it is not done."""
+        if tablet.leader != replica.server:
+            return None
+        if operation == GIVE_UP:
+            epoch, successor = self._care.give_up.get(tablet.id, (0, None))
+            if epoch != tablet.epoch:
+                return None
+            return GiveUpTablet(tablet.id, replica.assignment_id, epoch, successor)
+        out = self._care.take_out.get(tablet.id)
+        if out is None or out[0] != tablet.epoch or all(one.key != out[1].key for one in tablet.in_sync):
+            return None
+        return TakeOutReplica(tablet.id, replica.assignment_id, *out)
 
 
 def _replica_on(tablet: TabletMetadata, server: str) -> Replica | None:

@@ -23,7 +23,21 @@ from ebla.master.messages import ReportedTablet
 from ebla.metadata.values.assigning import CREATING
 from ebla.metadata.values.table_metadata import TabletMetadata
 
-__all__ = ["ALTER", "CREATE", "DELETE", "FAILED", "HAND_OVER", "REFRESH", "START", "UNKNOWN", "UPDATE", "judge"]
+__all__ = [
+    "ALTER",
+    "CREATE",
+    "DELETE",
+    "FAILED",
+    "GIVE_UP",
+    "HAND_OVER",
+    "REFRESH",
+    "REPLICATE",
+    "START",
+    "TAKE_OUT",
+    "UNKNOWN",
+    "UPDATE",
+    "judge",
+]
 
 CREATE = "create"
 UPDATE = "update"
@@ -33,6 +47,9 @@ START = "start"
 FAILED = "failed"
 REFRESH = "refresh"
 HAND_OVER = "hand over"
+GIVE_UP = "give up"
+TAKE_OUT = "take out"
+REPLICATE = "replicate"
 UNKNOWN = "unknown"
 
 _NOTHING: tuple[str, ...] = ()

@@ -14,11 +14,11 @@ state) under the catalog's own copy of the tablet's id. Everything else it repor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ebla.master.messages import Instance, Registration, ReportedTablet
+from ebla.master.messages import Instance, Registration, ReplicaLag, ReportedTablet, Resigned, Stuck
 
 __all__ = ["ReplicaState", "Server", "Servers", "StaleInstance"]
 
@@ -50,6 +50,8 @@ class Server:
     full_number: int | None = None  # the full report that is being received
     full_chunk: int = 0  # the chunk that is expected next
     full_seen: dict[str, None] = field(default_factory=dict)
+    oldest_file_microseconds: int | None = None  # of the names of files that it may yet make METADATA name
+    lags: tuple[ReplicaLag, ...] = ()  # replicas of what it leads that are behind
 
     @property
     def uuid(self) -> str:
@@ -74,6 +76,10 @@ class Servers:
         """Tablets whose leader lost its lease: the leader, and the epoch that it can never lead at again."""
         self.failed: dict[str, str] = {}
         """Tablets that their server has reported as failed."""
+        self.resigned: dict[tuple[str, int], Resigned] = {}
+        """What leaders of replicated tablets said when they resigned, by tablet and epoch."""
+        self.stuck: dict[tuple[str, int], None] = {}
+        """Replicated tablets whose leader cannot commit, and asks whether another could."""
 
     def __iter__(self) -> Iterator[Server]:
         return iter(self._servers.values())
@@ -109,6 +115,10 @@ class Servers:
         heard = self._started_seconds if server is None else server.heard_seconds
         return now - heard > timeout_seconds
 
+    def may_be_coming(self, now: float, timeout_seconds: float) -> bool:
+        """Whether the term is so young that servers which are alive may not have been heard in it yet."""
+        return now - self._started_seconds <= timeout_seconds
+
     def live(self, now: float, timeout_seconds: float) -> list[Server]:
         """Return the servers that can be given tablets: heard lately, and known whole."""
         return [
@@ -121,6 +131,17 @@ class Servers:
         """Take note that a server's lease was taken away: it leads these tablets, at these epochs, never again."""
         self._over[uuid] = None
         self.orphans.update((tablet, (uuid, epoch)) for tablet, epoch in led)
+
+    def told(self, server: Server, resigned: Iterable[Resigned], stuck: Iterable[Stuck]) -> None:
+        """Take note of what a leader of replicated tablets says. Who is heard no more is stuck no more."""
+        self.resigned.update(((one.tablet, one.epoch), one) for one in resigned)
+        self.stuck.update(((one.tablet, one.epoch), None) for one in stuck)
+
+    def forget_messages(self, is_current: Callable[[str, int], bool]) -> None:
+        """Forget what was said of epochs that are over. Whoever is still stuck says so again."""
+        self.stuck.clear()
+        for key in [key for key in self.resigned if not is_current(*key)]:
+            del self.resigned[key]
 
     def heard(self, server: Server, now: float) -> None:
         """Take note that a server is there. What it led before its lease was over, it does not lead."""

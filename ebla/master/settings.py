@@ -11,7 +11,7 @@ __all__ = ["MasterSettings"]
 class MasterSettings:
     """Times, limits and choices of a master. The defaults suit a cluster on one network."""
 
-    # Servers that keep a copy of a new table's tablets, unless the request says otherwise.
+    # Servers that keep the log of a new table's tablets, unless the request says otherwise.
     replication: int = 1
     # A table is created with so many tablets at most.
     tablets_per_table_max: int = 100_000
@@ -26,6 +26,8 @@ class MasterSettings:
     assignment_timeout_seconds: float = 30.0
     # A server that was not heard for so long is dead: others keep its replicas in its place.
     replace_after_seconds: float = 300.0
+    # A replica that was chosen to lead, and does not serve in this time, is asked to let another lead.
+    serve_timeout_seconds: float = 3.0
     # A deleted table can be brought back for so long.
     retention_seconds: float = 3600.0
 

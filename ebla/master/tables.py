@@ -1,10 +1,11 @@
-"""Create, alter, rename, delete, undelete, clone: the operations on a table as a whole.
+"""Create, alter, rename, delete, undelete, bring, load: the operations on a table as a whole.
 
     create     check - reserve the name - preparing, in memory - WRITE tablets, then table - visible
     rename     hold the table - reserve the name - WRITE - both names change over at once
     delete     hold the table - WRITE - the name is free; its servers are told; `undelete` until the retention is over
     alter      hold the table - WRITE the next schema version - its servers are told until all of them report it
-    clone      reserve the name - WRITE a table with the same references - visible
+    bring      reserve the name - WRITE a table that has a past: a clone, or one from a backup - visible
+    load       WRITE that tablets are not offline any more - they are offered
 
 Each is a generator that yields its writes (`writes.py`). Between check and write stands a reservation or a hold, so
 that two operations never decide on the same thing; after the write, memory follows what is durable. A write that
@@ -13,13 +14,13 @@ certainly failed leaves everything as it was. One whose outcome stays unknown is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 
 import msgspec
 import pyarrow as pa
 
-from ebla.errors import EblaError, InvalidKey, RequestError, Unavailable, UnknownTable
+from ebla.errors import Conflict, EblaError, InvalidKey, RequestError, Unavailable, UnknownTable
 from ebla.master.catalog import Catalog
 from ebla.master.settings import MasterSettings
 from ebla.master.table_info import TableInfo
@@ -28,6 +29,7 @@ from ebla.master.writes import (
     ChangeTables,
     CreateTable,
     DeleteTable,
+    ExpireTable,
     Operation,
     ReadTables,
     RenameTable,
@@ -36,7 +38,8 @@ from ebla.master.writes import (
 )
 from ebla.metadata.values.assigning import PREPARING
 from ebla.metadata.values.changes import AlterSchema, FlushedTablet, RequirementFailed
-from ebla.metadata.values.clone import cloned
+from ebla.metadata.values.requirements import TabletAt
+from ebla.metadata.values.serving import UNLOADED, LoadTablets
 from ebla.metadata.values.table_config import TableConfig
 from ebla.metadata.values.table_metadata import TableMetadata, initial_metadata
 from ebla.model.declaration import check_table_name
@@ -47,11 +50,13 @@ from ebla.retry import RACES
 
 __all__ = [
     "alter_table",
+    "bring_table",
     "check_splits",
-    "clone_table",
     "create_table",
     "delete_table",
+    "expire_table",
     "is_retained",
+    "load_tablets",
     "rename_table",
     "undelete_table",
 ]
@@ -66,15 +71,22 @@ def create_table(
     new_id: Callable[[], str],
     settings: MasterSettings,
     is_fixed: bool = False,
+    replicas: int = 1,
+    created_txn: int = 0,
 ) -> Operation[TableInfo]:
-    """Create a table cut at the encoded rows `splits`. It exists when this ends; its tablets follow."""
+    """Create a table cut at the encoded rows `splits`. It exists when this ends; its tablets follow.
+
+    Before `created_txn` it is unknown. Whoever leads a tablet of it lets that txn pass first.
+    """
     check_table_name(name)
     schema.check()
     check_splits(schema, splits, settings)
     table_id = new_id()
     tablet_ids = [new_id() for _ in range(len(splits) + 1)]
-    metadata = initial_metadata(table_id, schema, tablet_ids, splits, state=PREPARING, is_fixed=is_fixed)
-    return (yield from add_table(catalog, name, metadata))
+    metadata = initial_metadata(
+        table_id, schema, tablet_ids, splits, state=PREPARING, is_fixed=is_fixed, replicas=replicas
+    )
+    return (yield from add_table(catalog, name, msgspec.structs.replace(metadata, created_txn=created_txn)))
 
 
 def add_table(catalog: Catalog, name: str, metadata: TableMetadata) -> Operation[TableInfo]:
@@ -96,16 +108,53 @@ def add_table(catalog: Catalog, name: str, metadata: TableMetadata) -> Operation
         catalog.release(name)
 
 
-def clone_table(catalog: Catalog, name: str, new_name: str, *, new_id: Callable[[], str]) -> Operation[TableInfo]:
-    """Make a table that refers to the same fragments as another has now; its tablets are assigned as new ones are.
+def bring_table(
+    catalog: Catalog, name: str, metadata: TableMetadata, *, replacing: str | None = None
+) -> Operation[TableInfo]:
+    """Let a table appear that has a past, as a clone or one from a backup has, perhaps in the place of another.
 
-    What the origin's servers have only in their logs does not come along: whoever asks has it flushed first.
+    Its tablets are served, by nobody yet: they are offered like those of a server that is gone. So whoever takes one
+    passes all the txns that it has.
     """
-    check_table_name(new_name)
-    origin = catalog.table(name).metadata
-    clone = cloned(origin, new_id(), new_id)
-    tablets = tuple(msgspec.structs.replace(tablet, state=PREPARING) for tablet in clone.tablets)
-    return (yield from add_table(catalog, new_name, msgspec.structs.replace(clone, tablets=tablets)))
+    check_table_name(name)
+    if replacing is None:
+        return (yield from add_table(catalog, name, metadata))
+    former = catalog.table(name)
+    if former.id != replacing:
+        raise Conflict(f"{name!r} is another table than when the job began: look at it, and run it again")
+    former.begin("its replacement")
+    try:
+        stored: StoredTable = yield CreateTable(metadata.table_id, name, metadata, replacing)
+        info = catalog.install(stored)
+        (dropped,) = yield ReadTables((former.id,))
+        if isinstance(dropped, StoredTable):
+            catalog.install(dropped)
+        assert info is not None, "it was made just now"
+        return info
+    except EblaError:
+        catalog.stale[former.id] = None
+        raise
+    finally:
+        former.end()
+
+
+def load_tablets(catalog: Catalog, name: str, tablets: Collection[str]) -> Operation[TableInfo]:
+    """Have those of some tablets served again that are offline: they are offered then."""
+    info = catalog.table(name)
+    for _ in RACES:
+        offline = [one for one in info.metadata.tablets if one.id in tablets and one.state == UNLOADED]
+        if not offline:
+            return info
+        at = tuple(TabletAt(one.id, one.epoch) for one in offline)
+        (answer,) = yield ChangeTables((ChangeTable(info.id, (LoadTablets(at, keeps_log=True),)),))
+        if isinstance(answer, TableMetadata):
+            catalog.install_metadata(answer)
+            return info
+        (found,) = yield ReadTables((info.id,))
+        if not isinstance(found, StoredTable) or found.metadata is None:
+            break
+        catalog.install_metadata(found.metadata)
+    raise Unavailable(f"others changed table {name!r} faster each time: nothing was changed, try again")
 
 
 def rename_table(catalog: Catalog, name: str, new_name: str) -> Operation[TableInfo]:
@@ -167,15 +216,28 @@ def alter_table(catalog: Catalog, name: str, alteration: Alteration, *, dropped_
     raise Unavailable(f"others changed table {name!r} faster each time: nothing was changed, try again")
 
 
+def expire_table(catalog: Catalog, table_id: str) -> Operation[TableInfo]:
+    """Let nobody bring a deleted table back any more: it is purged as soon as its servers have let go of it."""
+    info = catalog.deleted.get(table_id)
+    if info is None:
+        raise UnknownTable(f"there is no deleted table of id {table_id}: it was brought back, or purged")
+    return (yield from _switch(catalog, info, "its end", ExpireTable(table_id), None))
+
+
 def is_retained(info: TableInfo, microseconds: int, settings: MasterSettings) -> bool:
     """Whether a deleted table can still be brought back at that time."""
     assert info.stored is not None
-    deleted = info.stored.config.deleted_microseconds
-    return microseconds < deleted + settings.retention_seconds * 1_000_000
+    config = info.stored.config
+    deleted = config.deleted_microseconds
+    return not config.is_expired and microseconds < deleted + settings.retention_seconds * 1_000_000
 
 
 def _switch(
-    catalog: Catalog, info: TableInfo, doing: str, write: RenameTable | DeleteTable | UndeleteTable, name: str | None
+    catalog: Catalog,
+    info: TableInfo,
+    doing: str,
+    write: RenameTable | DeleteTable | UndeleteTable | ExpireTable,
+    name: str | None,
 ) -> Operation[TableInfo]:
     info.begin(doing)
     try:

@@ -11,13 +11,14 @@ Nothing in it does I/O, so a test drives it step by step, interleaves two of the
 two steps. `run` is the driver for everybody else.
 
 What a write answers: a `StoredTable`, what is durable now. `ChangeTables` and `ReadTables` have one answer for each
-table: its new METADATA, or the `StoredTable` that was found, or a refusal (`RequirementFailed`, `UnknownTable`). A
-write that raises has not happened, unless it raises `OutcomeUnknown`.
+table: its new METADATA, or the `StoredTable` that was found, or a refusal (`RequirementFailed`, `UnknownTable`);
+`ReadBounds` has a dictionary, `FindChanged` the ids of tables. A write that raises has not happened, unless it raises
+`OutcomeUnknown`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -32,8 +33,11 @@ __all__ = [
     "CreateTable",
     "DeleteTable",
     "Durable",
+    "ExpireTable",
+    "FindChanged",
     "Operation",
     "PurgeTable",
+    "ReadBounds",
     "ReadTables",
     "RenameTable",
     "StoredTable",
@@ -66,6 +70,7 @@ class CreateTable:
     table_id: str
     name: str
     metadata: TableMetadata
+    replacing: str | None = None  # the table that has the name, and is deleted in the second step
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +113,31 @@ class UndeleteTable:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpireTable:
+    """A deleted table cannot be brought back any more, by any master. Only then may its rows be removed."""
+
+    table_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class PurgeTable:
     """Nothing but the id stays of a deleted table."""
 
     table_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindChanged:
+    """No write: which tables are not as they are known, by their configurations; new ones among them."""
+
+    known: Mapping[str, TableConfig]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBounds:
+    """No write: above every txn that each of these runs has given out. Asked when their leases are over."""
+
+    runs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +147,18 @@ class ReadTables:
     table_ids: tuple[str, ...]
 
 
-Write: TypeAlias = CreateTable | ChangeTables | RenameTable | DeleteTable | UndeleteTable | PurgeTable | ReadTables
+Write: TypeAlias = (
+    CreateTable
+    | ChangeTables
+    | RenameTable
+    | DeleteTable
+    | UndeleteTable
+    | ExpireTable
+    | PurgeTable
+    | ReadTables
+    | ReadBounds
+    | FindChanged
+)
 Operation: TypeAlias = Generator[Write, Any, Result]
 
 

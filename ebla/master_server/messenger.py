@@ -6,6 +6,7 @@ import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from ebla.access.credentials import NOTHING, Credentials
 from ebla.errors import EblaError
 from ebla.master.calls import REQUEST_METHODS, SendRequests
 from ebla.master.messages import Requests
@@ -22,8 +23,9 @@ _log = logging.getLogger(__name__)
 class Messenger:
     """Channels to tablet servers by address. What is lost, the master sends again. Safe for several threads."""
 
-    def __init__(self, own: str) -> None:
+    def __init__(self, own: str, credentials: Credentials = NOTHING) -> None:
         # Set once.
+        self._credentials = credentials
         self._own = own
         self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="ebla-messenger")
         self._lock = threading.Lock()
@@ -39,7 +41,9 @@ class Messenger:
             self._busy.add(address)
             channel = self._channels.get(address)
             if channel is None:
-                channel = self._channels[address] = Channel(REQUEST_METHODS, address, client=self._own)
+                channel = self._channels[address] = Channel(
+                    REQUEST_METHODS, address, client=self._own, credentials=self._credentials
+                )
         self._pool.submit(self._call, channel, requests)
 
     def _call(self, channel: Channel, requests: Requests) -> None:

@@ -58,7 +58,7 @@ class Term:
         self._news = threading.Event()
         self._stopping = threading.Event()
         self._changed_lock = threading.Lock()
-        self._changed: set[str] = set()  # tables that somebody has changed; guarded by _changed_lock
+        self._is_changed = False  # somebody has changed tables; guarded by _changed_lock
         self._progress = threading.Condition()
         self._watch = coordination.watch(TABLES, self._noticed)
         self._thread = threading.Thread(target=self._loop, name="ebla-term", daemon=True)
@@ -119,9 +119,9 @@ class Term:
     # --- the loop ---
 
     def _noticed(self, path: str) -> None:
-        table_id = path.removeprefix(f"{TABLES}/").partition("/")[0]
+        """Take note that some table was changed, by whomever: the watch does not tell which."""
         with self._changed_lock:
-            self._changed.add(table_id)
+            self._is_changed = True
         self._news.set()
 
     def _loop(self) -> None:
@@ -142,13 +142,13 @@ class Term:
     def _look_after(self) -> None:
         self._look_at_leases()
         with self._changed_lock:
-            changed, self._changed = self._changed, set()
-        if changed:
+            is_changed, self._is_changed = self._is_changed, False
+        if is_changed:
             try:
-                self.run(self.master.refresh([*changed]))
+                self.run(self.master.refresh_changed())
             except EblaError:
                 with self._changed_lock:
-                    self._changed |= changed
+                    self._is_changed = True
                 raise
         self.run(self.master.round())
         with self._lock:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ebla.access.rights import ServersOnly, always
 from ebla.rpc.methods import Asks, Method, Methods
 
 __all__ = ["METADATA_METHODS", "AskMetadata", "KeepTransaction", "Letter", "Tell"]
@@ -48,8 +49,9 @@ class AskMetadata(msgspec.Struct, Asks[bytes], frozen=True):
 
 METADATA_METHODS = Methods(
     [
-        Method(Tell, is_repeatable=True),
-        Method(KeepTransaction, is_repeatable=True),
-        Method(AskMetadata, is_repeatable=True),  # a change has an id, by which it happens once
+        Method(Tell, is_repeatable=True, needs=lambda request: (ServersOnly(request.sender),)),
+        Method(KeepTransaction, is_repeatable=True, needs=always(ServersOnly())),
+        # A change has an id, by which it happens once.
+        Method(AskMetadata, is_repeatable=True, needs=lambda request: (ServersOnly(request.sender),)),
     ]
 )

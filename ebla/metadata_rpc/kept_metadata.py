@@ -12,19 +12,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import TypeAlias
 
+from ebla.access.credentials import NOTHING, Credentials
 from ebla.clock import Clock
 from ebla.coordination.service import CoordinationService
-from ebla.errors import EblaError, MissingFile, OutcomeUnknown, Unavailable, UnknownTable
+from ebla.errors import Corruption, EblaError, MissingFile, Unavailable, UnknownTable
 from ebla.metadata.consensus.letters import decode_message, encode_message
 from ebla.metadata.consensus.protocol import ChangeRequest, ReadRequest, Reply
 from ebla.metadata.consensus.refusals import refusal_of
 from ebla.metadata.server.group import MetadataGroup
-from ebla.metadata.server.group_commit import Request
+from ebla.metadata.server.grouped import CommitRequest, GroupedMetadata
 from ebla.metadata.server.metadata_store import MetadataNotSaved, MetadataStore
-from ebla.metadata.server.transaction import MetadataServer
-from ebla.metadata.values.changes import Change
 from ebla.metadata.values.table_config import majority
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.metadata_rpc.calls import AskMetadata, KeepTransaction, Tell
@@ -42,10 +40,8 @@ TICK_SECONDS = 0.5
 
 _log = logging.getLogger(__name__)
 
-_CommitRequest: TypeAlias = Request[tuple[Change, ...], TableMetadata]
 
-
-class KeptMetadata(MetadataServer):
+class KeptMetadata(GroupedMetadata):
     """One master's part in the METADATA of all tables. Safe to use from several threads."""
 
     def __init__(
@@ -59,15 +55,14 @@ class KeptMetadata(MetadataServer):
         address_of: Callable[[str], str | None],
         new_id: Callable[[], str],
         retries: Retries = PATIENCE,
+        credentials: Credentials = NOTHING,
     ) -> None:
         """`own` is the uuid of this master, `masters` those of all that keep METADATA."""
         # Set once.
         self._own = own
         self._masters = masters
-        self._lines = Lines(own, address_of)
+        self._lines = Lines(own, address_of, credentials)
         self._own_store = MetadataStore(files)
-        self._groups_lock = threading.Lock()
-        self._groups: dict[str, MetadataGroup] = {}  # guarded by _groups_lock
         shared = _SharedStore(files, self)
         super().__init__(coordination, shared, clock, server_id=own, new_id=new_id, retries=retries)
         self._stopping = threading.Event()
@@ -85,6 +80,11 @@ class KeptMetadata(MetadataServer):
         self._ticker.join()
         self._lines.close()
         self.finish_pruning()
+
+    @property
+    def transactions_written(self) -> int:
+        """How many transactions of METADATA this master has made durable since it was started."""
+        return self._own_store.written
 
     # --- what other masters say ------------------------------------------------------------------
 
@@ -145,33 +145,20 @@ class KeptMetadata(MetadataServer):
 
     # --- groups ----------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Take part in all tables, and join those whose metadata servers do not count this master yet."""
-        for table_id in [*(table_id for _, table_id in self.list_tables()), *self.directory.retained()]:
-            try:
-                self._group(table_id)
-            except EblaError as error:
-                _log.warning("table %s: this master does not keep its METADATA yet: %s", table_id, error)
-
-    def _group(self, table_id: str) -> MetadataGroup:
-        with self._groups_lock:
-            group = self._groups.get(table_id)
-            if group is not None:
-                return group
-            config = self.directory.config(table_id)
-            if config is None or not config.is_there:
-                raise UnknownTable(f"there is no table of id {table_id}")
-            group = MetadataGroup(
-                self._coordination,
-                table_id,
-                self._clock,
-                new_id=self._new_id,
-                attempts_max=PATIENCE_TICKS,
-                pause_seconds=PAUSE_SECONDS,
-                post=lambda sender, to, message: self._lines.post(to, table_id, encode_message(message)),
-            )
-            group.start(self._own, self._own_store)
-            self._groups[table_id] = group
+    def _started(self, table_id: str) -> MetadataGroup:
+        config = self.directory.config(table_id)
+        if config is None or not config.is_there:
+            raise UnknownTable(f"there is no table of id {table_id}")
+        group = MetadataGroup(
+            self._coordination,
+            table_id,
+            self._clock,
+            new_id=self._new_id,
+            attempts_max=PATIENCE_TICKS,
+            pause_seconds=PAUSE_SECONDS,
+            post=lambda sender, to, message: self._lines.post(to, table_id, encode_message(message)),
+        )
+        group.start(self._own, self._own_store)
         if self._own not in config.metadata_servers:
             threading.Thread(target=self._join, args=(table_id, group), name="ebla-metadata-join", daemon=True).start()
         return group
@@ -196,28 +183,9 @@ class KeptMetadata(MetadataServer):
                 except Exception:
                     _log.exception("a metadata server could not go on")
 
-    def _carry_out(self, table_id: str, requests: list[_CommitRequest]) -> None:
-        group = self._group(table_id)
-        base = self._current.look(table_id).metadata.txnid
-        outcomes = group.commit_all([request.asked for request in requests], base, server=self._own)
-        done: list[_CommitRequest] = []
-        for request, outcome in zip(requests, outcomes, strict=True):
-            if isinstance(outcome, str):
-                done.append(request)
-            else:
-                request.fail(outcome)
-        if not done:
-            return
-        try:
-            metadata = self._current.look(table_id).metadata
-        except EblaError as error:
-            unknown = OutcomeUnknown(f"METADATA of table {table_id} was changed and cannot be read: read it again")
-            unknown.__cause__ = error
-            for request in done:
-                request.fail(unknown)
-            return
-        for request in done:
-            request.answer(metadata)
+    def _carry_out(self, table_id: str, requests: list[CommitRequest]) -> None:
+        for request, error in self._commit_through(self._own, table_id, requests):
+            request.fail(error)
 
     def create_table(
         self, name: str, table_id: str, initial: TableMetadata, *, replacing: str | None = None, named_txn: int = 0
@@ -225,11 +193,6 @@ class KeptMetadata(MetadataServer):
         """Create a table whose METADATA all masters keep."""
         self._server_ids = self._masters()
         return super().create_table(name, table_id, initial, replacing=replacing, named_txn=named_txn)
-
-    def _let_go(self, table_id: str) -> None:
-        super()._let_go(table_id)
-        with self._groups_lock:
-            self._groups.pop(table_id, None)
 
     def spread(self, table_id: str, txnid: str, content: bytes) -> None:
         """Have the first transaction of a table kept by a majority of the masters, this one included."""
@@ -260,7 +223,7 @@ class _SharedStore(MetadataStore):
     def load(self, table_id: str, txnid: str, known: TableMetadata | None = None) -> TableMetadata:
         try:
             return super().load(table_id, txnid, known)
-        except MissingFile:
+        except (MissingFile, Corruption):  # not here yet, still being written, or damaged: others may have it
             fetched = self._kept.fetched(table_id)
             if fetched.txnid == txnid:
                 return fetched

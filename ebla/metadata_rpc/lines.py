@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from ebla.access.credentials import NOTHING, Credentials
 from ebla.errors import EblaError, Unavailable
 from ebla.metadata_rpc.calls import METADATA_METHODS, KeepTransaction, Letter, Tell
 from ebla.rpc.channel import Channel
@@ -29,8 +30,9 @@ _log = logging.getLogger(__name__)
 class Lines:
     """The lines of one master. Safe to use from several threads."""
 
-    def __init__(self, own: str, address_of: Callable[[str], str | None]) -> None:
+    def __init__(self, own: str, address_of: Callable[[str], str | None], credentials: Credentials = NOTHING) -> None:
         # Set once.
+        self._credentials = credentials
         self._own = own
         self._address_of = address_of
         self._lock = threading.Lock()
@@ -65,15 +67,16 @@ class Lines:
                 return None
             line = self._lines.get(to)
             if line is None:
-                line = self._lines[to] = _Line(self._own, to, self._address_of)
+                line = self._lines[to] = _Line(self._own, to, self._address_of, self._credentials)
             return line
 
 
 class _Line:
     """The line to one master."""
 
-    def __init__(self, own: str, to: str, address_of: Callable[[str], str | None]) -> None:
+    def __init__(self, own: str, to: str, address_of: Callable[[str], str | None], credentials: Credentials) -> None:
         # Set once.
+        self._credentials = credentials
         self._own = own
         self._to = to
         self._address_of = address_of
@@ -107,7 +110,10 @@ class _Line:
             if self._is_closed:
                 raise Unavailable("this master is closing")
             if self._channel is None or self._channel.address != address:
-                former, self._channel = self._channel, Channel(METADATA_METHODS, address, client=self._own)
+                former, self._channel = (
+                    self._channel,
+                    Channel(METADATA_METHODS, address, client=self._own, credentials=self._credentials),
+                )
                 if former is not None:
                     threading.Thread(target=former.close, daemon=True).start()
             return self._channel

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from ebla.access.credentials import NOTHING, Credentials
 from ebla.clock import Clock
 from ebla.coordination.service import CoordinationService
 from ebla.errors import Corruption, EblaError, OutcomeUnknown, RequestError, StaleRoute, Unavailable, UnknownTable
@@ -49,6 +50,7 @@ class RemoteMetadata:
         masters: Callable[[], Sequence[str]],
         new_id: Callable[[], str],
         retries: Retries = PATIENCE,
+        credentials: Credentials = NOTHING,
     ) -> None:
         """`server` is who asks; `masters` tells the addresses of the masters, any of which may be away."""
         # Set once.
@@ -56,6 +58,7 @@ class RemoteMetadata:
         self.committing = Timing(_log, "a METADATA transaction")
         self._clock = clock
         self._server = server
+        self._credentials = credentials
         self._masters = masters
         self._new_id = new_id
         self._retries = retries
@@ -232,7 +235,9 @@ class RemoteMetadata:
         with self._lock:
             channel = self._channels.get(address)
             if channel is None:
-                channel = self._channels[address] = Channel(METADATA_METHODS, address, client=self._server)
+                channel = self._channels[address] = Channel(
+                    METADATA_METHODS, address, client=self._server, credentials=self._credentials
+                )
             return channel
 
     def finish_pruning(self) -> None:

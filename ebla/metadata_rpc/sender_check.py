@@ -1,10 +1,12 @@
 """Whether a tablet server may ask for a change of METADATA: it leads the tablets that it speaks of. Pure.
 
     Flush, ReplaceFragments, FinishSplit, ...   it leads every tablet that the change names
+    ChangeInSync                                the same: only its leader says who is in sync
+    SetWanted                                   the same, when a tablet that it leads alone is to have more replicas
     VacateTablets                               it is the leader that goes
     TakeOver                                    it is the server that takes over; then it leads the tablet
     OfferTablets of nobody                      it vacates the tablet in the same request: it comes back by itself
-    AssignTablets, PlaceTablets, AlterSchema, ...   never: masters decide those
+    AssignTablets, ChangeLeaders, AlterSchema, ...  never: masters decide those
 
 That the epoch is the current one is checked where the change is applied, by every metadata server.
 """
@@ -27,6 +29,7 @@ from ebla.metadata.values.changes import (
 )
 from ebla.metadata.values.handing_over import OfferTablets, TakeOver, VacateTablets
 from ebla.metadata.values.recutting import BeginJoin, BeginSplit, CancelJoin, CancelSplit, FinishJoin, FinishSplit
+from ebla.metadata.values.replicating import ChangeInSync, SetWanted
 from ebla.metadata.values.requirements import RequirementFailed
 from ebla.metadata.values.serving import LoadTablets, UnloadTablets
 from ebla.metadata.values.table_metadata import TableMetadata
@@ -69,6 +72,10 @@ def _named(change: Change) -> Iterable[str]:
         case Flush() | AddFragments() | RangeErase() | UnloadTablets() | LoadTablets():
             return [at.tablet for at in change.tablets]
         case TakeLog():
+            return [at.tablet for at in change.tablets]
+        case ChangeInSync():
+            return [change.tablet]
+        case SetWanted():
             return [at.tablet for at in change.tablets]
         case ReplaceFragments() | BeginSplit() | FinishSplit() | CancelSplit():
             return [change.tablet.tablet]

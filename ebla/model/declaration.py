@@ -50,8 +50,10 @@ class Group:
     `max_versions` and `max_age` purge old versions, either of them being enough (`purge_join="or"`) or only both
     together (``"and"``). A group that sets neither keeps one version if it has columns and all if it has families;
     ``max_versions="all"`` keeps all in either. Whatever is kept, `as_of` sees the past as far as history reaches.
-    `block_bytes` is how much a read fetches at least: 256 KiB unless it is given, 384 KiB with zstd.
-    `in_memory` asks the cache to keep the group's blocks.
+    `block_bytes` is how much a read fetches at least: unless it is given 256 KiB, 384 KiB with zstd, and 1 MiB
+    of columns that were loaded or compacted.
+    `in_memory` asks the cache to keep the group's blocks. `lookup_at_once` has a lookup file made of every fragment of
+    the group as soon as it is written, for rows that will be read one by one; else one is made when that pays.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Group:
     max_age: str | timedelta | float | None = None
     purge_join: Literal["and", "or"] = "or"
     in_memory: bool = False
+    lookup_at_once: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,8 +117,9 @@ def number_group(group: Group, ids: Iterable[int], version: int = 1, *, may_be_e
             f"group {shown(group.name)}: block_bytes is at least {BLOCK_BYTES_MIN} and at most {BLOCK_BYTES_MAX}, "
             f"a whole number, not {shown(group.block_bytes)}"
         )
-    if not isinstance(group.in_memory, bool):
-        raise SchemaError(f"group {shown(group.name)}: in_memory is True or False, not {shown(group.in_memory)}")
+    for flag in ("in_memory", "lookup_at_once"):
+        if not isinstance(getattr(group, flag), bool):
+            raise SchemaError(f"group {shown(group.name)}: {flag} is True or False, not {shown(getattr(group, flag))}")
     if group.columns is not None and not isinstance(group.columns, Mapping):
         raise SchemaError(f"group {shown(group.name)}: columns maps names to types, such as {{'age': 'int32'}}")
     if group.families is not None and (isinstance(group.families, str) or not isinstance(group.families, Sequence)):
@@ -139,6 +143,7 @@ def number_group(group: Group, ids: Iterable[int], version: int = 1, *, may_be_e
         max_age_microseconds=None if group.max_age is None else parse_age(group.max_age),
         purge_join="and" if group.purge_join == "and" else "or",
         in_memory=group.in_memory,
+        lookup_at_once=group.lookup_at_once,
     )
 
 
@@ -149,7 +154,12 @@ def _is_whole(given: object, least: int, most: int) -> bool:
 def _block_bytes(group: Group) -> int:
     if group.block_bytes is not None:
         return group.block_bytes
-    return BLOCK_BYTES_ZSTD if group.compression == "zstd" else BLOCK_BYTES_DEFAULT
+    return default_block_bytes(group.compression)
+
+
+def default_block_bytes(compression: str) -> int:
+    """Return how large blocks are if the declaration of a group does not say it."""
+    return BLOCK_BYTES_ZSTD if compression == "zstd" else BLOCK_BYTES_DEFAULT
 
 
 def _max_versions(group: Group) -> int | None:

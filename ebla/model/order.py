@@ -11,8 +11,9 @@ merged by numpy's stable sort in about one pass. Only rows whose eight bytes are
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -32,6 +33,7 @@ TIES_SPARED = 1_024
 _KEEP = np.array([0] + [((1 << (8 * n)) - 1) << (64 - 8 * n) for n in range(1, 9)], dtype=np.uint64)
 _WORD = (1 << 64) - 1
 _BIG_ENDIAN = np.dtype(">u8")
+_one_word: Callable[..., tuple[int]] = struct.Struct(">Q").unpack_from
 _MIX_FIRST = np.uint64(0x9E3779B97F4A7C15)
 _MIX_SECOND = np.uint64(0xC2B2AE3D27D4EB4F)
 _MIX_THIRD = np.uint64(0x165667B19E3779F9)
@@ -140,10 +142,13 @@ def key_hashes(rows: pa.Array) -> Words:
 def key_hash_of(row: bytes) -> int:
     """Return the hash of one row: what `key_hashes` gives for it."""
     length = len(row)
-    hashed = word_of(row, 0) * 0x9E3779B97F4A7C15
-    hashed ^= word_of(row, max(0, length - 8)) * 0xC2B2AE3D27D4EB4F
-    if length > 16:
-        hashed ^= word_of(row, length // 2 - 4) * 0x165667B19E3779F9
+    if length >= 8:
+        hashed = _one_word(row)[0] * 0x9E3779B97F4A7C15 ^ _one_word(row, length - 8)[0] * 0xC2B2AE3D27D4EB4F
+        if length > 16:
+            hashed ^= _one_word(row, length // 2 - 4)[0] * 0x165667B19E3779F9
+    else:
+        word = word_of(row, 0)
+        hashed = word * 0x9E3779B97F4A7C15 ^ word * 0xC2B2AE3D27D4EB4F
     hashed = (hashed ^ (length * 0x165667B19E3779F9)) & _WORD
     hashed ^= hashed >> 29
     hashed = (hashed * 0xC2B2AE3D27D4EB4F) & _WORD

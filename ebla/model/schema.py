@@ -42,8 +42,8 @@ class Family(msgspec.Struct, frozen=True):
     name: str
 
 
-class GroupSchema(msgspec.Struct, frozen=True, dict=True):
-    """A numbered locality group."""
+class GroupSchema(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
+    """A numbered locality group. What has a default came later: METADATA does not say it, and has the same checksum."""
 
     id: int
     name: str
@@ -56,6 +56,7 @@ class GroupSchema(msgspec.Struct, frozen=True, dict=True):
     max_age_microseconds: int | None
     purge_join: Literal["and", "or"]
     in_memory: bool
+    lookup_at_once: bool = False
 
     @cached_property
     def column_by_id(self) -> dict[int, Column]:

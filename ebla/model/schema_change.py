@@ -32,7 +32,16 @@ from ebla.model.schema import WILDCARD, Column, DroppedFamily, Family, GroupSche
 
 __all__ = ["Alteration", "altered", "is_lossless"]
 
-_SETTINGS = ("name", "compression", "block_bytes", "max_versions", "max_age", "purge_join", "in_memory")
+_SETTINGS = (
+    "name",
+    "compression",
+    "block_bytes",
+    "max_versions",
+    "max_age",
+    "purge_join",
+    "in_memory",
+    "lookup_at_once",
+)
 
 
 @dataclass(frozen=True)
@@ -341,6 +350,7 @@ class _Change:
             max_age_microseconds=age,
             purge_join=checked.purge_join,
             in_memory=checked.in_memory,
+            lookup_at_once=checked.lookup_at_once,
         )
         self._groups = {(new.name if one == name else one): (new if one == name else g) for one, g in self._all()}
 

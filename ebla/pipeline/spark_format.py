@@ -1,6 +1,7 @@
 """Spark's ``format("ebla")``: tables of a store as DataFrames and SQL tables, to read and to write.
 
     spark.read.format("ebla").option("root", "/data").load("users")
+    spark.read.format("ebla").option("cluster", "127.0.0.1:7070").load("users")
     df.write.format("ebla").option("root", "/data").mode("append").save("users")
     CREATE TABLE users USING ebla OPTIONS (root '/data', table 'users')
     spark.readStream.format("ebla").option("root", "/data").option("since", "snapshot").load("users")
@@ -27,18 +28,21 @@ Spark does keep something, in the metadata of the first column of the schema. An
 may carry the metadata of another table that they were read from, and would be written there. It must say
 ``WITH (root=...)``.
 
-**Filters are not pushed down.** Spark shares what a filter left of one load with all DataFrames of that load, so that
-rows would be missing from others. Key ranges are options instead. (docs/decisions/0014 and 0015 tell how that was
-found.)
+**Filters are not pushed down** to this source: Spark shares what a filter left of one load with all DataFrames of that
+load, so that rows would be missing from others (docs/decisions/0014 and 0015). In a session whose driver is a process
+that has this package loaded, a read never gets here: `native_reads` puts the plan of `db.spark` in its place, with
+columns and filters of the query that it belongs to.
+
+**Little is imported here.** Spark loads this module in the first moment of every session, in a process of its own, to
+learn of the format: most sessions read and write in other ways, and none waits for the engine to be loaded.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -46,16 +50,16 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
 )
-from pyspark.sql.types import StructType
 
 from ebla.errors import RequestError
-from ebla.pipeline.datasource.datasource_options import ReadOptions, WriteOptions
-from ebla.pipeline.datasource.datasource_reader import EblaReader, Pinned, pin
-from ebla.pipeline.datasource.datasource_writer import EblaWriter
 from ebla.pipeline.spark.failures import told_plainly
-from ebla.pipeline.streaming.stream_options import StreamReadOptions, StreamWriteOptions
-from ebla.pipeline.streaming.stream_reader import EblaStreamReader, RefusingReader, stream_schema
-from ebla.pipeline.streaming.stream_writer import EblaStreamWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from ebla.pipeline.datasource.datasource_options import ReadOptions
+    from ebla.pipeline.datasource.datasource_reader import Pinned
 
 __all__ = ["FORMAT", "EblaSource", "register"]
 
@@ -69,8 +73,17 @@ _OF_CATALOG = "option."
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("ebla")`` known to a session. Spark finds it by itself where this package is installed."""
+    """Make ``format("ebla")`` known to a session, and have it read as fast as `db.spark` (`native_reads`).
+
+    Spark finds the format by itself where this package is installed; then every row goes through Python.
+    """
+    from ebla.pipeline.datasource.native_reads import read_natively
+    from ebla.pipeline.datasource.saving import take_saves
+
     spark.dataSource.register(EblaSource)
+    spark.dataSource.register(EblaTasks)
+    read_natively(spark)
+    take_saves(spark, kept_options)
 
 
 class EblaSource(DataSource):
@@ -86,7 +99,13 @@ class EblaSource(DataSource):
     @told_plainly
     def schema(self) -> StructType:
         """Return the columns of the table, and fix the snapshot."""
+        from ebla.pipeline.datasource.datasource_options import ReadOptions
+        from ebla.pipeline.datasource.datasource_reader import pin
+
         if SINCE in self.options:
+            from ebla.pipeline.streaming.stream_options import StreamReadOptions
+            from ebla.pipeline.streaming.stream_reader import stream_schema
+
             return stream_schema(StreamReadOptions.of(self.options))
         self._pinned = pin(ReadOptions.of(self.options))
         schema = self._pinned.schema
@@ -99,29 +118,51 @@ class EblaSource(DataSource):
         # The last chance to fix the snapshot. A source without an address belongs to a table of Spark's catalog.
         is_stream = SINCE in self.options or CHECKPOINT in self.options
         if self._pinned is None and _has_address(self.options) and not is_stream:
+            from ebla.pipeline.datasource.datasource_options import ReadOptions
+            from ebla.pipeline.datasource.datasource_reader import pin
+
             # Spark pickles what a stream writes to as well, and with other options. A reader says what is wrong.
             with contextlib.suppress(RequestError):
                 self._pinned = pin(ReadOptions.of(self.options))
         return self.__dict__
 
+    def load(self, columns: StructType) -> ReadOptions | Pinned:
+        """Return the snapshot of the load; what it asks for if it is a table of the catalog, which has none."""
+        from ebla.pipeline.datasource.datasource_options import ReadOptions
+
+        if self._pinned is not None:
+            return self._pinned
+        kept = {} if _has_address(self.options) else kept_options(columns)
+        return ReadOptions.of({**kept, **self.options})
+
     @told_plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads these columns at the snapshot."""
+        from ebla.pipeline.datasource.datasource_options import ReadOptions
+        from ebla.pipeline.datasource.datasource_reader import EblaReader, pin
+
         if SINCE in self.options:
             raise RequestError("since is for streams: read changes in batch with ebla.pipeline.changes")
         if self._pinned is None:
-            kept = {} if _has_address(self.options) else _kept_options(schema)
-            self._pinned = pin(ReadOptions.of({**kept, **self.options}))
+            load = self.load(schema)
+            assert isinstance(load, ReadOptions), "it has no snapshot yet"
+            self._pinned = pin(load)
         return EblaReader(self._pinned, schema)
 
     @told_plainly
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return what writes rows like these."""
+        from ebla.pipeline.datasource.datasource_options import WriteOptions
+        from ebla.pipeline.datasource.datasource_writer import EblaWriter
+
         return EblaWriter.start(WriteOptions.of(self.options), schema, overwrite=overwrite)
 
     @told_plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return what streams the changes of the table."""
+        from ebla.pipeline.streaming.stream_options import StreamReadOptions
+        from ebla.pipeline.streaming.stream_reader import EblaStreamReader, RefusingReader
+
         try:
             return EblaStreamReader(StreamReadOptions.of(self.options), schema)
         except RequestError as error:
@@ -130,14 +171,29 @@ class EblaSource(DataSource):
     @told_plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
         """Return what writes the batches of a stream into the table."""
+        from ebla.pipeline.streaming.stream_options import StreamWriteOptions
+        from ebla.pipeline.streaming.stream_writer import EblaStreamWriter
+
         return EblaStreamWriter(StreamWriteOptions.of(self.options), schema, overwrite=overwrite)
 
 
+class EblaTasks(EblaSource):
+    """The same source under another name, for saves that were taken as a whole (`saving`)."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what goes into ``format(...)``."""
+        from ebla.pipeline.datasource.saving import TASKS
+
+        return TASKS
+
+
 def _has_address(options: Mapping[str, str]) -> bool:
-    return any(name in options for name in ("root", "table", "path"))
+    return any(name in options for name in ("root", "cluster", "table", "path"))
 
 
-def _kept_options(schema: StructType) -> Mapping[str, str]:
+def kept_options(schema: StructType) -> Mapping[str, str]:
+    """Return the options with which a table of Spark's catalog was made, from its columns."""
     kept = schema.fields[0].metadata.get(OPTIONS_KEY) if schema.fields else None
     if not isinstance(kept, dict):
         raise RequestError(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from ebla.metadata.values.requirements import RequirementFailed
 from ebla.replication.actions import Change
 from ebla.replication.changes import (
     AddReplica,
@@ -20,7 +17,7 @@ from ebla.replication.changes import (
 from ebla.replication.configuration import Table
 from ebla.replication.recut_changes import apply_recut_change
 
-__all__ = ["apply", "apply_each"]
+__all__ = ["apply"]
 
 _OF_MEMBERS = (
     ChangeLeader,
@@ -39,13 +36,3 @@ def apply(table: Table, change: Change) -> Table:
     if isinstance(change, _OF_MEMBERS):
         return apply_member_change(table, change)
     return apply_recut_change(table, change)
-
-
-def apply_each(table: Table, changes: Iterable[Change]) -> Table:
-    """Return the table after those of the changes that fit; the others are decided again on what is there then."""
-    for change in changes:
-        try:
-            table = apply(table, change)
-        except RequirementFailed:
-            continue
-    return table

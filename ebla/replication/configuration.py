@@ -1,11 +1,11 @@
 """Who keeps a tablet, as METADATA has it for replication. Values; what may become of them is in changes.py.
 
     Table            version; schema version; tablets; what became of bulk loads; tablets that are gone
-    `-- Configuration     one tablet: epoch, leader, lease, number, members, flushed point, ...
-        `-- Member        one replica: server, assignment id, log id, in sync or learning
+    `-- Configuration     one tablet: epoch, leader, lease, number, replicas, flushed point, ...
+        `-- Replica       METADATA's own: server, assignment id, log id, in sync or learning
 
-The **configuration number** grows with every change of leader, members or wanted number, and every such change names
-the number that it was decided on. The epoch alone does not guard the set of members.
+The **configuration number** grows with every change of leader, replicas or wanted number, and every such change names
+the number that it was decided on. The epoch alone does not guard the set of replicas.
 
 **In sync** means: this replica, in the log of this id, has every committed entry on its disk. `needed` of the in-sync
 replicas are there at any time, so that the loss of fewer than that many loses nothing.
@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import msgspec
 
-from ebla.metadata.values.tablet_metadata import Replica
+from ebla.metadata.values.tablet_metadata import Replica, needed_of
 from ebla.model.ranges import KeyRange
 
-__all__ = ["NOWHERE", "Configuration", "LogEnd", "Member", "Plan", "Position", "Retired", "Table", "needed_of"]
+__all__ = ["NOWHERE", "Configuration", "LogEnd", "Plan", "Position", "Replica", "Retired", "Table", "needed_of"]
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -29,15 +29,6 @@ class Position(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 NOWHERE = Position(0, 0)
-
-
-class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A replica of a tablet. `log_id` names the log that counts as in sync; "" before there was one."""
-
-    server: str
-    assignment_id: str
-    log_id: str = ""
-    is_in_sync: bool = False
 
 
 class Plan(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -66,7 +57,7 @@ class Configuration(msgspec.Struct, frozen=True, gc=False):
     number: int
     leader: str
     lease: int  # the number of the leader's lease that the epoch is bound to
-    members: tuple[Member, ...]
+    replicas: tuple[Replica, ...]
     wanted: int  # how many replicas there should be
     counted: int  # how many there were meant to be when that many were last in sync: `needed` is of these
     txn_floor: int = 0  # every txn of this epoch is greater; never falls
@@ -74,7 +65,7 @@ class Configuration(msgspec.Struct, frozen=True, gc=False):
     files: tuple[str, ...] = ()
     schema_version: int = 1  # entries of the log that are not flushed were written under it
     plan: Plan | None = None
-    leaving: tuple[Replica, ...] = ()  # no longer members, and not known to be deleted
+    leaving: tuple[Replica, ...] = ()  # replicas no longer, and not known to be deleted
     log_ends: tuple[LogEnd, ...] = ()
 
     @property
@@ -88,15 +79,15 @@ class Configuration(msgspec.Struct, frozen=True, gc=False):
         return needed_of(self.counted)
 
     @property
-    def in_sync(self) -> tuple[Member, ...]:
-        """The members that are in sync."""
-        return tuple(member for member in self.members if member.is_in_sync)
+    def in_sync(self) -> tuple[Replica, ...]:
+        """The replicas that are in sync."""
+        return tuple(replica for replica in self.replicas if replica.is_in_sync)
 
-    def member(self, server: str) -> Member | None:
+    def replica_on(self, server: str) -> Replica | None:
         """Return the replica on a server, if there is one."""
-        for member in self.members:
-            if member.server == server:
-                return member
+        for replica in self.replicas:
+            if replica.server == server:
+                return replica
         return None
 
 
@@ -115,8 +106,3 @@ class Table(msgspec.Struct, frozen=True, gc=False):
     schema_version: int = 1
     jobs: dict[str, str] = {}  # bulk loads: "done" or "aborted"
     retired: dict[str, Retired] = {}
-
-
-def needed_of(counted: int) -> int:
-    """How many of so many replicas have to be in sync: a majority."""
-    return counted // 2 + 1

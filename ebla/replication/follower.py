@@ -39,6 +39,11 @@ class Follower:
         self.fresh_at = -1.0  # on this server's clock: what is read at `safe_txn` is no older than this
         self._acks: deque[tuple[int, int]] = deque()  # number of a record, index to be acknowledged with it
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something is to be acknowledged that is not on disk yet."""
+        return bool(self._acks)
+
     def enter(self) -> None:
         """An epoch begins: nothing of the log was compared with its leader's."""
         self.matched = self._replica.log.base.index
@@ -63,7 +68,7 @@ class Follower:
             return
         if sender != configuration.leader or replica.leader is not None:
             return
-        if push.version > host.version:
+        if push.version > host.version_of(push.tablet):
             host.read_metadata()
         prev, entries = push.prev, push.entries
         log = replica.log
@@ -76,26 +81,35 @@ class Follower:
         if log.epoch_at(prev.index) != prev.epoch:
             self._acknowledge(log.runs())
             return
-        self._take(entries)
+        if not self._take(entries):
+            self._acknowledge(log.runs())
+            return
         self.matched = max(self.matched, entries[-1].index if entries else prev.index)
         self._learn_commit(push)
         self._acknowledge(None)
 
-    def _take(self, entries: tuple[Entry, ...]) -> None:
+    def _take(self, entries: tuple[Entry, ...]) -> bool:
+        """Append what is not there; False if something before it is not, as when a whole group had to be dropped.
+
+        What is here may be cut into other groups, and end within the one that is pushed.
+        """
         replica = self._replica
         log = replica.log
         for entry in entries:
-            epoch = log.epoch_at(entry.index)
-            if epoch == entry.epoch:
+            if log.epoch_at(entry.index) == entry.epoch:
                 continue
-            if epoch is not None:
-                replica.drop_from(entry.index)
+            first = max(entry.first, log.base.index + 1)
+            if log.last_index >= first:
+                replica.drop_from(first)
+            if not log.continues(entry):
+                return False
             replica.append(entry)
+        return True
 
     def _learn_commit(self, push: Push) -> None:
         replica = self._replica
         replica.commit = max(replica.commit, min(push.commit, self._comparable()))
-        has_all = self.matched >= push.commit and replica.host.version >= push.version
+        has_all = self.matched >= push.commit and replica.host.version_of(push.tablet) >= push.version
         if push.echo >= 0 and has_all and push.safe_txn >= self.safe_txn:
             self.safe_txn = push.safe_txn
             self.fresh_at = max(self.fresh_at, push.echo)

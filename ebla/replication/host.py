@@ -20,6 +20,9 @@ __all__ = ["Host"]
 class Host:
     """The server that a replica is on."""
 
+    # Whether leaders number entries and begin epochs themselves; else entries come to them numbered.
+    is_numbering = True
+
     __slots__ = (
         "_actions",
         "_changes",
@@ -59,6 +62,10 @@ class Host:
     def version(self) -> int:
         """Of METADATA, as it is known here; 0 before it was read."""
         return 0 if self.table is None else self.table.version
+
+    def version_of(self, tablet: str) -> int:
+        """Return the version of METADATA that is known here of a tablet's table."""
+        return self.version
 
     def write(self, record: Record) -> int:
         """Append to the log; return the number to wait for."""

@@ -99,12 +99,33 @@ class Leader:
 
     def begin(self) -> None:
         """Append the empty entry of this epoch, once a txn above the floor can be had for it."""
-        if self._first or self.is_resigned:
+        if self._first or self.is_resigned or not self.host.is_numbering:
             return
         if self.host.txns.push(self._floor()) and self._append("empty") is not None:
             self._first = self.log.last_index
             self._push_all()
             self.advance()
+
+    def take(self, entry: Entry) -> None:
+        """Append an entry that comes numbered; the first of an epoch is the one that it begins with."""
+        assert not self.is_resigned and entry.epoch == self.epoch
+        if self.log.last_index == self.replica.commit:
+            self._advanced_at = self.host.now
+        self.replica.append(entry)
+        self._first = self._first or entry.index
+        self._push_all()
+        self.advance()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the entry was appended that the epoch begins with."""
+        return self._first > 0
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether every replica has everything, as far as it was told."""
+        last = self.log.last_index
+        return last == self.replica.commit and all(one.acked >= last for one in self.progress.values())
 
     def _floor(self) -> int:
         return self.configuration.txn_floor
@@ -152,7 +173,7 @@ class Leader:
 
     def _meet(self, configuration: Configuration) -> None:
         there = {}
-        for member in configuration.members:
+        for member in configuration.replicas:
             if member.server == self.host.name:
                 continue
             known = self.progress.get(member.server)
@@ -243,8 +264,10 @@ class Leader:
         at = to.next - 1
         epoch = log.epoch_at(at)
         assert epoch is not None
-        entries = tuple(log.between(at, at + self.host.settings.push_entries))
-        to.next += len(entries)
+        settings = self.host.settings
+        entries = tuple(log.some_behind(at, settings.push_entries, settings.push_bytes))
+        if entries:
+            to.next = entries[-1].index + 1
         to.sent_at = self.host.now
         has_lease = self.is_serving and self.has_lease()
         self.host.send(
@@ -253,7 +276,7 @@ class Leader:
                 self.replica.tablet,
                 to.assignment_id,
                 self.epoch,
-                self.host.version,
+                self.host.version_of(self.replica.tablet),
                 Position(epoch, at),
                 entries,
                 self.replica.commit,
@@ -319,7 +342,7 @@ class Leader:
 
     def may_drop(self, sender: str, message: MayDrop) -> None:
         """Tell a replica that is no longer a member whether every member has what it has."""
-        member = self.configuration.member(sender)
+        member = self.configuration.replica_on(sender)
         if not self.is_serving or not self.has_lease() or message.last.epoch > self.epoch:
             return
         if member is not None and member.assignment_id == message.assignment_id:

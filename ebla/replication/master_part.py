@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from ebla.metadata.values.tablet_metadata import Replica
 from ebla.replication.actions import Action, Change, ChangeMetadata, Send, TakeLease
 from ebla.replication.changes import AddReplica, ChangeInSync, ChangeLeader, ForgetReplica, RemoveReplica
-from ebla.replication.configuration import Configuration, Member, Table
+from ebla.replication.configuration import Configuration, Table
 from ebla.replication.lease import LeaseWatch, ServerNode
 from ebla.replication.messages import Adopt, Deleted, GiveUp, Message, Resigned, Stuck, TakeOut
 from ebla.replication.settings import ReplicationSettings
@@ -71,7 +71,7 @@ class MasterPart:
     def _is_same_run(self, change: ChangeInSync, node: ServerNode) -> bool:
         return node.start == change.put_start
 
-    def _has_log(self, member: Member, node: ServerNode) -> bool:
+    def _has_log(self, member: Replica, node: ServerNode) -> bool:
         return node.log_id == member.log_id
 
     def tick(self, now: float, nodes: dict[str, ServerNode], table: Table) -> list[Action]:
@@ -117,7 +117,7 @@ class MasterPart:
     def _is_over(self, tablet: Configuration, now: float) -> bool:
         return self.watch.is_over(tablet.leader, tablet.lease)
 
-    def _can_lead(self, member: Member, now: float) -> bool:
+    def _can_lead(self, member: Replica, now: float) -> bool:
         node = self.watch.nodes.get(member.server)
         return node is not None and self.watch.is_alive(member.server, now) and self._has_log(member, node)
 
@@ -141,7 +141,7 @@ class MasterPart:
             is_old_out=len(remaining) >= tablet.needed and not self.watch.is_alive(tablet.leader, now),
         )
 
-    def _candidates(self, tablet: Configuration) -> tuple[Member, ...]:
+    def _candidates(self, tablet: Configuration) -> tuple[Replica, ...]:
         return tablet.in_sync
 
     def _adopt(self, tablet: Configuration, floor: int, now: float, actions: list[Action]) -> None:
@@ -169,7 +169,7 @@ class MasterPart:
         """Return one step towards as many replicas as are wanted, on servers that are there."""
         if tablet.plan is not None:
             return []
-        watch, members = self.watch, tablet.members
+        watch, members = self.watch, tablet.replicas
         gone = [one for one in members if watch.away_seconds(one.server, now) > self.settings.replace_seconds]
         if len(members) - len(gone) < tablet.wanted:
             there = {member.server for member in members} | {replica.server for replica in tablet.leaving}

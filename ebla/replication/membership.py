@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from ebla.metadata.values.tablet_metadata import Replica
 from ebla.replication.changes import ChangeInSync
-from ebla.replication.configuration import Configuration, Member
+from ebla.replication.configuration import Configuration
 from ebla.replication.progress import Progress
 from ebla.replication.settings import ReplicationSettings
 
@@ -30,7 +30,7 @@ class Membership:
         self.configuration = configuration
         self._settings = settings
         self.pending: ChangeInSync | None = None
-        self._asked: tuple[Member, ...] = ()  # the in-sync set that was asked for
+        self._asked: tuple[Replica, ...] = ()  # the in-sync set that was asked for
         self.to_go: set[Replica] = set()  # a master wants these out
 
     def learn(self, configuration: Configuration) -> None:
@@ -53,7 +53,7 @@ class Membership:
             found = min(found, self._all_have(members, own, progress, leader))
         return found
 
-    def _all_have(self, members: Iterable[Member], own: int, progress: dict[str, Progress], leader: str) -> int:
+    def _all_have(self, members: Iterable[Replica], own: int, progress: dict[str, Progress], leader: str) -> int:
         return min(own if member.server == leader else progress[member.server].acked_as(member) for member in members)
 
     def ask(self, change: ChangeInSync) -> ChangeInSync:
@@ -87,11 +87,11 @@ class Membership:
     def _can_take_out(self, configuration: Configuration) -> bool:
         return len(configuration.in_sync) - 1 >= configuration.needed
 
-    def _is_new_log(self, put: Member) -> bool:
+    def _is_new_log(self, put: Replica) -> bool:
         return any(member.server == put.server for member in self.configuration.in_sync)
 
     def _change(
-        self, epoch: int, progress: dict[str, Progress], put: Member | None, out: Member | None
+        self, epoch: int, progress: dict[str, Progress], put: Replica | None, out: Replica | None
     ) -> ChangeInSync:
         configuration = self.configuration
         return ChangeInSync(
@@ -103,23 +103,23 @@ class Membership:
             Replica(out.server, out.assignment_id) if out is not None else None,
         )
 
-    def _level(self, progress: dict[str, Progress], level_index: int, now: float) -> list[Member]:
+    def _level(self, progress: dict[str, Progress], level_index: int, now: float) -> list[Replica]:
         """Return members that are not in sync, or are so by another log than they have, and have what is committed."""
         found = []
-        for member in self.configuration.members:
+        for member in self.configuration.replicas:
             one = progress.get(member.server)
             if one is None or not one.log_id or (member.is_in_sync and one.log_id == member.log_id):
                 continue
             if not member.is_in_sync and Replica(member.server, member.assignment_id) in self.to_go:
                 continue
             if self._is_level(one, level_index) and now - one.heard_at < self._settings.replica_timeout_seconds:
-                found.append(Member(member.server, member.assignment_id, one.log_id, True))
+                found.append(Replica(member.server, member.assignment_id, one.log_id, True))
         return found
 
     def _is_level(self, one: Progress, level_index: int) -> bool:
         return one.acked >= level_index
 
-    def _lagging(self, progress: dict[str, Progress], now: float) -> list[Member]:
+    def _lagging(self, progress: dict[str, Progress], now: float) -> list[Replica]:
         """Return in-sync members that do not answer, answer from another log, or are to go."""
         found = []
         for member in self.configuration.in_sync:

@@ -23,6 +23,7 @@ __all__ = [
     "Ack",
     "Adopt",
     "Advance",
+    "BetweenServers",
     "ChildReady",
     "ChildStart",
     "CloseGate",
@@ -75,7 +76,11 @@ class Remembered(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An entry of a tablet's log. `window` has the replies that stand in no entry behind it."""
+    """An entry of a tablet's log. `window` has the replies that stand in no entry behind it.
+
+    Behind RPC an entry is a group commit of the tablet: `part` has it as bytes, and it takes all indices from
+    `index_min` on (0: `index` alone).
+    """
 
     epoch: int
     index: int
@@ -86,12 +91,19 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     schema_version: int = 1
     window: tuple[Remembered, ...] = ()
     forgotten_txn: int = 0
+    index_min: int = 0
+    part: bytes = b""
+
+    @property
+    def first(self) -> int:
+        """The first index that it takes."""
+        return self.index_min or self.index
 
 
 # --- between replicas ----------------------------------------------------------------------------
 
 
-class Push(msgspec.Struct, frozen=True, gc=False):
+class Push(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
     """Entries behind `prev`, for one replica; how far they are committed; and what it may read.
 
     `safe_txn` and `echo` are given only under the lease of the epoch, else 0 and -1. `version` is the METADATA that the
@@ -109,7 +121,7 @@ class Push(msgspec.Struct, frozen=True, gc=False):
     echo: float
 
 
-class Ack(msgspec.Struct, frozen=True, gc=False):
+class Ack(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
     """What the leader of `epoch` pushed is on my disk, up to `index`. With `runs`: that is what I have, go on there."""
 
     tablet: str
@@ -122,14 +134,14 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
     runs: Runs | None = None
 
 
-class Outdated(msgspec.Struct, frozen=True, gc=False):
+class Outdated(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
     """I am at a higher epoch than you."""
 
     tablet: str
     epoch: int
 
 
-class MayDrop(msgspec.Struct, frozen=True, gc=False):
+class MayDrop(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
     """I am no longer a member, and have entries up to here: do all members have them?"""
 
     tablet: str
@@ -137,7 +149,7 @@ class MayDrop(msgspec.Struct, frozen=True, gc=False):
     last: Position
 
 
-class DropConfirmed(msgspec.Struct, frozen=True, gc=False):
+class DropConfirmed(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=5):
     """All members have what that replica had, or it is in files: it may be deleted."""
 
     tablet: str
@@ -263,6 +275,9 @@ class Advance(msgspec.Struct, frozen=True, gc=False):
     job: str
     txn: int
 
+
+# What servers send each other, as it is on the wire.
+BetweenServers: TypeAlias = Push | Ack | Outdated | MayDrop | DropConfirmed
 
 Message: TypeAlias = (
     Push

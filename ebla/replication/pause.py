@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ebla.replication.actions import MakeFile
 from ebla.replication.changes import Flush
-from ebla.replication.configuration import Member, Plan, Position
+from ebla.replication.configuration import Plan, Position, Replica
 from ebla.replication.messages import ChildReady, ChildStart, Entry
 from ebla.replication.recut_changes import BeginSplit, CancelSplit, FinishSplit, ReachSchema
 
@@ -54,7 +54,7 @@ class Pause:
         self._plan: Plan | None = None
         self._version = 0
         self._closed_at = 0.0
-        self._ready: dict[tuple[str, str], Member] = {}
+        self._ready: dict[tuple[str, str], Replica] = {}
         self._window_entry: Entry | None = None
         self._asked_number: int | None = None
 
@@ -220,10 +220,10 @@ class Pause:
             return
         at = plan.children.index(message.child)
         if any(one.server == sender and one.assignment_id == message.assignment_id for one in plan.replicas[at]):
-            self._ready[message.child, sender] = Member(sender, message.assignment_id, message.log_id, True)
+            self._ready[message.child, sender] = Replica(sender, message.assignment_id, message.log_id, True)
             self.step()
 
-    def _confirmed(self, child: str) -> tuple[Member, ...]:
+    def _confirmed(self, child: str) -> tuple[Replica, ...]:
         return tuple(member for (name, _), member in self._ready.items() if name == child)
 
     def _are_children_ready(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ebla.replication.configuration import Member
+from ebla.replication.configuration import Replica
 from ebla.replication.messages import Ack
 
 __all__ = ["Progress"]
@@ -13,7 +13,7 @@ class Progress:
 
     __slots__ = ("acked", "assignment_id", "heard_at", "log_id", "next", "sent_at", "server", "stamp", "start")
 
-    def __init__(self, member: Member, next: int, now: float) -> None:
+    def __init__(self, member: Replica, next: int, now: float) -> None:
         self.server = member.server
         self.assignment_id = member.assignment_id
         self.log_id = ""  # not heard of yet
@@ -38,6 +38,6 @@ class Progress:
         self.heard_at = now
         self.stamp = max(self.stamp, ack.stamp) if ack.start == self.start else ack.stamp
 
-    def acked_as(self, member: Member) -> int:
+    def acked_as(self, member: Replica) -> int:
         """Return how far the replica has acknowledged in the log that is on record for it."""
         return self.acked if self.log_id == member.log_id else 0

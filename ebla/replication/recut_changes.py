@@ -18,7 +18,7 @@ import msgspec
 
 from ebla.metadata.values.requirements import RequirementFailed
 from ebla.replication.changes import based_on, led_at, with_tablet
-from ebla.replication.configuration import NOWHERE, Configuration, Member, Plan, Retired, Table, needed_of
+from ebla.replication.configuration import NOWHERE, Configuration, Plan, Replica, Retired, Table, needed_of
 
 __all__ = [
     "AbortLoad",
@@ -50,7 +50,7 @@ class FinishSplit(msgspec.Struct, frozen=True, tag="finish_split"):
     tablet: str
     epoch: int
     number: int
-    confirmed: tuple[tuple[Member, ...], tuple[Member, ...]]
+    confirmed: tuple[tuple[Replica, ...], tuple[Replica, ...]]
     txn_floor: int
 
 
@@ -132,7 +132,7 @@ def _finish(table: Table, tablet: Configuration, change: FinishSplit) -> Table:
     ):
         ready = {(one.server, one.assignment_id): one.log_id for one in confirmed}
         members = tuple(
-            Member(one.server, one.assignment_id, ready.get((one.server, one.assignment_id), ""), one.server in at)
+            Replica(one.server, one.assignment_id, ready.get((one.server, one.assignment_id), ""), one.server in at)
             for one in planned
             for at in [{server for server, _ in ready}]
         )
@@ -145,7 +145,7 @@ def _finish(table: Table, tablet: Configuration, change: FinishSplit) -> Table:
             first=first,
             last=last,
             number=1,
-            members=members,
+            replicas=members,
             txn_floor=max(tablet.txn_floor, change.txn_floor),
             flushed=NOWHERE,
             plan=None,

@@ -68,6 +68,16 @@ class TabletReplica:
         else:
             host.write(Standing(key, 0))
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something is to be done when the log is on disk further than it is."""
+        return bool(self._unsynced) or self.follower.is_waiting
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether METADATA has told from where on what was found on disk counts."""
+        return self._found is None
+
     # --- the log ---------------------------------------------------------------------------------
 
     def append(self, entry: Entry) -> None:
@@ -79,7 +89,7 @@ class TabletReplica:
         """Remove entries that the leader does not have, here and on disk."""
         self.log.drop_from(index)
         self._unsynced = deque(one for one in self._unsynced if one[1] < index)
-        self.durable = min(self.durable, index - 1)
+        self.durable = min(self.durable, self.log.last_index)  # a group is dropped as a whole
         self.host.write(Dropped(self.key, index))
 
     def synced(self, sequence: int) -> None:
@@ -135,7 +145,7 @@ class TabletReplica:
             self.leader.learn(configuration)
         else:
             self.lead_if_chosen()
-        member = configuration.member(self.host.name)
+        member = configuration.replica_on(self.host.name)
         self.is_leaving = member is None or member.assignment_id != self.assignment_id
 
     def _load(self, configuration: Configuration) -> bool:
@@ -167,7 +177,7 @@ class TabletReplica:
             self.leader.begin()
 
     def _is_chosen(self, configuration: Configuration) -> bool:
-        member = configuration.member(self.host.name)
+        member = configuration.replica_on(self.host.name)
         return (
             configuration.leader == self.host.name
             and configuration.epoch == self.epoch

@@ -359,7 +359,7 @@ class TabletServer:
         if self._on_disk is not None:
             self._load(table)
         for configuration in table.tablets.values():
-            member = configuration.member(host.name)
+            member = configuration.replica_on(host.name)
             if member is not None and (configuration.tablet, member.assignment_id) not in self.replicas:
                 self._make((configuration.tablet, member.assignment_id))
             for replica in list(self._by_tablet.get(configuration.tablet, ())):

@@ -26,28 +26,28 @@ __all__ = ["Appended", "Dropped", "Gone", "Key", "Record", "Replayed", "ServerLo
 Key: TypeAlias = tuple[str, str]  # tablet and assignment id
 
 
-class Standing(msgspec.Struct, frozen=True, gc=False):
+class Standing(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
     """A replica is here, and takes nothing of a lower epoch any more."""
 
     key: Key
     epoch: int
 
 
-class Appended(msgspec.Struct, frozen=True, gc=False):
+class Appended(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
     """An entry of a replica."""
 
     key: Key
     entry: Entry
 
 
-class Dropped(msgspec.Struct, frozen=True, gc=False):
+class Dropped(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
     """The entries of a replica that stand before this, from an index on, do not count."""
 
     key: Key
     index: int
 
 
-class Gone(msgspec.Struct, frozen=True, gc=False):
+class Gone(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
     """A replica was deleted."""
 
     key: Key
@@ -66,8 +66,8 @@ class Replayed:
         self.entries: dict[int, Entry] = {}
 
     def take(self, entry: Entry) -> None:
-        """Add an entry: it removes those of its index and above that are of lower epochs."""
-        self.drop(entry.index, below_epoch=entry.epoch)
+        """Add an entry: it removes those of its indices and above that are of lower epochs."""
+        self.drop(entry.first, below_epoch=entry.epoch)
         self.entries[entry.index] = entry
 
     def drop(self, index: int, below_epoch: int | None = None) -> None:

@@ -25,3 +25,4 @@ class ReplicationSettings:
     segment_records: int = 4096
     window_replies: int = 10_000
     push_entries: int = 1_000  # at most so many in one push
+    push_bytes: int = 4 * 1024 * 1024  # and so many bytes, but one entry in any case

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ebla.replication.actions import ReadLog
 from ebla.replication.append_log import AppendLog, Gap
 from ebla.replication.changes import TakeOver
-from ebla.replication.configuration import LogEnd, Member
+from ebla.replication.configuration import LogEnd, Replica
 from ebla.replication.host import Host
 from ebla.replication.messages import Adopt
 from ebla.replication.replica import TabletReplica
@@ -84,7 +84,7 @@ class Takeovers:
         one.change = TakeOver(
             read.tablet,
             configuration.number,
-            Member(host.name, one.adopt.assignment_id, host.log_id, True),
+            Replica(host.name, one.adopt.assignment_id, host.log_id, True),
             host.lease.number,
             one.adopt.txn_floor,
             LogEnd(read.assignment_id, read.log_id, end),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from ebla.access.guard import Access
 from ebla.errors import TimedOut
 
 __all__ = ["Caller", "NotQuick"]
@@ -21,6 +22,7 @@ class Caller:
     client: str
     deadline_seconds: float
     is_hurried: bool = False  # whether the reading thread itself carries it out: `NotQuick` may be raised
+    access: Access | None = None  # what it may do; None where everybody may do everything
 
     @property
     def left_seconds(self) -> float:

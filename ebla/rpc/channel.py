@@ -13,9 +13,11 @@ import threading
 import time
 import uuid
 import weakref
+from collections.abc import Callable
 from typing import TypeVar
 
-from ebla.errors import Closed, TimedOut
+from ebla.access.credentials import NOTHING, Credentials
+from ebla.errors import Closed, EblaError, ProtocolError, TimedOut, TlsError, Unavailable
 from ebla.rpc import frames
 from ebla.rpc.frames import Hello
 from ebla.rpc.limits import DEFAULT, Limits
@@ -39,8 +41,10 @@ class Channel:
         client: str = "",
         limits: Limits = DEFAULT,
         version: int = frames.PROTOCOL_VERSION,
+        credentials: Credentials = NOTHING,
     ) -> None:
         # Set once.
+        self._credentials = credentials
         self.address = address
         self._methods = methods
         self._limits = limits
@@ -73,6 +77,21 @@ class Channel:
                 raise TimedOut(f"no time was left for {codec.method.name} when {self.address} was reached: retry")
         return link.call(codec, request, timeout_seconds)  # type: ignore[no-any-return]
 
+    def connect(self, timeout_seconds: float) -> None:
+        """Reach the server, if that was not done yet."""
+        self._connected(timeout_seconds)
+
+    def post(self, request: Asks[Reply], timeout_seconds: float, answered: Callable[[Reply | EblaError], None]) -> None:
+        """Send a request and do not wait: `answered` is called with its reply, or with an error, by another thread.
+
+        `Unavailable` if the server is not reached at the moment. Requests are sent in the order of the calls.
+        """
+        codec = self._methods.of(request)
+        link = self._link
+        if link is None or not link.is_usable:
+            raise Unavailable(f"{self.address} is not connected")
+        link.post(codec, request, timeout_seconds, answered)
+
     def close(self) -> None:
         """Leave when what is under way is answered. Closing twice is fine."""
         with self._lock:
@@ -82,6 +101,13 @@ class Channel:
         if link is not None:
             link.close()
 
+    def abandon(self) -> None:
+        """Leave at once; what is under way is told that the server is silent."""
+        link = self._link
+        self.close()
+        if link is not None:
+            link.give_up(Unavailable(f"{self.address} was silent for too long"))
+
     def disown(self) -> None:
         """Serve nothing in a forked child: the connection belongs to its parent."""
         self._lock = threading.Lock()
@@ -90,15 +116,44 @@ class Channel:
         )
 
     def _connected(self, timeout_seconds: float) -> Link:
+        try:
+            return self._linked(timeout_seconds)
+        except TlsError as error:
+            if self._is_process:
+                # Nobody sits before a process who could mend it now: it goes on trying, until somebody has.
+                raise Unavailable(str(error)) from None
+            raise
+
+    def _linked(self, timeout_seconds: float) -> Link:
+        began_seconds = time.monotonic()
+        address = self.address
+        if self._is_process:
+            address = self._peer_address(timeout_seconds)
+            timeout_seconds = max(0.001, timeout_seconds - (time.monotonic() - began_seconds))
         with self._lock:
             if self._closed is not None:
                 raise self._closed
             if self._link is None or not self._link.is_usable:
-                self._link = link = Link(self.address, self._hello, self._limits)
+                self._link = link = Link(address, self._hello, self._limits, self._credentials)
                 _pulse.watch(link, self._limits.ping_seconds)
             link = self._link
         link.wait_for_welcome(timeout_seconds)
         return link
+
+    @property
+    def _is_process(self) -> bool:
+        return self._credentials.tls is not None and bool(self._credentials.tls.key)
+
+    def _peer_address(self, timeout_seconds: float) -> str:
+        """Return where this process, which has a certificate to show, is asked for it: whoever listens tells."""
+        link = Link(self.address, self._hello, self._limits, Credentials(tls=self._credentials.tls))
+        try:
+            link.wait_for_welcome(timeout_seconds)
+            if not link.peer_port:
+                raise ProtocolError(f"{self.address} does not tell where processes of its cluster ask: is it of ours?")
+            return f"{self.address.rpartition(':')[0]}:{link.peer_port}"
+        finally:
+            link.close()
 
 
 class _Pulse:

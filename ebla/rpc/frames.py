@@ -3,6 +3,7 @@
     client                                     server
       Hello       in the descriptor             -->    which versions of the protocol, and who asks
                   <--                      Welcome     or Failed, and the end
+      Credential  who asks, if that matters     -->    again when it has a newer one
       Call        number, name, body            -->
                   <--          Answered or Failed      by that number, in any order
       Cancel      nobody waits for it any more  -->
@@ -30,6 +31,7 @@ __all__ = [
     "Answered",
     "Call",
     "Cancel",
+    "Credential",
     "Failed",
     "Frame",
     "Goodbye",
@@ -59,10 +61,14 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="ebla", gc=False):
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=0, gc=False):
-    """The version that both speak from here on, and who answers."""
+    """The version that both speak from here on, who answers, and at which port processes of the cluster are to ask.
+
+    0: here.
+    """
 
     version: int
     server: str
+    peer_port: int = 0
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
@@ -123,7 +129,13 @@ class Goodbye(msgspec.Struct, frozen=True, array_like=True, tag=9, gc=False):
     """What is under way is still answered; begin nothing new."""
 
 
-Frame: TypeAlias = Welcome | Call | Answered | Failed | Cancel | Acked | Part | Ping | Pong | Goodbye
+class Credential(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
+    """A token: the calls that follow are of whoever has it."""
+
+    token: str
+
+
+Frame: TypeAlias = Welcome | Call | Answered | Failed | Cancel | Acked | Part | Ping | Pong | Goodbye | Credential
 
 _encoder = msgspec.msgpack.Encoder()
 _values = msgspec.msgpack.Encoder(enc_hook=encode_hook)

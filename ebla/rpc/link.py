@@ -13,22 +13,37 @@ everything of Flight is closed by it alone.
 from __future__ import annotations
 
 import atexit
-import itertools
 import logging
 import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow.flight as flight
 
+from ebla.access.credentials import NOTHING, Credentials
+from ebla.access.tls import Tls
 from ebla.errors import EblaError, OutcomeUnknown, ProtocolError, TimedOut, Unavailable
 from ebla.rpc.faults import error_of
-from ebla.rpc.frames import Answered, Cancel, Failed, Goodbye, Hello, Ping, Welcome, encode_call, encode_frame
+from ebla.rpc.frames import (
+    Answered,
+    Cancel,
+    Credential,
+    Failed,
+    Goodbye,
+    Hello,
+    Ping,
+    Welcome,
+    encode_call,
+    encode_frame,
+)
 from ebla.rpc.limits import Limits
 from ebla.rpc.methods import Codec
+from ebla.rpc.request_ids import current_request, numbers, request_id
 from ebla.rpc.stream import BROKEN, Stream
+from ebla.rpc.trust import tls_problem
 
 __all__ = ["Link"]
 
@@ -50,31 +65,55 @@ class _Waiting:
         self.lock.release()
 
 
+class _Posted:
+    """A call whose answer is not waited for: it is given to a function, by the thread that reads."""
+
+    __slots__ = ("_answered", "_codec")
+
+    def __init__(self, codec: Codec, answered: Callable[[Any], None]) -> None:
+        self._codec = codec
+        self._answered = answered
+
+    def end(self, answer: Answered | Failed | EblaError) -> None:
+        if isinstance(answer, Answered):
+            self._answered(self._codec.reply(answer.body))
+        else:
+            self._answered(error_of(answer) if isinstance(answer, Failed) else answer)
+
+
 class Link:
     """One stream to a server. Safe to use from several threads."""
 
-    def __init__(self, address: str, hello: Hello, limits: Limits) -> None:
+    def __init__(self, address: str, hello: Hello, limits: Limits, credentials: Credentials = NOTHING) -> None:
         # Set once.
         self._address = address
+        self._own = hello.client
         self._limits = limits
-        self._client = flight.connect(f"grpc://{address}", generic_options=_CHANNEL_OPTIONS)
+        self._credentials = credentials
+        token = None if credentials.token is None else credentials.token()
+        self._client = _connected(address, credentials.tls)
+        self._welcomed = threading.Event()
         descriptor = flight.FlightDescriptor.for_command(encode_frame(hello))
         try:
             self._writer, self._reader = self._client.do_exchange(descriptor)
         except BROKEN as error:
-            raise Unavailable(f"{address} cannot be reached: {_said(error)}; retry when the server is back") from None
+            raise self._unreachable(error) from None
         self._stream = Stream(self._writer, limits)
-        self._numbers = itertools.count(1)
-        self._welcomed = threading.Event()
         self._lock = threading.Lock()
         # Guarded by _lock.
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _Waiting | _Posted] = {}
         self._end: EblaError | None = None  # why it takes no more calls
         self.server = ""
+        self.peer_port = 0  # where processes of the cluster ask, if not here
         self._process = os.getpid()
+        self._shown_at_seconds = time.monotonic()  # when the token was
         self._thread = threading.Thread(target=self._read, name=f"ebla-rpc {address}", daemon=True)
         self._thread.start()
         _open.add(self)
+        try:
+            self._show_token(token)
+        except BROKEN as error:
+            self._break(error)
 
     @property
     def is_usable(self) -> bool:
@@ -95,7 +134,33 @@ class Link:
 
     def call(self, codec: Codec, request: object, timeout_seconds: float) -> Any:
         """Send a request and return its reply; raises what the server raised."""
-        number, waiting = next(self._numbers), _Waiting()
+        waiting = _Waiting()
+        number = self._send(codec, request, timeout_seconds, waiting)
+        if not waiting.lock.acquire(timeout=timeout_seconds):
+            self._abandon(number)
+            lost = self._lost(codec, f"did not answer within {timeout_seconds:.2g} s", TimedOut)
+            self._tell(codec, number, lost, logging.INFO)
+            raise lost
+        answer = waiting.answer
+        if _log.isEnabledFor(logging.DEBUG):
+            self._tell(codec, number, answer)
+        if isinstance(answer, Answered):
+            return codec.reply(answer.body)
+        if isinstance(answer, Failed):
+            raise error_of(answer)
+        if isinstance(answer, EblaError) and codec.method.is_repeatable:
+            raise answer
+        raise self._lost(codec, str(answer), Unavailable)
+
+    def post(self, codec: Codec, request: object, timeout_seconds: float, answered: Callable[[Any], None]) -> None:
+        """Send a request and do not wait: `answered` is called with its reply, or with an error, by another thread.
+
+        If this raises, it was not sent. Requests are sent in the order of the calls.
+        """
+        self._send(codec, request, timeout_seconds, _Posted(codec, answered))
+
+    def _send(self, codec: Codec, request: object, timeout_seconds: float, waiting: _Waiting | _Posted) -> int:
+        number = next(numbers)
         frame = encode_call(number, codec.method.name, max(1, int(timeout_seconds * 1_000)), request)
         if len(frame) > self._limits.message_bytes_max:
             raise ProtocolError(
@@ -113,20 +178,20 @@ class Link:
             self._stream.send_bytes(frame)
         except BROKEN as error:
             self._break(error)
-        if not waiting.lock.acquire(timeout=timeout_seconds):
-            self._abandon(number)
-            raise self._lost(codec, f"did not answer within {timeout_seconds:.2g} s", TimedOut)
-        answer = waiting.answer
-        if isinstance(answer, Answered):
-            return codec.reply(answer.body)
-        if isinstance(answer, Failed):
-            raise error_of(answer)
-        if isinstance(answer, EblaError) and codec.method.is_repeatable:
-            raise answer
-        raise self._lost(codec, str(answer), Unavailable)
+        return number
+
+    def _tell(self, codec: Codec, number: int, answer: object, level: int = logging.DEBUG) -> None:
+        """Write to the log what came of a call, under its id."""
+        before = current_request.set(request_id(self._own, number))
+        try:
+            what = "was answered" if isinstance(answer, Answered) else f"came to nothing: {_told(answer)}"
+            _log.log(level, "%s of %s %s", codec.method.name, self._address, what)
+        finally:
+            current_request.reset(before)
 
     def check_alive(self) -> None:
         """Ping if nothing was heard for a while; give up if nothing was for long."""
+        self._show_newer_token()
         silent_seconds = time.monotonic() - self._stream.heard_at_seconds
         if self._end is not None or silent_seconds < self._limits.ping_seconds:
             return
@@ -137,6 +202,23 @@ class Link:
             self._stream.send_free(Ping())
         except BROKEN as error:
             self._break(error)
+
+    def _show_token(self, token: str | None) -> None:
+        """Say who asks; before the first call, and when the token is old."""
+        if token is not None:
+            self._stream.send_free(Credential(token))
+
+    def _show_newer_token(self) -> None:
+        renew_seconds = self._credentials.renew_seconds
+        if renew_seconds is None or time.monotonic() - self._shown_at_seconds < renew_seconds or self._end is not None:
+            return
+        self._shown_at_seconds = time.monotonic()
+        try:
+            self._show_token(self._credentials.token() if self._credentials.token is not None else None)
+        except BROKEN as error:
+            self._break(error)
+        except Exception as error:  # the user's own function: the old token may hold for a while
+            _log.warning("no newer token could be had: %s", error)
 
     def give_up(self, why: EblaError) -> None:
         """Take no more calls, and fail those that wait. Returns at once."""
@@ -213,8 +295,8 @@ class Link:
                     self._leave()
             case Failed():
                 raise error_of(frame)
-            case Welcome(_, server):
-                self.server = server
+            case Welcome(_, server, peer_port):
+                self.server, self.peer_port = server, peer_port
                 self._welcomed.set()
             case Goodbye():
                 self.close()
@@ -222,7 +304,19 @@ class Link:
                 raise ProtocolError(f"a server sent {type(frame).__name__}, which only a client says")
 
     def _break(self, error: Exception) -> None:
-        self._finish(Unavailable(f"{self._address} cannot be reached: {_said(error)}; retry when the server is back"))
+        if self._end is None:
+            self._finish(self._unreachable(error))
+
+    def _unreachable(self, error: Exception) -> EblaError:
+        # What was never heard of may be there, and not be believed: Flight does not tell the one from the other.
+        if isinstance(error, flight.FlightUnavailableError) and not self._welcomed.is_set():
+            problem = tls_problem(self._address, self._credentials.tls)
+            if problem is not None:
+                return problem
+            return Unavailable(
+                f"{self._address} cannot be reached: nobody answers there; is it up, and its address right?"
+            )
+        return Unavailable(f"{self._address} cannot be reached: {_said(error)}; retry when the server is back")
 
     def _finish(self, why: EblaError) -> None:
         with self._lock:
@@ -269,6 +363,17 @@ _CHANNEL_OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
 ]
+
+
+def _told(answer: object) -> str:
+    return f"{answer.code}: {answer.sentence}" if isinstance(answer, Failed) else str(answer)
+
+
+def _connected(address: str, tls: Tls | None) -> flight.FlightClient:
+    if tls is None:
+        return flight.connect(f"grpc://{address}", generic_options=_CHANNEL_OPTIONS)
+    shown = {"cert_chain": tls.certificate, "private_key": tls.key} if tls.key else {}
+    return flight.connect(f"grpc+tls://{address}", tls_root_certs=tls.ca, generic_options=_CHANNEL_OPTIONS, **shown)
 
 
 def _said(error: Exception) -> str:

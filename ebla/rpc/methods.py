@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar, get_args, get_origin
 
 import msgspec
 
+from ebla.access.rights import Needs
 from ebla.errors import EblaError, ProtocolError, RequestError
 from ebla.model.schema import decode_hook, encode_hook
 from ebla.rpc.wire.values import decode_extension
@@ -34,11 +35,13 @@ class Method:
     `is_repeatable`: carrying it out twice is the same as once, so that a call whose connection broke failed with
     `Unavailable`, not with `OutcomeUnknown`, and may be sent again. `is_quick`: it is answered without waiting for
     disks, locks or others, so the thread that reads the stream carries it out itself, which spares a change of threads.
+    `needs`: the rights that a request needs; a server with a guard answers none that does not say.
     """
 
     request: type[Asks[Any]]
     is_repeatable: bool = False
     is_quick: bool = False
+    needs: Needs | None = None
 
     @property
     def name(self) -> str:

@@ -16,16 +16,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from ebla.errors import EblaError, ProtocolError, Unavailable
+from ebla.access.guard import Access, Session, outcome_of
+from ebla.errors import Denied, EblaError, ProtocolError, Unavailable
+from ebla.rpc.call_counts import CallCounts
 from ebla.rpc.caller import Caller, NotQuick
+from ebla.rpc.deferred import Deferred
 from ebla.rpc.faults import failed
-from ebla.rpc.frames import Call, Cancel, Goodbye, Welcome, encode_answer, encode_frame
+from ebla.rpc.frames import Call, Cancel, Credential, Goodbye, Welcome, encode_answer, encode_frame
 from ebla.rpc.limits import Limits
 from ebla.rpc.methods import Codec, Methods
+from ebla.rpc.request_ids import current_request, request_id
 from ebla.rpc.stream import BROKEN, MessageWriter, Stream
 
 __all__ = ["Handler", "ServerStream"]
@@ -50,6 +55,8 @@ class ServerStream:
         pool: ThreadPoolExecutor,
         limits: Limits,
         client: str,
+        session: Session | None = None,
+        counts: CallCounts | None = None,
     ) -> None:
         # Set once.
         self._stream = Stream(writer, limits)
@@ -58,6 +65,8 @@ class ServerStream:
         self._pool = pool
         self._limits = limits
         self.client = client
+        self._session = session  # None: everybody may do everything
+        self._counts = counts or CallCounts()
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._begun: dict[int, int] = {}  # calls that are not answered yet: number -> bytes
@@ -79,9 +88,9 @@ class ServerStream:
         """Whether every call is done, and every answer is out that somebody waits for."""
         return not self._begun and (self.is_dropped or not self._stream.queued_bytes)
 
-    def welcome(self, version: int, server: str) -> None:
+    def welcome(self, version: int, server: str, peer_port: int = 0) -> None:
         """Say that calls may come."""
-        self._stream.send_free(Welcome(version, server))
+        self._stream.send_free(Welcome(version, server, peer_port))
 
     def say_goodbye(self) -> None:
         """Refuse calls from now on, and tell the client. Not an error if it is gone."""
@@ -100,6 +109,9 @@ class ServerStream:
                 with self._lock:
                     if number in self._begun:
                         self._cancelled.add(number)
+            case Credential(token):
+                if self._session is not None:
+                    self._session.present(token)
             case _:
                 raise ProtocolError(f"a client sent {type(frame).__name__}, which only a server says")
 
@@ -158,12 +170,20 @@ class ServerStream:
 
     def _carry_out(self, call: Call, codec: Codec, caller: Caller) -> None:
         number, method = call.number, codec.method
+        is_failed = False
+        before = current_request.set(request_id(self.client, number))
         try:
             if number in self._cancelled or self.is_dropped:
                 self._finish(number)
                 return
             caller.check_in_time(method.name)
-            reply = self._handlers[method.request](codec.request(call.body), caller)
+            if self._session is None:
+                reply = self._handlers[method.request](codec.request(call.body), caller)
+            else:
+                reply = self._guarded(call, codec, caller, self._session)
+            if isinstance(reply, Deferred):
+                reply.then(lambda given: self._answer(number, encode_answer(number, given)))
+                return
             frame = encode_answer(number, reply)
             if len(frame) > self._limits.message_bytes_max:
                 raise ProtocolError(f"the answer to {method.name} has {len(frame)} bytes: ask for less at once")
@@ -173,10 +193,41 @@ class ServerStream:
             wrong = RuntimeError("a handler raised NotQuick where it may wait")
             frame = encode_frame(failed(number, wrong, doing=method.name, is_repeatable=True))
         except Exception as error:
+            is_failed = True
             frame = encode_frame(failed(number, error, doing=method.name, is_repeatable=method.is_repeatable))
+            _log.debug("%s failed: %s: %s", method.name, type(error).__name__, error)
+        else:
+            _log.debug("%s was answered", method.name)
+        finally:
+            current_request.reset(before)
+        took_seconds = time.monotonic() - (caller.deadline_seconds - call.timeout_milliseconds / 1_000)
+        self._counts.note(method.name, took_seconds, len(call.body), len(frame), is_failed=is_failed)
+        self._answer(number, frame)
+
+    def _answer(self, number: int, frame: bytes) -> None:
         self._finish(number)
         self._safely(lambda: self._stream.send_bytes(frame))
         self._pace()
+
+    def _guarded(self, call: Call, codec: Codec, caller: Caller, session: Session) -> Any:
+        """Carry a call out if whoever made it may do so."""
+        method = codec.method
+        access: Access = session.access(method.name)
+        if method.needs is None:
+            raise Denied(f"{method.name} does not say which right it needs: nobody may ask for it")
+        request = codec.request(call.body)
+        access.check(method.needs(request))
+        try:
+            reply = self._handlers[method.request](request, replace(caller, access=access))
+        except NotQuick:
+            raise
+        except Exception as error:
+            if not isinstance(error, Denied):
+                access.finished(outcome_of(error))
+            raise
+        if getattr(reply, "is_done", True):  # what takes long is asked after until it is done
+            access.finished("done")
+        return reply
 
     def _answer_failure(self, number: int, error: EblaError, codec: Codec | None) -> None:
         doing = "the call" if codec is None else codec.method.name

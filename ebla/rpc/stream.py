@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from ebla.errors import ProtocolError
-from ebla.rpc.frames import Acked, Cancel, Frame, Goodbye, Ping, Pong, Welcome, encode_frame
+from ebla.rpc.frames import Acked, Cancel, Credential, Frame, Goodbye, Ping, Pong, Welcome, encode_frame
 from ebla.rpc.limits import Limits
 from ebla.rpc.outbox import Inbox, Outbox
 
@@ -69,7 +69,7 @@ class Stream:
             self._outbox.push(data)
             self._write_all()
 
-    def send_free(self, frame: Welcome | Cancel | Ping | Goodbye) -> None:
+    def send_free(self, frame: Welcome | Cancel | Ping | Goodbye | Credential) -> None:
         """Send a short frame that needs no credit."""
         self._send_free(encode_frame(frame))
 
@@ -90,7 +90,7 @@ class Stream:
                 return None
             case Pong():
                 return None
-            case Cancel() | Goodbye() | Welcome():
+            case Cancel() | Goodbye() | Welcome() | Credential():
                 return frame
         with self._lock:
             self._taken_bytes += message.size

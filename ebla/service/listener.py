@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from ebla.metadata.values.table_metadata import FragmentRef
 from ebla.model.ranges import KeyRange
 
-__all__ = ["Event", "FragmentsChanged", "RangeChanged", "TabletListener", "Unloaded"]
+__all__ = ["Event", "FragmentsChanged", "RangeChanged", "TabletListener", "Unloaded", "tell"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +57,17 @@ class TabletListener:
 
     def on_unloaded(self, event: Unloaded) -> None:
         """A tablet was unloaded, or its table dropped."""
+
+
+def tell(listener: TabletListener, event: Event) -> None:
+    """Call the listener's method for an event; what it raises is logged, for it harms nobody else."""
+    try:
+        match event:
+            case FragmentsChanged():
+                listener.on_fragments_changed(event)
+            case RangeChanged():
+                listener.on_range_changed(event)
+            case Unloaded():
+                listener.on_unloaded(event)
+    except Exception:
+        _log.exception("a listener failed on %s", event)

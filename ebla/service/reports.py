@@ -47,11 +47,6 @@ class GarbageReport:
     doomed_bytes: int
     removed: tuple[str, ...]
 
-    @property
-    def about_to_be_named(self) -> int:
-        """How many files a writer or a job may be about to name."""
-        return self.by_writers + self.by_jobs
-
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:

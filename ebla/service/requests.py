@@ -129,7 +129,8 @@ class ReadRows(msgspec.Struct, frozen=True):
 class ScanRows(msgspec.Struct, frozen=True):
     """Read the rows of a range in order.
 
-    `latest` follows newer commits as it goes. `after` is the last row that was given already.
+    `latest` follows newer commits as it goes. `after` is the last row that was given already. Unless it is `ordered`,
+    rows of several servers come as they come.
     """
 
     key_range: KeyRange = ALL
@@ -141,6 +142,7 @@ class ScanRows(msgspec.Struct, frozen=True):
     at: Moment = NEWEST
     latest: bool = False
     after: bytes | None = None
+    ordered: bool = True
 
 
 # --- a table -------------------------------------------------------------------------------------
@@ -175,6 +177,12 @@ class Join(msgspec.Struct, TableRequest[str], frozen=True):
     last: bytes | None = None
 
 
+class BringTogether(msgspec.Struct, TableRequest[None], frozen=True):
+    """Have one server lead tablets, named by id, as those that are to be joined; answered when it does."""
+
+    tablets: tuple[str, ...]
+
+
 class DescribeTablets(msgspec.Struct, TableRequest[list[dict[str, Any]]], frozen=True):
     """Tell id, range, state and sizes of every tablet."""
 
@@ -203,6 +211,7 @@ class CreateTable(msgspec.Struct, StoreRequest[None], frozen=True):
     schema: TableSchema
     splits: tuple[bytes, ...] = ()
     is_fixed: bool = False
+    replicas: int | None = None  # of a cluster: so many servers keep the log of each tablet; None: as it is set there
 
 
 class DropTable(msgspec.Struct, StoreRequest[None], frozen=True):
@@ -244,16 +253,45 @@ class AlterTable(msgspec.Struct, StoreRequest[None], frozen=True):
     alteration: Alteration
 
 
-class UnloadTable(msgspec.Struct, StoreRequest[None], frozen=True):
-    """Take a table offline."""
+class SetReplicas(msgspec.Struct, StoreRequest[None], frozen=True):
+    """Have so many servers keep the log of each tablet of a table; answered when they do, or that takes too long."""
 
     name: str
+    replicas: int
+
+
+class RecoverTablet(msgspec.Struct, StoreRequest[str], frozen=True):
+    """Give up what only lost replicas of a tablet have, and go on with what is left; answered with what was done.
+
+    The tablet is named by its id, or how it begins; `server` is the one whose replica is gone on with, if it matters.
+    Without `accept_loss` it is refused, with what would be lost.
+    """
+
+    tablet: str
+    accept_loss: bool = False
+    server: str | None = None
+
+
+class UnloadTable(msgspec.Struct, StoreRequest[None], frozen=True):
+    """Take a table offline; of a cluster, perhaps one tablet of it, named by its id or how that begins."""
+
+    name: str
+    tablet: str | None = None
 
 
 class LoadTable(msgspec.Struct, StoreRequest[None], frozen=True):
-    """Bring a table back online, or load all of it."""
+    """Bring a table back online, or load all of it; of a cluster, perhaps one tablet of it."""
 
     name: str
+    tablet: str | None = None
+
+
+class MoveTablet(msgspec.Struct, StoreRequest[None], frozen=True):
+    """Have a server lead a tablet; answered when it does. A server is named by its uuid, how it begins, or address."""
+
+    table: str
+    tablet: str
+    server: str
 
 
 class Sync(msgspec.Struct, StoreRequest[int], frozen=True):
@@ -272,10 +310,22 @@ class LetGo(msgspec.Struct, StoreRequest[None], frozen=True):
     txn: int
 
 
+class PassTxn(msgspec.Struct, StoreRequest[None], frozen=True):
+    """Commit nothing at or below a txn any more; answered when all that is at or below it is committed."""
+
+    txn: int
+
+
 class HoldByName(msgspec.Struct, StoreRequest[int], frozen=True):
-    """Hold the newest commit under a name until `ReleaseName`, or find what is held; answered with its txn."""
+    """Hold the newest commit under a name until `ReleaseName`, or find what is held; answered with its txn.
+
+    Masters of a cluster, which have no commits, are told the `txn`; `Conflict` if some of it may be gone. With
+    `expires_seconds` it is held for so long, again from every time that it is asked for.
+    """
 
     name: str
+    txn: int | None = None
+    expires_seconds: float | None = None
 
 
 class ReleaseName(msgspec.Struct, StoreRequest[None], frozen=True):
@@ -323,6 +373,7 @@ class BeginJob(msgspec.Struct, StoreRequest[str], frozen=True):
     job: str
     table: str
     expires_seconds: float
+    table_id: str | None = None  # instead of the name: files that a table of this id once wrote, and are brought back
 
 
 class EndJob(msgspec.Struct, StoreRequest[list[str]], frozen=True):

@@ -6,7 +6,7 @@
     lifecycle    tables by name: made, renamed, dropped          life/table_lifecycle.py
     recutter     splits and joins; loader, unloader, alterer     life/
     flusher      memory to fragments; upkeep, compactor          flush/, upkeep/
-    garbage      what nobody names any more                      garbage/
+    garbage      files that no table names any more              garbage/
     orders       what jobs ask for                               jobs/
     report       what the store tells of itself                  store_report.py
 
@@ -22,6 +22,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Protocol
 
 from ebla.clock import Clock, TxnClock
 from ebla.coordination.service import CoordinationService
@@ -38,6 +39,7 @@ from ebla.storage.lookup.lookups import Lookups, lookup_files
 from ebla.storage.merge.erasure_cover import TXN_MAX
 from ebla.tablet.flush.flusher import Flusher
 from ebla.tablet.flush.pending_files import PendingFiles
+from ebla.tablet.flush.replica_flush import LoggedReplicas, ReplicaFlush
 from ebla.tablet.garbage.garbage import Garbage
 from ebla.tablet.garbage.job_merges import JobMerges
 from ebla.tablet.garbage.pins import Pins
@@ -76,6 +78,7 @@ from ebla.tablet.upkeep.history import History
 from ebla.tablet.upkeep.horizon import Horizon
 from ebla.tablet.upkeep.table_upkeep import TableUpkeep
 from ebla.tablet.write.gate import Gate
+from ebla.tablet.write.log_replicas import LogReplicas
 from ebla.tablet.write.open_state import OpenState
 from ebla.tablet.write.passing_txns import PassingTxns
 from ebla.tablet.write.recent_rows import RecentRows
@@ -83,6 +86,10 @@ from ebla.tablet.write.sequencer import Sequencer
 from ebla.tablet.write_path import WritePath
 from ebla.threads import forking
 from ebla.threads.rounds import Rounds
+
+
+class ServerReplicas(LogReplicas, LoggedReplicas, Protocol):
+    """The replicas that a server keeps of its own tablets, and of those of others."""
 
 
 class TabletStore:
@@ -129,7 +136,7 @@ class TabletStore:
         )
         self.recent = RecentRows(settings.recent_row_slots, txn_clock.last)
         self.cached_rows = CachedRows(self.recent, settings.row_cache_bytes)
-        self.pending = pending = PendingFiles(new_id)
+        self.pending = pending = PendingFiles(new_id, None if leads_all else clock)
         self.pins = pins = Pins(coordination, clock)
         # Txns.
         self.sequencer = sequencer = Sequencer(txn_clock.last)
@@ -290,7 +297,7 @@ class TabletStore:
         return [name for name in self.open_tables.refused.errors if UNLINKED not in name]
 
     def reload_metadata(self) -> None:
-        """Take over METADATA that somebody else has changed: a repair."""
+        """Take over METADATA that was changed past this engine, by a repair."""
         for table in self.open_tables.all():
             if not table.damage:  # else it has to be opened again, log and all
                 self.metadata.reload(table.id)
@@ -307,7 +314,7 @@ class TabletStore:
         return {table.id: table for table in self.open_tables.all()}
 
     def hold_files(self, files: Iterable[str]) -> Callable[[], None]:
-        """Keep fragments that somebody reads by their names from garbage collection; return how to let go of them."""
+        """Keep fragments that a job reads by their names from garbage collection; return how to let go of them."""
         held = tuple(files)
         self.pending.adopt(held)
         return lambda: self.pending.let_go(held)
@@ -320,14 +327,22 @@ class TabletStore:
             self.kept_replies.former.restore(replies)
         self.opener.recovered()
 
-    def start(self, writer: LogWriter, record_log: Callable[[], None], fence: Callable[[], None] | None = None) -> None:
+    def start(
+        self,
+        writer: LogWriter,
+        record_log: Callable[[], None],
+        fence: Callable[[], None] | None = None,
+        replicas: ServerReplicas | None = None,
+    ) -> None:
         """Begin to accept writes, into `writer`; `fence` raises once nothing may be acknowledged any more.
 
-        `record_log` puts on record how far the log reaches, if that has changed.
+        `record_log` puts on record how far the log reaches, if that has changed. `replicas` keep some of the tablets
+        on other servers, too.
         """
         self._record_log = record_log
-        self.writes.start(writer, fence)
-        self.flusher.start(writer, self.kept_replies.keep, self.compactor.wake, record_log)
+        self.writes.start(writer, fence, replicas)
+        flush = None if replicas is None else ReplicaFlush(self.open_tables, self.kept_replies, replicas)
+        self.flusher.start(writer, self.kept_replies.keep, self.compactor.wake, record_log, flush)
         if self.settings.background_compaction:
             self.compactor.start()
             self.shaper.start()
@@ -349,7 +364,7 @@ class TabletStore:
         return self.state.is_inherited
 
     def closed(self) -> Closed:
-        """Return the error for whoever comes when the store is closed."""
+        """Return the error of requests that come when the store is closed."""
         return self.state.closed()
 
     def close(self) -> None:
@@ -397,7 +412,7 @@ class TabletStore:
                     self._record_log()
 
     def stop_writing(self, error: EblaError) -> None:
-        """Accept no more writes; whoever waits, and who comes later, gets the error. Reads go on."""
+        """Accept no more writes: those that wait, and those that come later, get the error. Reads go on."""
         if self.state.log is not None:
             self.state.log.fail(error)
 

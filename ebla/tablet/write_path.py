@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -22,7 +22,6 @@ from ebla.errors import Conflict, EblaError, OutcomeUnknown, SchemaChanged, Stor
 from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.changes import TabletAt, TakeLog
 from ebla.metadata.values.table_metadata import TabletMetadata
-from ebla.model.order import Indices
 from ebla.retry import CROWDS, SAVES
 from ebla.service.requests import Wait
 from ebla.settings import Settings
@@ -36,11 +35,12 @@ from ebla.tablet.tables.kept_replies import KeptReplies
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.pauses import Pauses
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.write.commit_log import Combined, Commit, CommitLog
+from ebla.tablet.write.commit_log import Combined, Commit, CommitLog, StagedPart
 from ebla.tablet.write.gate import Gate
+from ebla.tablet.write.log_replicas import LogReplicas
 from ebla.tablet.write.mutation import Mutation
 from ebla.tablet.write.open_state import OpenState
-from ebla.tablet.write.recent_rows import RecentRows
+from ebla.tablet.write.recent_rows import RecentRows, Slots
 from ebla.tablet.write.row_admission import RowMutation
 from ebla.tablet.write.sequencer import Sequencer
 from ebla.threads.worker import IDLE_SECONDS
@@ -108,10 +108,18 @@ class WritePath:
 
     # --- life ---
 
-    def start(self, writer: LogWriter, fence: Callable[[], None] | None) -> None:
+    def start(self, writer: LogWriter, fence: Callable[[], None] | None, replicas: LogReplicas | None = None) -> None:
         """Begin to accept writes."""
         self._fence = fence
-        self._state.log = CommitLog(writer, self._sequencer, self._on_durable, fence, self._settings.slow_seconds)
+        self._state.log = CommitLog(
+            writer,
+            self._sequencer,
+            self._on_durable,
+            fence,
+            self._settings.slow_seconds,
+            replicas,
+            self._on_released,
+        )
 
     def finish_saves(self) -> None:
         """Wait until METADATA that commits depend on is saved."""
@@ -181,7 +189,7 @@ class WritePath:
             self._throttle(log)
             checked_at = None
             if unchanged_since is not None:
-                checked_at = self._check_unchanged(table, mutation.rows, slots, unchanged_since)
+                checked_at = self._check_unchanged(table, mutation, slots, unchanged_since)
             with self._lock:
                 if self._gate.reserved is not None:
                     self._gate.wait(log)
@@ -207,14 +215,17 @@ class WritePath:
                     if rest is not mutation:
                         mutation, slots = rest, self._slots_of(table, rest)
                         continue
-                if checked_at is not None and self._changed_since(table, mutation.rows, slots, checked_at):
+                if (
+                    checked_at is not None
+                    and next(self._suspects(table, mutation, slots, checked_at), None) is not None
+                ):
                     continue
                 return self._commit(log, table, mutation, slots, attended, request)
         raise Conflict(f"rows of {table.name!r} keep changing: try again with fewer rows or fewer writers")
 
-    def _slots_of(self, table: TableState, mutation: Mutation | RowMutation) -> Indices:
+    def _slots_of(self, table: TableState, mutation: Mutation | RowMutation) -> Slots:
         if isinstance(mutation, RowMutation):
-            return self._recent.slots_of_one(mutation.row, table.salt)
+            return self._recent.slot_of(mutation.row, table.salt)
         return self._recent.slots_of(mutation.rows, table.salt)
 
     def rest_of(
@@ -251,7 +262,7 @@ class WritePath:
         log: CommitLog,
         table: TableState,
         mutation: Mutation | RowMutation,
-        slots: Indices,
+        slots: Slots,
         attended: bool,
         request: tuple[str, int] | None,
     ) -> int:
@@ -274,7 +285,7 @@ class WritePath:
         table: TableState,
         mutation: Mutation | RowMutation,
         txn: int,
-        slots: Indices,
+        slots: Slots,
         attended: bool,
         request: tuple[str, int] | None,
     ) -> None:
@@ -286,7 +297,7 @@ class WritePath:
         self._tables.memory_bytes += table.memory_bytes - before
         watched = self._recent.change(slots, txn)
         if len(watched):
-            if attended and isinstance(mutation, RowMutation):
+            if attended and isinstance(mutation, RowMutation) and not mutation.has_cells:
                 table.row_cache.leave(mutation.row, txn)
             else:
                 table.row_cache.drop(mutation.rows, watched)
@@ -340,18 +351,14 @@ class WritePath:
 
     def check_unchanged(self, table: TableState, rows: pa.Array, since: int) -> None:
         """Raise `Conflict` if one of these rows changed after `since`."""
-        self._check_unchanged(table, rows, self._recent.slots_of(rows, table.salt), since)
+        self._check_unchanged(table, Mutation(rows), self._recent.slots_of(rows, table.salt), since)
 
-    def _check_unchanged(self, table: TableState, rows: pa.Array, slots: Indices, since: int) -> int:
+    def _check_unchanged(self, table: TableState, mutation: Mutation | RowMutation, slots: Slots, since: int) -> int:
         """Raise `Conflict` if a row changed after `since`; return up to which txn that is known."""
         with self._lock:  # not between the allocation of a txn and its records
             checked_at = self._sequencer.allocated
             view = table.view
-        suspects = self._recent.changed_after(slots, since)
-        for begin, end in table.stretches_changed_since(rows, since):
-            suspects[begin:end] = True
-        for place in suspects.nonzero()[0]:
-            row = rows[int(place)].as_py()
+        for row in self._suspects(table, mutation, slots, since):
             self._loader.admit_row(table, row)
             tablet = view.metadata.tablet_for(row)
             # What an erasure left behind may be gone from below the floor: then nobody can say that nothing happened.
@@ -364,16 +371,36 @@ class WritePath:
                 raise Conflict(f"row {shown!r} of {table.name!r} {told}, after {since}: read it again")
         return max(since, checked_at)
 
-    def _changed_since(self, table: TableState, rows: pa.Array, slots: Indices, txn: int) -> bool:
-        return bool(self._recent.changed_after(slots, txn).any()) or bool(table.stretches_changed_since(rows, txn))
+    def _suspects(
+        self, table: TableState, mutation: Mutation | RowMutation, slots: Slots, since: int
+    ) -> Iterator[bytes]:
+        """Yield the rows of a mutation that may have changed after a txn."""
+        if isinstance(mutation, RowMutation):
+            assert isinstance(slots, int)
+            if self._recent.newest(slots) > since or table.may_have_changed_since(mutation.row, since):
+                yield mutation.row
+            return
+        assert not isinstance(slots, int)
+        suspects = self._recent.changed_after(slots, since)
+        for begin, end in table.stretches_changed_since(mutation.rows, since):
+            suspects[begin:end] = True
+        for place in suspects.nonzero()[0]:
+            yield mutation.rows[int(place)].as_py()
 
     # --- after the log ---
 
-    def _on_durable(self, commits: Sequence[Commit], combined: Sequence[Combined]) -> None:
+    def _on_durable(
+        self, commits: Sequence[Commit], combined: Sequence[Combined], held: Collection[tuple[str, str]] = ()
+    ) -> None:
         with self._lock:
+            for table_id, tablet in held:
+                table = self._tables.find(table_id)
+                if table is not None:
+                    table.hold(tablet)
             for commit in commits:
                 for part in commit.parts:
-                    part.state.commit(part.index)
+                    if not held or (part.table, part.tablet) not in held:
+                        part.state.commit(part.index)
             for one in combined:
                 table = self._tables.find(one.table)
                 if table is not None:
@@ -383,6 +410,15 @@ class WritePath:
             if self._throttled:
                 self._throttled = 0
                 self._tables.room.notify_all()
+
+    def _on_released(self, parts: Sequence[StagedPart], is_last: bool) -> None:
+        """Show commits of a tablet that was held; `is_last`: it is no more."""
+        with self._lock:
+            for part in parts:
+                part.state.commit(part.index)
+            table = self._tables.find(parts[0].table) if parts else None
+            if table is not None and is_last:
+                table.held -= {parts[0].tablet}
 
     def _take_log(self, table: TableState, tablets: Sequence[TabletMetadata], txn: int) -> None:
         """Save that the tablets' writes are in this server's log: what their first commit depends on."""

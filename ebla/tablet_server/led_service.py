@@ -12,18 +12,21 @@ must not tell what is old by now. What concerns a table or the cluster as a whol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from ebla.clock import Clock
 from ebla.coordination.server_lease import ServerLease
 from ebla.coordination.service import CoordinationService
-from ebla.errors import Closed, RequestError, StaleRoute, UnknownTable
+from ebla.errors import Closed, RequestError, StaleRoute, Unavailable, UnknownTable
 from ebla.model.keys import KeyCodec
 from ebla.model.projection import Projection
 from ebla.model.schema import TableSchema
 from ebla.rows.row import Row
+from ebla.service.job_orders import BeginCompaction, CompactCommit, PrepareCompaction
+from ebla.service.job_reads import HoldForJob
 from ebla.service.listener import TabletListener
 from ebla.service.requests import (
     DescribeStore,
@@ -31,6 +34,8 @@ from ebla.service.requests import (
     HoldNewest,
     LetGo,
     Modify,
+    Moment,
+    PassTxn,
     ReadCounters,
     ReadRow,
     ReadRows,
@@ -49,8 +54,23 @@ from ebla.tablet.serve.local_table import LocalTable
 
 __all__ = ["LedService", "LedTable"]
 
+_Asked = TypeVar("_Asked", ReadRow, ReadRows, ScanRows)
+_Found = TypeVar("_Found")
+
 # What a server can tell for itself. The rest concerns others, too.
-_OWN = (Sync, HoldNewest, LetGo, DescribeStore, DescribeTables, ReadCounters)
+_OWN = (
+    Sync,
+    PassTxn,
+    HoldNewest,
+    HoldForJob,
+    LetGo,
+    DescribeStore,
+    DescribeTables,
+    ReadCounters,
+    PrepareCompaction,
+    BeginCompaction,
+    CompactCommit,
+)
 
 
 class LedStream:
@@ -101,6 +121,7 @@ class LedTable:
     def __init__(self, table: LocalTable, lease: ServerLease) -> None:
         # Set once.
         self._table = table
+        self._lock = table.engine.open_tables.lock
         self._lease = lease
         led = table.state.led
         assert led is not None, "a server does not lead everything"
@@ -134,19 +155,24 @@ class LedTable:
         """Do what `get` does, by the row that the key is encoded as."""
         # The row cache is asked before the engine looks who leads the row.
         self._led.check_read([self._table.state.view.metadata.tablet_for(row)])
-        found = self._table.get_encoded(row)
-        self._lease.check_answer()
-        return found
+        state = self._table.state
+        if not state.held:
+            holds = state.holds
+            found = self._table.get_encoded(row)
+            if state.holds == holds:
+                self._lease.check_answer()
+                return found
+        return self.read_row(ReadRow(row)).row
 
     def read_row(self, request: ReadRow) -> RowRead:
         """Read one row at a moment."""
-        found = self._table.read_row(request)
+        found = self._capped(request, self._table.read_row)
         self._lease.check_answer()
         return found
 
     def read_rows(self, request: ReadRows) -> pa.Table:
         """Read many rows at a moment; all of them are led here, or none is read."""
-        found = self._table.read_rows(request)
+        found = self._capped(request, self._table.read_rows)
         self._lease.check_answer()
         return found
 
@@ -154,9 +180,39 @@ class LedTable:
         """Begin to read a range, all tablets of which are led here."""
         if not request.key_range.is_empty:
             self._led.check_read(self._table.state.view.metadata.overlapping(request.key_range))
-        stream = LedStream(self._table.scan(request), self._lease)
+        stream = LedStream(self._capped(request, self._table.scan), self._lease)
         self._lease.check_answer()
         return stream
+
+    def _capped(self, request: _Asked, read: Callable[[_Asked], _Found]) -> _Found:
+        """Read at a moment, but of tablets that wait for their replicas nothing that is not committed."""
+        state = self._table.state
+        while True:
+            holds = state.holds
+            found = read(self._at_safe(request) if state.held else request)
+            if state.holds == holds:
+                return found
+
+    def _at_safe(self, request: _Asked) -> _Asked:
+        state, at = self._table.state, request.at
+        metadata = state.view.metadata
+        match request:
+            case ReadRow(row):
+                tablets = {metadata.tablet_for(row).id}
+            case ReadRows(rows):
+                tablets = {metadata.tablet_for(row).id for row in rows.to_pylist()}
+            case ScanRows(key_range):
+                tablets = {one.id for one in metadata.overlapping(key_range)}
+        with self._lock:
+            safe = state.safe_txn(tablets)
+        if safe is None or at.uncommitted:
+            return request
+        if at.txn is None and at.snapshot is None:
+            changed = replace(request, at=Moment(txn=safe))
+            return replace(changed, latest=False) if isinstance(changed, ScanRows) else changed
+        if at.txn is not None and at.txn <= safe:
+            return request
+        raise Unavailable("a tablet waits for its replicas, and cannot be read at that txn yet: retry")
 
     def write(self, request: Write) -> int:
         """Commit a change, and return its txn."""
@@ -242,6 +298,8 @@ class LedService:
         if not isinstance(request, _OWN):
             raise RequestError(f"{type(request).__name__} concerns the whole cluster: send it to a master")
         self._lease.check_answer()
+        if isinstance(request, (PrepareCompaction, BeginCompaction, CompactCommit)):
+            self.table_by_id(request.table_id)  # raises `StaleRoute`
         reply: Any = self._local.carry_out(request, progress)  # type: ignore[misc]
         return reply  # type: ignore[no-any-return]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+from ebla.access.credentials import NOTHING, Credentials
 from ebla.errors import EblaError, Unavailable
 from ebla.master.calls import HEARTBEAT_METHODS, SendHeartbeat
 from ebla.master.messages import Heartbeat, HeartbeatReply
@@ -18,11 +19,12 @@ CALL_SECONDS = 5.0
 class MasterLink:
     """Sends the heartbeats of a server. Safe to use from several threads."""
 
-    def __init__(self, server: str, masters: Callable[[], Sequence[str]]) -> None:
+    def __init__(self, server: str, masters: Callable[[], Sequence[str]], credentials: Credentials = NOTHING) -> None:
         """`masters` tells the addresses of the masters, any of which may be away."""
         # Set once.
         self._server = server
         self._masters = masters
+        self._credentials = credentials
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._channels: dict[str, Channel] = {}
@@ -52,5 +54,7 @@ class MasterLink:
         with self._lock:
             channel = self._channels.get(address)
             if channel is None:
-                channel = self._channels[address] = Channel(HEARTBEAT_METHODS, address, client=self._server)
+                channel = self._channels[address] = Channel(
+                    HEARTBEAT_METHODS, address, client=self._server, credentials=self._credentials
+                )
             return channel

@@ -18,9 +18,11 @@ from ebla.master.messages import (
     Instance,
     Registration,
     RemovedTablet,
+    ReplicaLag,
     ReportedTablet,
     TabletReport,
 )
+from ebla.replication.messages import Resigned, Stuck
 
 __all__ = ["Reporter"]
 
@@ -95,11 +97,26 @@ class Reporter:
         """Whether more of a full report is to be sent."""
         return self._full is not None
 
-    def heartbeat(self) -> Heartbeat:
-        """Return the next heartbeat."""
+    def heartbeat(
+        self,
+        oldest_file_microseconds: int | None = None,
+        resigned: tuple[Resigned, ...] = (),
+        stuck: tuple[Stuck, ...] = (),
+        lags: tuple[ReplicaLag, ...] = (),
+    ) -> Heartbeat:
+        """Return the next heartbeat, with the time of the oldest file that may yet be named from here."""
         self._sequence += 1
         registration = self._registration if self._needs_register else None
-        return Heartbeat(self._cluster, self._instance, registration, self._report())
+        return Heartbeat(
+            self._cluster,
+            self._instance,
+            registration,
+            self._report(),
+            oldest_file_microseconds,
+            resigned,
+            stuck,
+            lags,
+        )
 
     def _report(self) -> TabletReport | None:
         if self._full is not None:

@@ -23,10 +23,13 @@ from ebla.master.messages import (
     AlterTablet,
     CreateTablet,
     DeleteTablet,
+    GiveUpTablet,
     HandOverTablet,
+    ReplicateTablet,
     ReportedTablet,
     Request,
     TabletReportState,
+    TakeOutReplica,
     UpdateTablet,
 )
 from ebla.metadata.values.changes import TakeLog
@@ -37,6 +40,7 @@ from ebla.tablet.lead.giving_up import TabletGiver
 from ebla.tablet.lead.run import server_of_run
 from ebla.tablet.lead.taking_over import Offered, TabletTaker
 from ebla.tablet.tables.table_state import TableState
+from ebla.tablet_server.replicas.tablets import ReplicatedTablets
 from ebla.tablet_server.reporter import Reporter
 
 __all__ = ["TabletsHere"]
@@ -52,6 +56,7 @@ class TabletsHere:
         store: TabletStore,
         taker: TabletTaker,
         giver: TabletGiver,
+        replicated: ReplicatedTablets,
         tell: Callable[[Callable[[Reporter], None]], None],
     ) -> None:
         """`tell` lets something be told to the reporter, which other threads use as well."""
@@ -59,6 +64,7 @@ class TabletsHere:
         self._store = store
         self._taker = taker
         self._giver = giver
+        self._replicated = replicated
         self._tell = tell
         self._run = store.server
         self._server = server_of_run(store.server)
@@ -68,17 +74,25 @@ class TabletsHere:
     # --- at the start ---
 
     def take_own(self) -> None:
-        """Take over what METADATA says this server leads: its former runs did. Tables to be loaded first come first."""
+        """Take over what METADATA says this server leads: its former runs did.
+
+        Tables that are to be loaded first come first, then fixed ones.
+        """
         metadata = self._store.metadata
         names = {entry.table_id: entry.name for entry in metadata.list_tables()}
-        first = self._store.settings.load_first
-        for table_id in sorted(names, key=lambda one: (names[one] not in first, names[one])):
+        tables: list[TableMetadata] = []
+        for table_id, name in names.items():
             try:
-                found = metadata.refresh(table_id)
+                tables.append(metadata.refresh(table_id))
             except EblaError as error:
-                _log.warning("table %s cannot be looked at: %s", names[table_id], error)
-                continue
-            own = [one for one in found.tablets if one.leader == self._server]
+                _log.warning("table %s cannot be looked at: %s", name, error)
+        first = self._store.settings.load_first
+        for found in sorted(
+            tables, key=lambda one: (names[one.table_id] not in first, not one.is_fixed, names[one.table_id])
+        ):
+            table_id = found.table_id
+            self._replicated.look(found)
+            own = [one for one in found.tablets if one.leader == self._server and not one.is_replicated]
             self.take([Offered(table_id, one.id, _own_assignment(one, self._server)) for one in own if _is_served(one)])
             self._take_log(found, [one for one in own if not _is_served(one)])
 
@@ -101,6 +115,12 @@ class TabletsHere:
                         self._update(request)
                     case AlterTablet():
                         self._look_at_tablet(request.tablet)
+                    case GiveUpTablet():
+                        self._replicated.give_up(request)
+                    case ReplicateTablet():
+                        self._replicated.replicate(request)
+                    case TakeOutReplica():
+                        self._replicated.take_out(request)
                     case DeleteTablet():
                         self._delete(request)
             except EblaError as error:
@@ -139,7 +159,9 @@ class TabletsHere:
     def _create(self, table_id: str, tablets: Sequence[str]) -> None:
         metadata = self._store.metadata.refresh(table_id)
         found = [metadata.by_id(one) for one in tablets]
-        own = [one for one in found if one is not None and one.leader == self._server]
+        self._replicated.look(metadata)
+        self._replicated.report(metadata, [one.id for one in found if one is not None and one.is_replicated])
+        own = [one for one in found if one is not None and one.leader == self._server and not one.is_replicated]
         new = [one for one in own if one.log is None or not _is_served(one)]
         self._take_log(metadata, [one for one in new if one.log != self._run])
         self.take(
@@ -165,6 +187,7 @@ class TabletsHere:
             TakeLog(tuple(TabletAt(one.id, one.epoch) for one in several), self._server, self._run, log)
             for log, several in by_log.items()
         ]
+        self._store.txn_clock.pass_by(metadata.created_txn)
         with self._store.passing.passing() as pass_txn:
             pass_txn()  # the newest moment here is not before the tablets were made
         saved = self._store.metadata.commit(metadata.table_id, changes)
@@ -184,6 +207,9 @@ class TabletsHere:
         self._repeat([request.tablet])
 
     def _update(self, request: UpdateTablet) -> None:
+        followed = self._replicated.table_of(request.tablet)
+        if followed is not None and not request.is_stopped:
+            self._replicated.look_at(followed)
         table = self._table_of(request.tablet)
         if table is None or table.led is None:
             return
@@ -199,6 +225,8 @@ class TabletsHere:
         self._repeat([request.tablet])
 
     def _delete(self, request: DeleteTablet) -> None:
+        if self._replicated.delete(request):
+            return
         table = self._table_of(request.tablet)
         if table is not None and table.led is not None:
             tablet = table.view.metadata.by_id(request.tablet)
@@ -213,6 +241,7 @@ class TabletsHere:
 
     def look_at_all(self) -> None:
         """Take over what others have changed."""
+        self._replicated.look_at_all()
         for table in self._store.open_tables.all():
             try:
                 self._look_at(table)
@@ -224,12 +253,16 @@ class TabletsHere:
         table = self._store.open_tables.find(table_id)
         if table is not None:
             self._look_at(table)
+        elif table_id in self._replicated.tables:
+            self._replicated.look_at(table_id)
 
     def _look_at_tablet(self, tablet: str) -> None:
         table = self._table_of(tablet)
         if table is not None:
             self._look_at(table)
-            self._repeat([tablet])
+        elif (followed := self._replicated.table_of(tablet)) is not None:
+            self._replicated.look_at(followed)
+        self._repeat([tablet])
 
     def _look_at(self, table: TableState) -> None:
         try:
@@ -245,7 +278,9 @@ class TabletsHere:
         if name != table.name:
             self._store.open_tables.rename(table, name)
         if found.txnid != table.view.metadata.txnid:
-            self._use(table, found)
+            self._store.open_tables.use_metadata(table, found, self._run)
+        self._replicated.look(found)  # first: what waits for replicas may go on by it
+        self._store.late_schemas.switch(table)
         self._report(table)
 
     def _use(self, table: TableState, metadata: TableMetadata) -> None:
@@ -266,6 +301,8 @@ class TabletsHere:
         led = []
         for tablet in metadata.tablets:
             own = _assignment(tablet, self._server)
+            if tablet.is_replicated:
+                continue
             if own is not None and (tablet.id in ids or tablet.id in self._stopped):
                 state: TabletReportState = "stopped" if tablet.id in self._stopped else "running"
                 led.append(ReportedTablet(tablet.id, table.id, own, state, version, tablet.epoch))
@@ -278,7 +315,7 @@ class TabletsHere:
                 tablet = metadata.by_id(known.tablet)
                 if tablet is None:
                     reporter.removed(known.tablet, known.assignment_id)  # split or joined
-                elif tablet.id not in ids and known.state == "running":
+                elif tablet.id not in ids and known.state == "running" and not tablet.is_replicated:
                     reporter.change(tablet.id, epoch=max(known.epoch, tablet.epoch))  # given up: until it is deleted
 
         self._tell(tell)

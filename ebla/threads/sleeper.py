@@ -16,9 +16,9 @@ class Sleeper:
         self._lock = threading.Lock()
         self._lock.acquire()
 
-    def wait(self) -> None:
-        """Return when somebody has called `wake`."""
-        self._lock.acquire()
+    def wait(self, timeout_seconds: float = -1) -> bool:
+        """Return when somebody has called `wake`; False if nobody has within so many seconds."""
+        return self._lock.acquire(timeout=timeout_seconds)
 
     def wake(self) -> None:
         """Let the one who waits go on, or not wait at all. Call it once."""

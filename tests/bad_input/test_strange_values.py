@@ -152,6 +152,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "Database.alter_table": {"name": "spare"},
     "Database.unload_table": {"name": "spare"},
     "Database.load_table": {"name": "users"},
+    "Database.move_tablet": {"table": "users", "tablet": "a", "server": "b"},
+    "Database.recover_tablet": {"tablet": "a", "accept_loss": True, "server": "b"},
     "Database.add_listener": {"listener": ebla.TabletListener()},
     "Database.remove_listener": {"listener": ebla.TabletListener()},
     "Database.begin_job": {"job": "job", "table": "users"},

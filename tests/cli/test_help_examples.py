@@ -23,7 +23,7 @@ COMMANDS = [
 ]
 
 # These serve until they are stopped, or need those that do: tests with real processes run them.
-SERVERS = {"up", "down", "master", "tablet-server"}
+SERVERS = {"up", "down", "master", "tablet-server", "move", "recover", "user", "grant", "top"}
 
 
 def help_of(*command: str) -> str:
@@ -83,6 +83,12 @@ def test_the_commands_are_all_there() -> None:
         "down",
         "master",
         "tablet-server",
+        "move",
+        "recover",
+        "user",
+        "grant",
+        "certs",
+        "top",
     ]
     assert expected == COMMANDS
     assert all(f"  {command} " in help_of() for command in COMMANDS)

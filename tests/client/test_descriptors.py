@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import ebla
+import ebla.client.embedded.verifying  # not while no file can be opened
 from ebla.settings import Settings
 from tests.support.inside import state_of
 

@@ -16,6 +16,7 @@ from ebla.coordination.sqlite import SqliteCoordination
 from ebla.settings import Settings
 from tests.pipeline.replaying.replay_world import replay_here
 from tests.support.inside import abandon, engine_of
+from tests.support.logs import without_reserved
 
 # Several segments, and nothing flushed but when it is asked for.
 SETTINGS = Settings(background_compaction=False, log_segment_bytes=2_000)
@@ -50,7 +51,7 @@ def lose_directory(root: Path) -> None:
 
 def cut_newest(root: Path) -> None:
     newest = segments(root)[-1]
-    newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
+    newest.write_bytes(newest.read_bytes()[: without_reserved(newest) // 2])
 
 
 def cut_last_entry(root: Path) -> None:

@@ -11,8 +11,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 import ebla
-from ebla.client.metrics import metrics_text
 from ebla.service.counters import Counters, described
+from ebla.service.metrics import metrics_text
 from ebla.settings import Settings
 from tests.support.inside import publisher_of
 

@@ -676,6 +676,21 @@ class TestReadModifyWrite:
             with pytest.raises(ebla.Conflict):
                 counts.put({"word": "and", "n": 1}, if_unchanged_since=row.txn)
 
+    def test_changes_of_a_cached_row_go_on_from_what_is_not_in_the_log_yet(self, counts: ebla.Table) -> None:
+        for _ in range(3):
+            counts.get("and")
+        counts.put({"word": "and", "n": 10}, wait="none")
+        assert counts.increment("and", "n") == 11
+        counts.get("and")
+        counts.transact("and", lambda row: {"n": row["n"] + 1, "text": "x"})
+        assert counts.append("and", "text", "y") == "xy"
+        assert counts.get("and") == {"word": "and", "n": 12, "text": "xy"}
+        seen = []
+        counts.transact("and", lambda row: seen.append(row))
+        assert (dict(seen[0]), seen[0].txn) == (counts.get("and"), counts.get("and").txn)
+        seen[0]["n"] = 99  # a row that was given out is not the one that is cached
+        assert counts.get("and")["n"] == 12
+
     def test_increment_returns_the_sum_and_begins_at_zero(self, counts: ebla.Table) -> None:
         assert counts.increment("and", "n") == 4
         assert counts.increment("and", "n", -10) == -6

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from math import inf
 
@@ -31,8 +32,10 @@ WRITERS_EACH = 2
 class CheckedLoad:
     """Clients on threads of their own, between `start` and `stop`."""
 
-    def __init__(self, db: ebla.Database, *, seed: int = 0, name: str = "load", pause_seconds: float = 0.0) -> None:
-        """Make the tables, each in several tablets."""
+    def __init__(
+        self, db: ebla.Database, *, seed: int = 0, name: str = "load", pause_seconds: float = 0.0, replicas: int = 1
+    ) -> None:
+        """Make the tables, each in several tablets, with so many replicas."""
         self.errors: list[str] = []
         self.acknowledged = 0
         self._db = db
@@ -48,9 +51,10 @@ class CheckedLoad:
         self._acknowledged_at: list[float] = []
         self._register = 0
         schema = ebla.Schema(key={"k": "int64"}, columns={"v": "string", "n": "int64", "previous": "int64"})
-        self.registers = db.create_table(f"{name}-registers", schema, splits=[1, 2, 3])
-        self.counters = db.create_table(f"{name}-counters", schema, splits=[1, 2, 3])
-        self.chains = db.create_table(f"{name}-chains", schema, splits=[10_000_000, 20_000_000])
+        make = partial(db.create_table, schema=schema, **({} if replicas == 1 else {"replicas": replicas}))
+        self.registers = make(f"{name}-registers", splits=[1, 2, 3])
+        self.counters = make(f"{name}-counters", splits=[1, 2, 3])
+        self.chains = make(f"{name}-chains", splits=[10_000_000, 20_000_000])
         jobs = [self._use_registers, self._use_counters, self._use_chains]
         self._threads = [
             threading.Thread(target=self._run, args=(job, number, self._dice.random()), daemon=True)

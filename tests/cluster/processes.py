@@ -72,8 +72,10 @@ class Process:
 class RealCluster:
     """Masters and tablet servers in a directory. Leaving it kills what still runs."""
 
-    def __init__(self, path: Path, servers: int = 3, masters: int = 1) -> None:
+    def __init__(self, path: Path, servers: int = 3, masters: int = 1, coordination: str | None = None) -> None:
+        """`coordination` is the address of a ZooKeeper; else it is a file."""
         self.path = path
+        self._coordination = coordination or str(path / "coordination.sqlite")
         self.masters: dict[str, Process] = {}
         self.servers: dict[str, Process] = {}
         try:
@@ -92,8 +94,8 @@ class RealCluster:
 
     def _start(self, name: str, port: str = "0") -> Process:
         command = "master" if name.startswith("master") else "tablet-server"
-        place, root = self.path / "coordination.sqlite", self.path / "root"
-        options = ["--coordination", str(place), "--root", str(root), "--data", str(self.path / name)]
+        root = self.path / "root"
+        options = ["--coordination", self._coordination, "--root", str(root), "--data", str(self.path / name)]
         options += ["--port", port]
         return Process([sys.executable, "-m", "ebla", command, *options], self.path / f"{name}.log")
 
@@ -104,10 +106,14 @@ class RealCluster:
         else:
             self.masters[name] = self._start(name, self.masters[name].address.rpartition(":")[2]).ready()
 
+    def process(self, name: str) -> Process:
+        """Return a process by its name."""
+        return (self.masters if name in self.masters else self.servers)[name]
+
     def leading_master(self) -> str:
         """Return the name of the master that leads."""
         clock = SystemClock()
-        with open_coordination(str(self.path / "coordination.sqlite"), clock) as coordination:
+        with open_coordination(self._coordination, clock) as coordination:
             node = coordination.read(LEASE)
         assert node is not None
         owner = decode_lease(LEASE, node.value).owner

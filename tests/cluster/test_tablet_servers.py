@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.chaos import Chaos
 from tests.cluster.checked_load import CheckedLoad
 from tests.cluster.processes import ROOT, RealCluster
+from tests.support.zookeeper import ZooKeeperServer, free_ports
 
 SOAK_SECONDS = 600.0
 
@@ -90,6 +92,19 @@ def test_the_leading_master_is_killed_and_another_one_leads(cluster: RealCluster
     load.wait_for(100)
 
 
+def test_tables_are_moved_cut_altered_compacted_and_cloned_under_the_load(
+    cluster: RealCluster, load: CheckedLoad
+) -> None:
+    chaos = Chaos(cluster, random.Random(7))
+    for what in ("move", "split", "alter", "compact", "join", "clone", "flush"):
+        cluster.wait_until(lambda: all(cluster.leaders().values()))
+        wanted, seen = chaos.done[what] + 1, len(chaos.refused)
+        while chaos.done[what] < wanted:
+            chaos.to_table(what)
+            assert sum(chaos.refused.values()) < 50 + seen, chaos.refused
+        load.wait_for(20)
+
+
 def test_after_all_that_everything_is_as_clients_were_told(cluster: RealCluster, load: CheckedLoad) -> None:
     load.stop()
     load.check()
@@ -116,29 +131,31 @@ def test_a_server_with_another_clusters_data_says_so_and_leaves(cluster: RealClu
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_is_killed_stopped_and_started_everything_is_as_clients_were_told(seed: int, tmp_path: Path) -> None:
-    """Ten minutes of it, by a seed: servers and masters, killed, stopped for a while, or told to leave."""
-    dice = random.Random(seed)
-    cluster = RealCluster(tmp_path, masters=3)
+def test_whatever_happens_to_processes_and_tables_everything_is_as_clients_were_told(seed: int, tmp_path: Path) -> None:
+    """Ten minutes of it, by a seed, with ZooKeeper."""
+    zookeeper = ZooKeeperServer(tmp_path / "zookeeper", free_ports(1)[0])
+    zookeeper.start()
+    try:
+        zookeeper.wait()
+        run_chaos(tmp_path / "cluster", seed, SOAK_SECONDS, f"zk://{zookeeper.address}/ebla")
+    finally:
+        zookeeper.kill()
+
+
+def run_chaos(path: Path, seed: int, seconds: float, coordination: str | None = None) -> Chaos:
+    """Do things to a cluster for so long, by a seed, and hold it to what its clients were told."""
+    path.mkdir()
+    cluster = RealCluster(path, masters=3, coordination=coordination)
     try:
         load = CheckedLoad(cluster.db, seed=seed, pause_seconds=0.005)
         load.start()
-        ends_at = time.monotonic() + SOAK_SECONDS
+        chaos = Chaos(cluster, random.Random(seed))
+        ends_at = time.monotonic() + seconds
         while time.monotonic() < ends_at:
-            name = dice.choice([*cluster.servers, *cluster.servers, *cluster.masters])
-            process = (cluster.masters if name in cluster.masters else cluster.servers)[name]
-            what = dice.choice(["kill", "stop", "leave"])
-            if what == "stop":
-                process.signal(signal.SIGSTOP)
-                time.sleep(dice.random() * 8)
-                process.signal(signal.SIGCONT)
-            else:
-                process.kill() if what == "kill" else process.stop()
-                time.sleep(dice.random() * 6)
-                cluster.start_again(name)
-            cluster.wait_until(lambda: all(cluster.leaders().values()), 60)
+            chaos.step()
             load.wait_for(50)
         load.stop()
         load.check()
+        return chaos
     finally:
         cluster.close()

@@ -11,9 +11,11 @@ import pyarrow.compute as pc
 import pytest
 
 import ebla
+from ebla.metadata.values.restoring import unpack_metadata
 from ebla.model.ranges import KeyRange
 from ebla.model.schema_change import Alteration
 from ebla.service.job_orders import BulkCommit, BulkResult, PrepareCompaction, PrepareSweep
+from ebla.service.job_reads import CaptureTablets, HoldForJob
 from ebla.service.listener import FragmentsChanged, TabletListener
 from ebla.service.requests import (
     NEWEST,
@@ -270,6 +272,17 @@ def test_a_row_is_read_at_a_txn_and_at_a_snapshot(service: Service, table: Table
         table.read_row(ReadRow(row(table, 1), None, Moment(snapshot="tuesday")))
 
 
+def test_a_table_is_unknown_at_txns_before_it_was_made(table: TableService) -> None:
+    put(table, 1, n=1)
+    before = Moment(5)
+    with pytest.raises(ebla.UnknownTable, match="there was no table"):
+        table.read_row(ReadRow(row(table, 1), None, before))
+    with pytest.raises(ebla.UnknownTable, match="there was no table"):
+        table.read_rows(ReadRows(rows(table, [1]), None, before))
+    with pytest.raises(ebla.UnknownTable, match="there was no table"):
+        table.scan(ScanRows(at=before)).count()
+
+
 def test_many_rows_come_in_the_order_asked(table: TableService) -> None:
     put(table, 1, 2, 3)
     found = table.read_rows(ReadRows(rows(table, [3, 9, 1, 3]), ["n"]))
@@ -403,6 +416,35 @@ def test_snapshots_are_held_by_name_until_they_are_released(
     assert scanned(table, ScanRows(at=Moment(snapshot="kept"))) == [1]
     service.carry_out(ReleaseName("kept"))
     assert service.carry_out(ListHeld()) == {}
+
+
+def test_what_a_job_reads_is_held_until_it_lets_go_of_it(service: Service, table: TableService) -> None:
+    txn = table.write(Put({"k": 1, "n": 1}))
+    held = service.carry_out(HoldForJob("begin", "job-1", txn, 60.0, "a job", ("fragments/a.parquet",)))
+    assert held.until_microseconds > 0
+    assert service.carry_out(HoldForJob("begin", "job-1", txn, 60.0)) == held, "its answer may have been lost"
+    assert service.carry_out(HoldForJob("extend", "job-1", seconds=600.0)).until_microseconds > held.until_microseconds
+    assert service.carry_out(HoldForJob("renew", "loads-1", txn, 60.0)).horizon_txn <= txn
+    assert service.carry_out(ListHeld()) == {"job-1": txn, "loads-1": txn}
+    service.carry_out(HoldForJob("release", "job-1"))
+    assert service.carry_out(ListHeld()) == {"loads-1": txn}
+    assert service.carry_out(HoldForJob("extend", "job-1", seconds=600.0)).until_microseconds == 0
+
+
+def test_a_captured_tablet_is_its_files_and_what_is_in_memory_up_to_the_txn(table: TableService) -> None:
+    table.write(Put({"k": 1, "n": 1}))
+    table.carry_out(Flush())
+    txn = table.write(Put({"k": 2, "n": 2}))
+    table.write(Put({"k": 3, "n": 3}))
+    captured = table.carry_out(CaptureTablets(txn))
+    assert (captured.txn, len(captured.tablets), captured.left) == (txn, 1, ())
+    (memory,) = captured.memory
+    assert memory.data is not None
+    records = pa.ipc.open_stream(memory.data).read_all()
+    assert records.column("_row").to_pylist() == [row(table, 2)]
+    assert list(unpack_metadata(captured.metadata, "").files()) == table.carry_out(ListFiles())
+    assert table.carry_out(CaptureTablets(txn, with_memory=False)).memory == ()
+    assert table.carry_out(CaptureTablets(txn, ("nowhere",))).tablets == ()
 
 
 def test_the_newest_commit_is_held_until_it_is_let_go(service: Service, table: TableService) -> None:

@@ -72,7 +72,7 @@ def test_a_disk_that_fails_while_the_log_is_started_over_costs_nothing(fault: Fa
     # The flush removes a segment, then the close the other, after it has written a new one.
     flushed, closed = [op.number for op in record if op.kind == "delete" and is_log(op)][:2]
     numbers = [op.number for op in record if is_log(op) and flushed + 1 < op.number <= closed + 1]
-    assert len(numbers) == 8
+    assert len(numbers) == 9
     for number in numbers:
         machine = Machine(STORY, SETTINGS, undisturbed.expectations)
         machine.files.plan = FaultPlan(at={number: fault})

@@ -181,7 +181,7 @@ def test_contributing_lists_every_room_and_no_other() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text()
     told: set[str] = set()
     floor = ""
-    for line in re.findall(r"^    (  [a-z_, ]+?|ebla/[a-z]+)  +\S.*$", page, re.MULTILINE):
+    for line in re.findall(r"^    (  [a-z_, ]+?|ebla/[a-z_]+)  +\S.*$", page, re.MULTILINE):
         if line.startswith("ebla/"):
             floor = line
         else:

@@ -160,6 +160,10 @@ def lines_of_shell(page: Page) -> Iterator[str]:
     yield from page.spans
 
 
+# Options of all commands, and how many values they have.
+BEFORE_THE_COMMAND = {"--verbose": 0, "--debug": 0, "--store": 1, "--log-level": 1, "--log-format": 1}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_that_a_page_names_is_there_with_its_options(page: Page) -> None:
     wrong = []
@@ -171,7 +175,9 @@ def test_every_command_that_a_page_names_is_there_with_its_options(page: Page) -
         except ValueError:
             words = line.split()[1:]
         words = words[: next((at for at, word in enumerate(words) if word in ("|", ">")), len(words))]
-        name = next((word for word in words if re.fullmatch(r"[a-z]+", word)), None)
+        while words and words[0] in BEFORE_THE_COMMAND:
+            words = words[1 + BEFORE_THE_COMMAND[words[0]] :]
+        name = next((word for word in words if re.fullmatch(r"[a-z]+(-[a-z]+)*", word)), None)
         if name is None:
             continue  # `ebla --help`, `ebla COMMAND --help`
         options = {word.partition("=")[0] for word in words if word.startswith("--") and word != "--"}

@@ -36,7 +36,7 @@ def test_a_port_that_was_taken_while_a_process_started_is_left_to_others(
 ) -> None:
     tried: list[Sequence[str]] = []
 
-    def again(role: str, data: Path, arguments: Sequence[str]) -> Launched:
+    def again(role: str, data: Path, arguments: Sequence[str], *, log_format: str) -> Launched:
         tried.append(arguments)
         return saying(TAKEN if len(tried) < 2 else "master 7c9e at 127.0.0.1:7072", data, len(tried) < 2)
 

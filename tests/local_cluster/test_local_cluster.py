@@ -15,7 +15,7 @@ import pytest
 
 import ebla
 from ebla.errors import OutcomeUnknown, RequestError, StoreNotFound, Unavailable
-from ebla.local_cluster.cluster_file import ClusterFile, ClusterProcess, is_running, read_cluster
+from ebla.local_cluster.cluster_file import ClusterFile, ClusterProcess, as_it_runs, is_running, read_cluster
 from ebla.local_cluster.local_cluster import describe
 from tests.cluster.checked_load import CheckedLoad
 
@@ -212,6 +212,56 @@ def _can_change(db: ebla.Database) -> bool:
     return True
 
 
+def test_up_starts_what_does_not_run_and_what_was_started_by_hand_is_known(cluster: Running) -> None:
+    master, server = cluster.file.of("master")[2], cluster.file.of("tablet-server")[0]
+    for process in (master, server):
+        cluster.kill(process)
+        wait_until(lambda process=process: not is_running(process))  # type: ignore[misc]
+    command("up", "--servers", "5", "--data", str(cluster.directory), code=2)
+    told = command("up", "--data", str(cluster.directory))
+    assert told.count("started again: ") == 2
+    (again,) = (one for one in cluster.file.processes if one.data == server.data)
+    assert (again.uuid, again.address) == (server.uuid, server.address)
+    assert again.pid != server.pid
+    assert all(map(is_running, cluster.file.processes))
+    command("up", "--data", str(cluster.directory), code=2)  # all of them run
+
+    cluster.kill(again)
+    wait_until(lambda: not is_running(again))
+    assert as_it_runs(again) == again
+    cluster.restart(again)
+    wait_until(lambda: is_running(as_it_runs(again)))
+    assert as_it_runs(again).pid != again.pid
+    wait_until(lambda: describe(cluster.file)["problems"] == [])
+    told = json.loads(command("status", "--data", str(cluster.directory), "--json"))
+    assert as_it_runs(again).pid in [process["pid"] for process in told["processes"]]
+
+
+def test_a_process_that_names_its_directory_from_where_it_is_is_known(tmp_path: Path) -> None:
+    (tmp_path / "server-1").mkdir()
+    waiting = [sys.executable, "-c", "input()", "--data", "server-1"]
+    with subprocess.Popen(waiting, cwd=tmp_path, stdin=subprocess.PIPE) as started:
+        found = ClusterProcess("tablet-server", "7c9e", "127.0.0.1:1", str(tmp_path / "server-1"), started.pid)
+        wait_until(lambda: is_running(found))
+        assert not is_running(ClusterProcess("tablet-server", "51bb", "", str(tmp_path / "server-2"), started.pid))
+        started.communicate(b"\n")
+    assert not is_running(found)
+
+
+def test_the_port_is_the_one_of_before(tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    place = str(tmp_path / "c")
+    command("up", "--data", place, "--port", port)
+    command("down", "--data", place)
+    try:
+        assert f"127.0.0.1:{port}" in command("up", "--data", place)
+    finally:
+        command("down", "--data", place)
+
+
 def test_down_stops_all_and_the_next_up_has_everything(cluster: Running, db: ebla.Database) -> None:
     db.create_table("kept", SCHEMA).put([{"k": k, "v": "kept"} for k in range(10)])
     db.close()
@@ -221,7 +271,7 @@ def test_down_stops_all_and_the_next_up_has_everything(cluster: Running, db: ebl
             cluster.kill(process)
     assert "down" in command("down", "--data", str(cluster.directory))
     assert not any(is_running(process) for process in processes)
-    command("down", "--data", str(cluster.directory), code=6)
+    command("down", "--data", str(cluster.directory), code=4)  # it is down
     command("up", "--masters", "1", "--data", str(cluster.directory), code=2)  # no majority of those that keep METADATA
     command("up", "--data", str(cluster.directory))
     assert len(cluster.file.processes) == 5, "as many as before"

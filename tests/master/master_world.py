@@ -67,7 +67,8 @@ def real_durable(world: World) -> DurableOfTests:
     """METADATA files on the simulated disk, configurations in the coordination service in memory."""
     server = world.server()
     store = MetadataStore(world.files, 4)
-    durable = DurableOfTests(server, store, TableNaming(server.client, world.clock, retries=Retries(8, 0.05)))
+    naming = TableNaming(server.client, world.clock, retries=Retries(8, 0.05))
+    durable = DurableOfTests(server, store, naming, lambda run: 0)
     durable.disks = {"m0": world.files}
     durable.metadata_server, durable.disk = server, world
     return durable
@@ -83,7 +84,8 @@ def spread_durable(servers: int = 3) -> DurableOfTests:
     server = MetadataServers(
         coordination, copies, clock, server_ids=tuple(disks), new_id=lambda: f"x-{next(numbers):04d}"
     )
-    durable = DurableOfTests(server, copies, TableNaming(coordination, clock, retries=Retries(8, 0.05)))
+    naming = TableNaming(coordination, clock, retries=Retries(8, 0.05))
+    durable = DurableOfTests(server, copies, naming, lambda run: 0)
     durable.disks, durable.client = disks, coordination
     return durable
 
@@ -119,8 +121,10 @@ class MasterWorld:
     def run(self, operation: Operation[Any]) -> Any:
         return run(operation, self.durable)
 
-    def create(self, name: str = "users", splits: Iterable[bytes] = ()) -> TableMetadata:
-        return self.run(self.master.create_table(name, SCHEMA, tuple(splits))).metadata
+    def create(
+        self, name: str = "users", splits: Iterable[bytes] = (), *, replicas: int | None = None
+    ) -> TableMetadata:
+        return self.run(self.master.create_table(name, SCHEMA, tuple(splits), replicas=replicas)).metadata
 
     def round(self) -> None:
         self.run(self.master.round())
@@ -148,12 +152,15 @@ class MasterWorld:
         sequence: int | None = None,
         cluster: str = CLUSTER,
         has_report: bool = True,
+        log_id: str = "",
+        **told: Any,
     ) -> HeartbeatReply:
         full_chunk = chunk or (FullChunk(next(self.sequences), 0, True) if full else None)
         number = next(self.sequences) if sequence is None else sequence
         report = TabletReport(number, tuple(tablets), tuple(removed), full_chunk) if has_report else None
-        registration = None if host is None else Registration(host, f"{host}:7070")
-        return self.run(self.master.heartbeat(Heartbeat(cluster, Instance(server, seqno), registration, report)))
+        registration = None if host is None else Registration(host, f"{host}:7070", log_id or f"log-{server}")
+        heartbeat = Heartbeat(cluster, Instance(server, seqno), registration, report, **told)
+        return self.run(self.master.heartbeat(heartbeat))
 
     def requests(self) -> list[tuple[str, Request]]:
         """What goes out now, by server."""

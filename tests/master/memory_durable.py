@@ -18,7 +18,10 @@ from ebla.master.writes import (
     ChangeTables,
     CreateTable,
     DeleteTable,
+    ExpireTable,
+    FindChanged,
     PurgeTable,
+    ReadBounds,
     ReadTables,
     RenameTable,
     StoredTable,
@@ -40,6 +43,7 @@ class MemoryDurable:
         self.step: Callable[[str], None] = lambda label: None
         self.changes = 0  # METADATA transactions
         self.history: list[tuple[str, str, str]] = []  # table, name, state: every configuration that ever was
+        self.bounds: dict[str, int] = {}  # above every txn that a run gave out
         self._txnids = itertools.count(1)
 
     def current(self, table_id: str) -> TableMetadata:
@@ -60,6 +64,10 @@ class MemoryDurable:
                     self._stored(table_id) if table_id in self.configs else UnknownTable(table_id)
                     for table_id in write.table_ids
                 ]
+            case FindChanged():
+                return [one for one, config in self.configs.items() if write.known.get(one) != config]
+            case ReadBounds():
+                return {run: self.bounds.get(run, 0) for run in write.runs}
             case RenameTable():
                 config = self._running(write.table_id)
                 return self._switch(write.table_id, msgspec.structs.replace(config, name=write.name))
@@ -71,8 +79,13 @@ class MemoryDurable:
                 config = self._deleted(write.table_id)
                 if not config.metadata_txnid:
                     raise UnknownTable(f"the table {config.name!r} was purged")
+                if config.is_expired:
+                    raise UnknownTable(f"the retention of the table {config.name!r} is over")
                 running = msgspec.structs.replace(config, name=write.name, state="running", deleted_microseconds=0)
                 return self._switch(write.table_id, running)
+            case ExpireTable():
+                config = self._deleted(write.table_id)
+                return self._switch(write.table_id, msgspec.structs.replace(config, is_expired=True))
             case PurgeTable():
                 config = self._deleted(write.table_id)
                 purged = self._switch(write.table_id, msgspec.structs.replace(config, metadata_txnid=""))

@@ -13,6 +13,7 @@ from ebla.master.messages import (
     CreateTablet,
     DeleteTablet,
     FullChunk,
+    GiveUpTablet,
     HandOverTablet,
     Heartbeat,
     HeartbeatReply,
@@ -22,9 +23,13 @@ from ebla.master.messages import (
     ReportedTablet,
     Request,
     Requests,
+    Resigned,
     TabletReport,
+    TakeOutReplica,
     UpdateTablet,
 )
+from ebla.metadata.values.runs import run_name
+from ebla.metadata.values.table_metadata import Replica, TabletMetadata
 
 CHUNK_TABLETS = 2  # small, so that most full reports have several chunks
 
@@ -32,7 +37,7 @@ CHUNK_TABLETS = 2  # small, so that most full reports have several chunks
 class SimulatedReplica:
     """What a server keeps of a tablet on its disk."""
 
-    __slots__ = ("assignment_id", "epoch", "leader", "state", "table", "tablet", "version")
+    __slots__ = ("assignment_id", "epoch", "has_resigned", "leader", "state", "table", "tablet", "version")
 
     def __init__(self, request: CreateTablet) -> None:
         self.tablet = request.tablet
@@ -42,6 +47,7 @@ class SimulatedReplica:
         self.leader = request.leader
         self.version = request.schema.version
         self.state = "running"
+        self.has_resigned = False
 
     def report(self) -> ReportedTablet:
         return ReportedTablet(self.tablet, self.table, self.assignment_id, self.state, self.version, self.epoch)
@@ -61,6 +67,12 @@ class Hands(Protocol):
     def resign(self, server: str, replica: SimulatedReplica) -> bool:
         """Lead a tablet no more."""
 
+    def tablet_of(self, replica: SimulatedReplica) -> TabletMetadata | None:
+        """Read METADATA of a tablet."""
+
+    def keep_in_sync(self, server: SimulatedServer, replica: SimulatedReplica, out: Replica | None) -> None:
+        """Do what the leader of a replicated tablet does about its in-sync set."""
+
 
 class SimulatedServer:
     """One server. Its replicas outlive its crashes; what it has to report does not need to."""
@@ -79,12 +91,26 @@ class SimulatedServer:
         self.seqno = 0
         self.is_up = False
         self.is_failing = False  # creates nothing, as with a full disk
-        self._registration = Registration(host, f"{host}:7070")
+        self._host = host
+        self.disks = 1
         self._cluster_id = cluster_id
         self._on_lead = on_lead
         self._on_delete = on_delete
         self._hands = hands
         self.start()
+
+    @property
+    def log_id(self) -> str:
+        return f"{self.uuid}-log{self.disks}"
+
+    @property
+    def run(self) -> str:
+        return run_name(self.uuid, self.seqno)
+
+    def wipe(self) -> None:
+        """Lose the disk, while it is down."""
+        self.disks += 1
+        self.replicas.clear()
 
     def start(self) -> None:
         self.is_up = True
@@ -115,7 +141,10 @@ class SimulatedServer:
 
     def _take_own_again(self, replica: SimulatedReplica) -> None:
         """After a restart a server leads at a new epoch, or not at all."""
-        if replica.leader != self.uuid or not self._hands.is_single:
+        if not self._hands.is_single:
+            replica.has_resigned = replica.leader == self.uuid  # of the run before: it is none of this one's epochs
+            return
+        if replica.leader != self.uuid:
             return
         epoch = self._hands.take_own_again(self.uuid, replica)
         replica.leader = None if epoch is None else self.uuid
@@ -126,7 +155,7 @@ class SimulatedServer:
         self.is_up = False
 
     def _lead(self, replica: SimulatedReplica) -> None:
-        if replica.leader == self.uuid and replica.state == "running":
+        if replica.leader == self.uuid and replica.state == "running" and not replica.has_resigned:
             self._on_lead(replica.tablet, self.uuid, replica.epoch)
 
     # --- reporting ---
@@ -157,8 +186,23 @@ class SimulatedServer:
             removed = tuple(RemovedTablet(*key) for key in self._removed)
             report = TabletReport(self._sequence, tuple(tablets), removed)
             self._sent[self._sequence] = self._changes
-        registration = self._registration if self._needs_register else None
-        return Heartbeat(self._cluster_id, Instance(self.uuid, self.seqno), registration, report)
+        registration = Registration(self._host, f"{self._host}:7070", self.log_id) if self._needs_register else None
+        resigned = tuple(Resigned(*one, 7, None) for one in self._look_at_replicated())
+        instance = Instance(self.uuid, self.seqno)
+        return Heartbeat(self._cluster_id, instance, registration, report, resigned=resigned)
+
+    def _look_at_replicated(self) -> list[tuple[str, int]]:
+        """See to what is led here of tablets with several replicas; return what was resigned, while it is news."""
+        resigned = []
+        for replica in self.replicas.values():
+            tablet = self._hands.tablet_of(replica)
+            if tablet is None or not tablet.is_replicated or (tablet.leader, tablet.log) != (self.uuid, self.run):
+                continue
+            if replica.epoch == tablet.epoch and replica.has_resigned:
+                resigned.append((replica.tablet, replica.epoch))
+            elif replica.epoch == tablet.epoch and replica.state == "running":
+                self._hands.keep_in_sync(self, replica, None)
+        return resigned
 
     def take_reply(self, heartbeat: Heartbeat, reply: HeartbeatReply) -> None:
         if heartbeat.instance.seqno != self.seqno or reply.term < self._term or reply.refusal is not None:
@@ -239,6 +283,7 @@ class SimulatedServer:
             return
         match request:
             case UpdateTablet():
+                replica.has_resigned &= request.epoch <= replica.epoch
                 if request.epoch > replica.epoch or (request.epoch == replica.epoch and replica.state != "failed"):
                     replica.epoch, replica.leader = request.epoch, request.leader
                     is_back = replica.state == "stopped" and not request.is_stopped
@@ -249,6 +294,11 @@ class SimulatedServer:
             case HandOverTablet():
                 if request.epoch == replica.epoch and self._hands.resign(self.uuid, replica):
                     replica.leader, replica.epoch = None, replica.epoch + 1
+            case GiveUpTablet():
+                replica.has_resigned |= request.epoch == replica.epoch and replica.leader == self.uuid
+            case TakeOutReplica():
+                if request.epoch == replica.epoch and replica.leader == self.uuid and not replica.has_resigned:
+                    self._hands.keep_in_sync(self, replica, request.replica)
             case AlterTablet():
                 replica.version = max(replica.version, request.schema.version)
             case DeleteTablet():

@@ -25,12 +25,13 @@ from ebla.errors import EblaError, OutcomeUnknown
 from ebla.master.master import Master
 from ebla.master.messages import CreateTablet, Heartbeat, HeartbeatReply
 from ebla.master.settings import MasterSettings
-from ebla.master.writes import ChangeTable, ChangeTables, Operation, PurgeTable, ReadTables, Write
+from ebla.master.writes import ChangeTable, ChangeTables, Operation, PurgeTable, ReadBounds, ReadTables, Write
 from ebla.metadata.values.changes import Change
 from ebla.metadata.values.handing_over import Offer, OfferTablets, TakeOver, VacateTablets
 from ebla.metadata.values.recutting import BeginSplit, FinishSplit
+from ebla.metadata.values.replicating import ChangeInSync
 from ebla.metadata.values.requirements import TabletAt
-from ebla.metadata.values.table_metadata import LogEnd, TabletMetadata
+from ebla.metadata.values.table_metadata import LogEnd, Replica, TabletMetadata
 from ebla.model.declaration import Group, Schema
 from ebla.model.schema_change import Alteration
 from tests.master.memory_durable import MemoryDurable
@@ -102,6 +103,7 @@ class Simulation:
             is_log_shared=self.random.random() < 0.5,
         )
         self.is_single = self.replication == 1
+        self.was_wiped = False
         self.down_since: dict[str, float] = {}
         self.leads: dict[tuple[str, int], str] = {}
         self.servers = {
@@ -270,7 +272,7 @@ class Simulation:
             answer = self.durable.write(write)
         except EblaError as error:
             return error
-        if isinstance(write, ReadTables):
+        if isinstance(write, ReadTables | ReadBounds):
             return answer
         for table_id in [one.table_id for one in write.tables] if isinstance(write, ChangeTables) else [write.table_id]:
             if self.durable.configs[table_id].metadata_txnid:
@@ -412,6 +414,11 @@ class Simulation:
     def _hurt_server(self) -> None:
         server = self.random.choice([*self.servers.values()])
         if not server.is_up:
+            can_be_wiped = not self.is_single and not self.was_wiped and server.uuid != "s0"  # it has the foreign one
+            if can_be_wiped and self.random.random() < 0.3:
+                self.was_wiped = True  # one loss: two of them may be all that were in sync
+                server.wipe()
+                self.tell(f"{server.uuid} has lost its disk")
             server.start()
             self.down_since.pop(server.uuid, None)
             self.tell(f"{server.uuid} is started")
@@ -430,7 +437,11 @@ class Simulation:
                 master.lease_over(uuid)
         if self._faults and self.random.random() < 0.1:
             server = self.random.choice([*self.servers.values()])
-            if server.is_up and self.is_single:
+            if server.is_up and not self.is_single:
+                self.tell(f"{server.uuid} has lost its lease, and begins another run")
+                server.start()
+                master.lease_over(server.uuid)
+            elif server.is_up:
                 self.tell(f"{server.uuid} has lost its lease")
                 server.lose_lease()
                 master.lease_over(server.uuid)
@@ -460,6 +471,26 @@ class Simulation:
     def resign(self, server: str, replica: SimulatedReplica) -> bool:
         at = TabletAt(replica.tablet, replica.epoch)
         return self._changed(replica.table, VacateTablets((at,), server, is_flushed=True))
+
+    def tablet_of(self, replica: SimulatedReplica) -> TabletMetadata | None:
+        return self._tablet(replica.table, replica.tablet)
+
+    def keep_in_sync(self, server: SimulatedServer, replica: SimulatedReplica, out: Replica | None) -> None:
+        """Put a replica in sync that has learned, as the log that it has; take out who is down, or is to go."""
+        tablet = self.tablet_of(replica)
+        if tablet is None or (tablet.log, tablet.epoch) != (server.run, replica.epoch):
+            return
+        put = None
+        for one in tablet.replicas:
+            other = self.servers[one.server]
+            has_it = other.is_up and tablet.id in other.replicas
+            if has_it and other.replicas[tablet.id].assignment_id == one.assignment_id:
+                if (one.log_id != other.log_id or not one.is_in_sync) and (out is None or out.key != one.key):
+                    put = Replica(*one.key, other.log_id)
+            elif one.is_in_sync and not has_it:
+                out = out or one
+        if (put is not None and self.random.random() < 0.5) or out is not None:
+            self._changed(replica.table, ChangeInSync(tablet.id, tablet.epoch, tablet.number, put, 0, out))
 
     def _tablet(self, table_id: str, tablet_id: str) -> TabletMetadata | None:
         config = self.durable.configs.get(table_id)
@@ -529,7 +560,7 @@ class Simulation:
                 while running in self.running:
                     self._advance(running)
         self.running.clear()
-        can_do_without = self.replication == 3 or self.settings.is_log_shared
+        can_do_without = not self.was_wiped if self.replication == 3 else self.settings.is_log_shared
         dead = self.random.choice([*self.servers]) if can_do_without and self.random.random() < 0.3 else None
         for server in self.servers.values():
             server.is_failing = False

@@ -11,6 +11,7 @@ from ebla.master.messages import CreateTablet, DeleteTablet, RemovedTablet
 from ebla.master.placement import Loads, choose_replicas
 from ebla.master.settings import MasterSettings
 from ebla.master.writes import UndeleteTable
+from ebla.metadata.values.clone import cloned
 from tests.master.master_world import MasterWorld
 
 SETTINGS = MasterSettings(assignment_timeout_seconds=10.0, silent_after_seconds=60.0, retention_seconds=0.0)
@@ -36,13 +37,13 @@ def test_request_goes_out_only_after_creating_is_durable() -> None:
 def test_nothing_is_assigned_while_there_are_too_few_servers() -> None:
     world = MasterWorld(settings=MasterSettings(replication=3))
     world.create()
-    world.join("s1", "s2")
+    world.join("s1")
     world.round()
     assert world.metadata().tablets[0].state == "preparing"
-    world.join("s3")
+    world.join("s2")
     world.round()
     assert world.metadata().tablets[0].state == "creating"
-    assert len(world.metadata().tablets[0].replicas) == 3
+    assert len(world.metadata().tablets[0].in_sync) == 2, "a majority of three"
 
 
 def test_server_that_has_not_sent_a_full_report_gets_nothing() -> None:
@@ -263,14 +264,17 @@ def test_replaced_tablet_is_forgotten_but_for_its_id() -> None:
     assert [request.tablet for _, request in world.requests() if isinstance(request, DeleteTablet)] == [first.id]
 
 
-def test_clone_has_tablets_of_its_own_that_are_assigned_like_new_ones() -> None:
+def test_a_table_with_a_past_has_tablets_that_are_offered_and_never_replaced_by_empty_ones() -> None:
     world = MasterWorld()
-    origin = world.create("users", [b"m"])
+    world.create("users", [b"m"])
     world.join("s1")
     world.settle("users")
-    world.run(world.master.clone_table("users", "copy"))
+    world.run(world.master.bring_table("copy", cloned(world.metadata("users"), "copied", iter("ab").__next__)))
     clone = world.metadata("copy")
-    assert {tablet.state for tablet in clone.tablets} == {"preparing"}
-    assert not {tablet.id for tablet in clone.tablets} & {tablet.id for tablet in origin.tablets}
-    world.settle("copy")
-    assert {tablet.state for tablet in world.metadata("copy").tablets} == {"running"}
+    assert [(one.id, one.state, one.leader) for one in clone.tablets] == [
+        ("a", "running", None),
+        ("b", "running", None),
+    ]
+    world.round()
+    targets = [one.target.server for one in world.metadata("copy").tablets if one.target is not None]
+    assert targets == ["s1", "s1"]

@@ -12,8 +12,6 @@ from ebla.master.messages import HandOverTablet
 from ebla.master.settings import MasterSettings
 from tests.master.master_world import MasterWorld
 
-NOBODY: frozenset[str] = frozenset()
-
 
 def hosts(count: int) -> dict[str, str]:
     return {f"s{number}": f"h{number}" for number in range(count)}
@@ -36,7 +34,7 @@ def applied(tablets: list[Placed], moves: list[Move]) -> list[Placed]:
 def balanced(tablets: list[Placed], servers: dict[str, str], **options: object) -> list[Placed]:
     """Repeat rounds until there is nothing left to do."""
     for _ in range(200):
-        moves = plan_moves(tablets, servers, dead=NOBODY, moves_max=5, **options)  # type: ignore[arg-type]
+        moves = plan_moves(tablets, servers, moves_max=5, **options)  # type: ignore[arg-type]
         assert len(moves) <= 5
         assert len({move.tablet for move in moves}) == len(moves), "one change per tablet at a time"
         if not moves:
@@ -67,7 +65,7 @@ def test_rounds_end_with_replicas_and_leaders_spread(seed: int) -> None:
 
 def test_new_server_takes_its_share_a_few_tablets_at_a_time() -> None:
     tablets = [Placed(f"t{number}", f"s{number % 2}", (f"s{number % 2}",), True) for number in range(30)]
-    first = plan_moves(tablets, hosts(3), dead=NOBODY, moves_max=4)
+    first = plan_moves(tablets, hosts(3), moves_max=4)
     assert [move.target for move in first] == ["s2"] * 4
     after = balanced(tablets, hosts(3))
     assert Counter(placed.leader for placed in after) == {"s0": 10, "s1": 10, "s2": 10}
@@ -77,45 +75,20 @@ def test_new_server_takes_its_share_a_few_tablets_at_a_time() -> None:
 
 def test_even_cluster_is_left_alone() -> None:
     tablets = [Placed(f"t{number}", f"s{number % 3}", (f"s{number % 3}",), True) for number in range(10)]
-    assert plan_moves(tablets, hosts(3), dead=NOBODY, moves_max=10) == []
-    assert plan_moves(tablets, {}, dead=NOBODY, moves_max=10) == []
-    assert plan_moves([], hosts(3), dead=NOBODY, moves_max=10) == []
+    assert plan_moves(tablets, hosts(3), moves_max=10) == []
+    assert plan_moves(tablets, {}, moves_max=10) == []
+    assert plan_moves([], hosts(3), moves_max=10) == []
 
 
 def test_tablet_that_is_not_settled_is_left_alone() -> None:
     tablets = [Placed(f"t{number}", "s0", ("s0",), False) for number in range(10)]
-    assert plan_moves(tablets, hosts(2), dead=NOBODY, moves_max=10) == []
-
-
-def test_a_dead_follower_is_replaced() -> None:
-    placed = Placed("t1", "s1", ("s0", "s1", "s2"), True)
-    servers = {server: host for server, host in hosts(5).items() if server != "s0"}
-    (move,) = plan_moves([placed], servers, dead=frozenset({"s0"}), moves_max=10)
-    assert (move.source, move.leader) == ("s0", "s1")
-    assert move.target in ("s3", "s4")
-    assert str(move) == f"tablet t1: from s0 to {move.target}, led by s1 (s0 is dead)"
-    without = {"s1": "h1", "s2": "h2"}
-    assert plan_moves([placed], without, dead=frozenset({"s0"}), moves_max=10) == [], "nobody can take its place"
-
-
-def test_what_a_dead_server_leads_is_none_of_the_balancers_business() -> None:
-    placed = Placed("t1", "s0", ("s0", "s1", "s2"), True)
-    servers = {server: host for server, host in hosts(5).items() if server != "s0"}
-    assert plan_moves([placed], servers, dead=frozenset({"s0"}), moves_max=10) == []
-    single = Placed("t1", "s0", ("s0",), True)
-    assert plan_moves([single], servers, dead=frozenset({"s0"}), moves_max=10) == []
+    assert plan_moves(tablets, hosts(2), moves_max=10) == []
 
 
 def test_what_moves_is_led_by_one_that_has_it() -> None:
     tablets = [Placed(f"t{number}", "s0", ("s0", "s1"), True) for number in range(6)]
-    for move in plan_moves(tablets, hosts(3), dead=NOBODY, moves_max=10):
+    for move in plan_moves(tablets, hosts(3), moves_max=10):
         assert move.leader in ("s0", "s1"), "not the one that has nothing yet"
-
-
-def test_tablet_without_a_majority_waits() -> None:
-    placed = Placed("t1", "s0", ("s0", "s1", "s2"), True)
-    servers = {"s2": "h2", "s3": "h3", "s4": "h4"}
-    assert plan_moves([placed], servers, dead=frozenset({"s0", "s1"}), moves_max=10) == []
 
 
 def test_moves_keep_replicas_on_different_hosts() -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from ebla.errors import EblaError
 from ebla.master.settings import MasterSettings
-from ebla.metadata.values.table_metadata import TabletMetadata
+from ebla.metadata.values.clone import cloned
+from ebla.metadata.values.table_metadata import TableMetadata, TabletMetadata
 from ebla.model.schema_change import Alteration
 from tests.master.master_world import SCHEMA, MasterWorld, real_durable
 from tests.metadata.metadata_world import SimulatedCrash, World
@@ -34,6 +35,7 @@ class Case(NamedTuple):
     before: Found
     after: Found
     transactions: int = 1  # the first decides; later ones are of the cleaner, and do not show here
+    decided_by: int = 0  # which of them
 
 
 def _nothing(world: MasterWorld) -> None:
@@ -42,6 +44,10 @@ def _nothing(world: MasterWorld) -> None:
 
 def _created(world: MasterWorld) -> None:
     world.create("users", [b"m"])
+
+
+def _clone(world: MasterWorld) -> TableMetadata:
+    return cloned(world.metadata("users"), "copied", iter("ab").__next__)
 
 
 def _joined(world: MasterWorld) -> None:
@@ -94,6 +100,11 @@ def _report(world: MasterWorld) -> None:
         world.beat(server, world.reported("users", server))
 
 
+def _decide_and_begin(world: MasterWorld) -> None:
+    world.round()
+    world.round()
+
+
 CASES = {
     "create": Case(
         _nothing,
@@ -111,10 +122,19 @@ CASES = {
     ),
     "clone": Case(
         _created,
-        lambda world: world.run(world.master.clone_table("users", "copy")),
+        lambda world: world.run(world.master.bring_table("copy", _clone(world))),
         "multi tables/",
         before=({"users": "preparing preparing"}, [], 0, 0),
-        after=({"copy": "preparing preparing", "users": "preparing preparing"}, [], 0, 0),
+        after=({"copy": "running running", "users": "preparing preparing"}, [], 0, 0),
+    ),
+    "replacement": Case(
+        _created,
+        lambda world: world.run(
+            world.master.bring_table("users", _clone(world), replacing=world.metadata("users").table_id)
+        ),
+        "multi tables/",
+        before=({"users": "preparing preparing"}, [], 0, 0),
+        after=({"users": "running running"}, ["users"], 0, 0),
     ),
     "alter": Case(
         _created,
@@ -143,6 +163,8 @@ CASES = {
         "CompareAndSet tables/",
         before=({}, ["users"], 0, 0),
         after=({}, [], 1, 0),
+        transactions=2,  # the first puts on record that it cannot come back
+        decided_by=1,
     ),
     "assignment: creating": Case(
         _joined,
@@ -168,16 +190,17 @@ CASES = {
     ),
     "assignment: moved": Case(
         _third,
-        lambda world: world.round(),
+        _decide_and_begin,
         "CompareAndSet tables/",
         before=({"users": "running@2 running@2 running@2 running@2"}, [], 0, 0),
-        after=({"users": "running@3 running@3 running@2 running@2"}, [], 0, 0),
+        after=({"users": "running@2+1 running@2+1 running@2 running@2"}, [], 0, 0),
     ),
 }
 
 
 def _told(tablet: TabletMetadata) -> str:
-    return f"{tablet.state}@{tablet.epoch}" if tablet.epoch > 1 else tablet.state
+    learning = f"+{len(tablet.replicas) - len(tablet.in_sync)}" if len(tablet.replicas) > len(tablet.in_sync) else ""
+    return f"{tablet.state}@{tablet.epoch}{learning}" if tablet.epoch > 1 else tablet.state
 
 
 def found(world: MasterWorld) -> Found:
@@ -241,7 +264,7 @@ def test_crash_before_every_step_leaves_all_or_nothing_and_one_step_decides(name
             pass
         else:
             assert crash_before == len(steps)
-        expected = case.after if crash_before > deciding[0] else case.before
+        expected = case.after if crash_before > deciding[case.decided_by] else case.before
         for later in disk.after_crash(crash_before):
             restarted = MasterWorld(real_durable(later), SETTINGS)
             assert found(restarted) == expected, steps[: crash_before + 1]

@@ -11,6 +11,7 @@ from ebla.errors import EblaError, OutcomeUnknown, RequestError, SchemaError, Ta
 from ebla.master.master import MasterStopped
 from ebla.master.messages import DeleteTablet
 from ebla.master.settings import MasterSettings
+from ebla.metadata.values.clone import cloned
 from ebla.model.declaration import Group, Schema
 from ebla.model.schema_change import Alteration
 from tests.master.master_world import SCHEMA, DurableOfTests, MasterWorld, real_durable, spread_durable
@@ -291,7 +292,7 @@ def test_bad_names_are_refused_and_leave_nothing(name: Any) -> None:
     operations = [
         world.master.create_table(name, SCHEMA),
         world.master.rename_table("users", name),
-        world.master.clone_table("users", name),
+        world.master.bring_table(name, cloned(world.metadata("users"), "copy", iter("ab").__next__)),
     ]
     if name is not None:
         operations.append(world.master.undelete_table("gone", name))
@@ -366,3 +367,22 @@ def test_nothing_of_a_table_goes_while_it_is_being_brought_back() -> None:
     with pytest.raises(StopIteration):
         operation.send(world.durable.write(write))
     assert world.metadata().tablets[0].leader == "s1"
+
+
+def test_a_deposed_master_cannot_bring_back_a_table_whose_replicas_are_being_removed(world: MasterWorld) -> None:
+    """It decided within the retention; its write lands when the next master has told servers to delete."""
+    world.create("users")
+    world.join("s1")
+    world.settle()
+    reported = world.reported("users", "s1", "stopped")
+    world.run(world.master.delete_table("users"))
+    late = next(world.master.undelete_table("users"))
+    world.clock.advance(11)
+    world.restart()
+    world.beat("s1", reported, host="host-s1", full=True)
+    world.round()
+    assert [request for _, request in world.requests() if isinstance(request, DeleteTablet)]
+    with pytest.raises(UnknownTable, match="retention"):
+        world.durable.write(late)
+    world.restart()
+    assert names(world) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ebla
-from tests.master_server.small_cluster import SmallCluster
+from tests.master_server.small_cluster import SmallCluster, wait_until
 
 SCHEMA = ebla.Schema(key={"k": "int64"}, columns={"v": "string"})
 
@@ -47,3 +47,11 @@ def test_a_system_table_shows_the_moment_when_it_was_asked_for(cluster: SmallClu
         assert [row["name"] for row in db.table("sys.tables").scan()] == ["a", "b"]
         with pytest.raises(ebla.ReadOnly):
             before.put({"name": "c"})
+
+
+def test_what_servers_change_in_metadata_is_shown_soon(cluster: SmallCluster) -> None:
+    with cluster.connect() as db:
+        table = db.create_table("t", SCHEMA)
+        table.put({"k": 1, "v": "1"})
+        table.flush()
+        wait_until(lambda: [row["fragments"] for row in db.table("sys.tablets").scan()] == [1])

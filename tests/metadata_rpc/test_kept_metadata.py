@@ -74,6 +74,21 @@ def test_a_master_that_was_away_fetches_what_it_lacks_before_it_answers(masters:
     assert len(jobs(masters.kept["m2"], table_id)) == 40
 
 
+def test_a_master_whose_copy_is_still_being_written_answers_with_what_is_current(
+    masters: MastersOfTests, tmp_path: Path
+) -> None:
+    table_id = create(masters)
+    masters.kept["m1"].refresh(table_id)
+    txnid = masters.kept["m0"].commit(table_id, [RecordJob("newest", 1)]).txnid
+    copy = tmp_path / "m1" / "metadata" / table_id / f"{txnid}.meta"
+    for _ in range(100):  # a majority has it; this one may be a moment later
+        if copy.exists() and copy.stat().st_size:
+            break
+        threading.Event().wait(0.05)
+    copy.write_bytes(b"")
+    assert masters.kept["m1"].refresh(table_id).txnid == txnid
+
+
 def test_a_new_master_joins(masters: MastersOfTests) -> None:
     table_id = create(masters)
     masters.names.append("m3")

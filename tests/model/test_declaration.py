@@ -120,6 +120,7 @@ REFUSED: list[tuple[Schema, str]] = [
     (Schema(groups=[Group("a", families=["f"], block_bytes="1k")]), "whole number, not '1k'"),  # type: ignore[arg-type]
     (Schema(groups=[Group("a", families=["f"], block_bytes=1 << 70)]), "at most 1073741824"),
     (Schema(groups=[Group("a", families=["f"], in_memory="no")]), "in_memory is True or False"),  # type: ignore[arg-type]
+    (Schema(groups=[Group("a", families=["f"], lookup_at_once=1)]), "lookup_at_once is True or False"),  # type: ignore[arg-type]
     (Schema(groups=[Group("a", columns=["n"])]), "columns maps names to types"),  # type: ignore[arg-type]
     (Schema(groups=[Group("a", families=5)]), "families is a list of names"),  # type: ignore[arg-type]
     (Schema(groups=[Group("a", columns={"half \ud800": "int8"})]), "surrogate"),

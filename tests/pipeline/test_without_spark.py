@@ -99,14 +99,23 @@ for kind in ("parquet", "csv", "json"):
     ebla("export", "users", f"out-{kind}", "--format", kind)
 (file,) = glob.glob("out-csv/part-*")
 print(open(file).read())
+print("seen")
+ebla("changes", "users", "--since", "snapshot", "--checkpoint", "seen", "--columns", "name")
+ebla("erase", "users", "4")
+ebla("changes", "users", "--checkpoint", "seen", "--columns", "name")
+print("end")
 ebla("load", "users", "users.csv", "--spark")
-ebla("changes", "users", "--since", "snapshot", "--follow")
+ebla("changes", "users", "--since", "snapshot", "--follow", "--spark")
 ebla("export", "users", "out", "--master", "local[2]", "--no-spark")
 assert "pyspark" not in sys.modules
 """,
         str(tmp_path),
     )
     lines = told.splitlines()
+    begin, end = lines.index("seen"), lines.index("end")
+    seen = [json.loads(line) for line in lines[begin:end] if '"_change"' in line]
+    assert [(row["id"], row["_change"]) for row in seen] == [*((one, "insert") for one in range(1, 6)), (4, "erase")]
+    del lines[begin : end + 1]
     loads = [line for line in lines if line.startswith("loaded")]
     assert [line.partition(" in ")[0] for line in loads] == [
         "loaded 3 row(s) into the new table users",

@@ -13,7 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ebla.replication.actions import Answer
-from ebla.replication.configuration import Configuration, Member, Table
+from ebla.replication.configuration import Configuration, Replica, Table
 from ebla.replication.messages import Entry
 from ebla.replication.recut_changes import CommitLoad
 from ebla.replication.replica import TabletReplica
@@ -103,7 +103,7 @@ class Checks:
     def dropped(self, server: SimulatedServer, record: Dropped) -> None:
         """A replica drops entries: none that is committed, if it is in sync."""
         configuration = self.simulation.table.tablets.get(record.key[0])
-        member = configuration.member(server.name) if configuration is not None else None
+        member = configuration.replica_on(server.name) if configuration is not None else None
         if configuration is None or member is None or not member.is_in_sync or member.log_id != server.log_id:
             return
         if member.assignment_id != record.key[1]:
@@ -148,7 +148,7 @@ class Checks:
         if copies + lost < configuration.needed:
             raise Violation(f"{entry} is committed, and on {copies} disks")
 
-    def _was_lost_since(self, member: Member, leader: SimulatedServer, entry: Entry) -> bool:
+    def _was_lost_since(self, member: Replica, leader: SimulatedServer, entry: Entry) -> bool:
         """Tell whether a replica lost its disk after the leader wrote an entry: it may have acknowledged it before."""
         server = self.simulation.servers[member.server]
         number = leader.number_of(entry)
@@ -224,7 +224,7 @@ class Checks:
         configuration = self.simulation.table.tablets.get(key[0])
         if configuration is None:
             return
-        if any(member.assignment_id == key[1] for member in configuration.members):
+        if any(member.assignment_id == key[1] for member in configuration.replicas):
             raise Violation(f"{server.name} deletes {key}, which is a member")
         least = 1 if self.simulation.wiped else configuration.needed
         for entry in self.committed.get(key[0], {}).values():

@@ -100,7 +100,7 @@ class _Client:
                 if question.tries > 1 and simulation.random.random() < 0.2:
                     message = Put(name, question.request, tuple((one, question.value) for one in question.rows))
             elif question.kind == "follower":
-                to = simulation.random.choice(tablet.members).server
+                to = simulation.random.choice(tablet.replicas).server
                 message = FollowerRead(name, self.name, question.token, row, STALENESS_SECONDS)
             else:
                 message = Read(name, self.name, question.token, row, question.txn)

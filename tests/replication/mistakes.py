@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from ebla.metadata.values import replica_rules
+from ebla.metadata.values.tablet_metadata import Replica
 from ebla.replication import changes, server
-from ebla.replication.configuration import Configuration, Member
+from ebla.replication.configuration import Configuration
 from ebla.replication.follower import Follower
 from ebla.replication.leader import Leader
 from ebla.replication.lease import Lease
@@ -143,10 +145,11 @@ def drops_are_not_recorded(patch: pytest.MonkeyPatch) -> None:
 def followers_do_not_compare_what_they_have(patch: pytest.MonkeyPatch) -> None:
     """Entries of an index that is there are passed over, whatever epoch they are of."""
 
-    def careless(self: Follower, entries: Any) -> None:
+    def careless(self: Follower, entries: Any) -> bool:
         for entry in entries:
             if entry.index > self._replica.log.last_index:
                 self._replica.append(entry)
+        return True
 
     patch.setattr(Follower, "_take", careless)
 
@@ -199,9 +202,9 @@ def who_resigned_goes_on_answering(patch: pytest.MonkeyPatch) -> None:
 def fewer_than_needed_may_be_in_sync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "_can_take_out", lambda self, configuration: len(configuration.in_sync) > 1)
     patch.setattr(
-        changes,
+        replica_rules,
         "with_in_sync",
-        lambda tablet, members: changes._replace(tablet, members=members, counted=tablet.wanted),
+        lambda tablet, members: changes._replace(tablet, replicas=members, counted=tablet.wanted),
     )
 
 
@@ -213,20 +216,20 @@ def learners_are_level_by_a_commit_index_that_may_be_old(patch: pytest.MonkeyPat
 
 @mistake
 def any_member_may_be_chosen_to_lead(patch: pytest.MonkeyPatch) -> None:
-    def member(tablet: Configuration, leader: Member) -> bool:
-        return any(one.server == leader.server for one in tablet.members)
+    def member(tablet: Configuration, leader: Replica) -> bool:
+        return any(one.server == leader.server for one in tablet.replicas)
 
-    patch.setattr(MasterPart, "_candidates", lambda self, tablet: tablet.members)
+    patch.setattr(MasterPart, "_candidates", lambda self, tablet: tablet.replicas)
     patch.setattr(MasterPart, "_has_log", lambda self, member, node: True)
-    patch.setattr(changes, "is_in_sync_in", member)
+    patch.setattr(replica_rules, "is_in_sync_in", member)
     is_chosen = TabletReplica._is_chosen
 
     def chosen(self: TabletReplica, configuration: Configuration) -> bool:
         members = tuple(
-            Member(one.server, one.assignment_id, self.host.log_id, True) if one.server == self.host.name else one
-            for one in configuration.members
+            Replica(one.server, one.assignment_id, self.host.log_id, True) if one.server == self.host.name else one
+            for one in configuration.replicas
         )
-        return is_chosen(self, changes._replace(configuration, members=members))
+        return is_chosen(self, changes._replace(configuration, replicas=members))
 
     patch.setattr(TabletReplica, "_is_chosen", chosen)
 

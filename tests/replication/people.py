@@ -73,7 +73,7 @@ class People:
 
     def _add_replica(self) -> None:
         tablet = self._some()
-        there = {member.server for member in tablet.members}
+        there = {member.server for member in tablet.replicas}
         free = [name for name in self._simulation.servers if name not in there]
         if free and tablet.wanted > 1:
             replica = Replica(self._simulation.random.choice(free), self._simulation.new_id())
@@ -101,7 +101,7 @@ class People:
         if not (tablet.first < row and tablet.range.contains(row)):
             return
         left, right = (
-            tuple(Replica(member.server, simulation.new_id()) for member in tablet.members) for _ in range(2)
+            tuple(Replica(member.server, simulation.new_id()) for member in tablet.replicas) for _ in range(2)
         )
         plan = Plan(row, (simulation.new_id(), simulation.new_id()), (left, right))
         server = simulation.servers[tablet.leader]

@@ -37,7 +37,7 @@ from ebla.replication.actions import (
 )
 from ebla.replication.apply import apply
 from ebla.replication.changes import ChangeInSync
-from ebla.replication.configuration import Configuration, Member, Table
+from ebla.replication.configuration import Configuration, Replica, Table
 from ebla.replication.lease import ServerNode
 from ebla.replication.master_part import MasterPart
 from ebla.replication.messages import Entry, Message
@@ -187,7 +187,7 @@ class Simulation:
 
     def _first_configuration(self) -> Configuration:
         names = list(self.servers)[: self.replicas]
-        members = tuple(Member(name, f"a-{name}", f"{name}-log1", True) for name in names)
+        members = tuple(Replica(name, f"a-{name}", f"{name}-log1", True) for name in names)
         return Configuration("t", b"", None, 1, 1, "s0", 1, members, self.replicas, self.replicas)
 
     # --- time ------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +11,7 @@ import pyarrow as pa
 from ebla.storage.log.log_entry import LogBlock, LogEntry, LogPart, Reply
 from ebla.storage.log.log_extent import NOTHING, LogExtent
 from ebla.storage.log.log_format import ENTRY_HEADER_BYTES, SegmentInfo, segment_path
-from ebla.storage.log.log_reader import LogRecovery, read_segment, recover, truncate_torn_tail
+from ebla.storage.log.log_reader import LogRecovery, SegmentReading, read_segment, recover, truncate_torn_tail
 from ebla.storage.log.log_removal import finish_removal
 from ebla.storage.log.log_writer import LogWriter
 from tests.support.simulated_files import SimulatedFiles
@@ -74,6 +76,24 @@ def exhaust(files: Any) -> LogRecovery:
     for _ in recovery:
         pass
     return recovery
+
+
+def written(files: Any, sequence: int = 1) -> bytes:
+    """Return what was written of a segment, without what is only reserved."""
+    path = segment_path(DIRECTORY, sequence)
+    reading = SegmentReading(path, files.read(path), is_last=True)
+    for _ in reading.entries():
+        pass
+    return files.read(path)[: reading.info().bytes]
+
+
+def without_reserved(segment: Path) -> int:
+    """Cut off what is only reserved of a segment on disk; return its size."""
+    reading = SegmentReading(segment.name, segment.read_bytes(), is_last=True)
+    for _ in reading.entries():
+        pass
+    os.truncate(segment, reading.info().bytes)
+    return reading.info().bytes
 
 
 def flipped(data: bytes, position: int, bit: int = 0) -> bytes:

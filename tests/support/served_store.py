@@ -35,6 +35,7 @@ class ServedStore:
 
     def stop_for_a_while(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # until then it may answer
 
     def go_on(self) -> None:
         self._process.send_signal(signal.SIGCONT)

@@ -7,7 +7,8 @@
 
 What survives a crash:
 - of a file's bytes: those that were synced, and of the rest any number, cut at any byte; now and then the rest is there
-  in length but with pages of zeros in it, since a disk may write unsynced pages in any order;
+  in length but with pages of zeros in it, since a disk may write unsynced pages in any order; what was reserved may be
+  there or not;
 - of the names in a directory: those at its last `sync_directory`, with any subset of the changes since then applied in
   order, each whole (a rename never leaves both names or neither);
 - directories made by `make_directory`, which is durable by contract.
@@ -117,6 +118,7 @@ class _Inode:
 
     def __init__(self, data: BytesLike = b"") -> None:
         self.data = bytearray(data)
+        self.reserved = 0  # if that is more than there is data, the rest are zeros
         self.synced = len(data)
         self.modified_seconds = 0.0
         self.overwritten: list[bytes] = []
@@ -125,12 +127,24 @@ class _Inode:
         other = _Inode(self.data)
         other.synced, other.modified_seconds = self.synced, self.modified_seconds
         other.overwritten = [*self.overwritten]
+        other.reserved = self.reserved
         return other
 
     def overwrite(self, data: bytes) -> None:
         self.overwritten = [*(self.overwritten or [bytes(self.data)]), data]
         self.data[:] = data
         self.synced = len(data)
+
+    @property
+    def size(self) -> int:
+        return max(len(self.data), self.reserved)
+
+    @property
+    def content(self) -> bytes:
+        return self.with_zeros(self.data)
+
+    def with_zeros(self, data: BytesLike) -> bytes:
+        return bytes(data).ljust(self.reserved, b"\0")
 
     def durable(self) -> bytes:
         return self.overwritten[0] if self.overwritten else bytes(self.data[: self.synced])
@@ -203,7 +217,7 @@ class SimulatedFiles:
 
     def read(self, path: str) -> bytes:
         with self._lock:
-            return bytes(self._readable(path).data)
+            return self._readable(path).content
 
     def open_input(self, path: str) -> Any:
         return pa.BufferReader(self.read(path))
@@ -216,13 +230,13 @@ class SimulatedFiles:
         with self._lock:
 
             def check() -> None:
-                if not 0 <= size <= len(self._inode(path).data):
+                if not 0 <= size <= self._inode(path).size:
                     raise ValueError(f"cannot cut {path} down to {size} bytes")
 
             def effect(_: float) -> None:
                 inode = self._inode(path)
-                del inode.data[size:]
-                inode.synced = size
+                inode.data[:] = inode.content[:size]
+                inode.synced, inode.reserved = size, 0
                 self._touch(inode)
 
             self._operate("truncate", path, effect, size, check=check)
@@ -253,7 +267,7 @@ class SimulatedFiles:
 
     def size(self, path: str) -> int:
         with self._lock:
-            return len(self._readable(path).data)
+            return self._readable(path).size
 
     def list_directories(self, directory: str) -> list[str]:
         with self._lock:
@@ -266,7 +280,7 @@ class SimulatedFiles:
             self._check_running()
             check_path(directory)
             return [
-                FileInfo(path, len(inode.data), inode.modified_seconds)
+                FileInfo(path, inode.size, inode.modified_seconds)
                 for path, inode in sorted(self._names.items())
                 if parent_of(path) == directory
             ]
@@ -377,7 +391,7 @@ class SimulatedFiles:
             changes = len(self._pending)
 
             def everything(inode: _Inode) -> bytes:
-                return bytes(inode.data)
+                return inode.content
 
             def synced(inode: _Inode) -> bytes:
                 return inode.durable()
@@ -484,7 +498,7 @@ def _torn(inode: _Inode, dice: random.Random) -> bytes:
             if dice.random() < 0.5:
                 page = slice(max(begin, inode.synced), min(begin + _PAGE_BYTES, len(left)))
                 left[page] = bytes(page.stop - page.start)
-    return bytes(left)
+    return inode.with_zeros(left) if dice.random() < 0.5 else bytes(left)
 
 
 class _SimulatedReadableFile:
@@ -492,10 +506,10 @@ class _SimulatedReadableFile:
 
     def __init__(self, inode: _Inode) -> None:
         self._inode = inode
-        self.size = len(inode.data)
+        self.size = inode.size
 
     def read_at(self, size: int, offset: int) -> bytes:
-        return bytes(self._inode.data[offset : offset + size])
+        return self._inode.content[offset : offset + size]
 
 
 class _SimulatedWritableFile:
@@ -519,6 +533,13 @@ class _SimulatedWritableFile:
         data = b"".join(parts)
         self._files._write(self._path, self._inode, data)
         return len(data)
+
+    def reserve(self, size: int) -> None:
+        # It has no number among the operations: a crash before it and one after it may leave the same.
+        with self._files._lock:
+            self._check_open()
+            self._files._check_running()
+            self._inode.reserved = size
 
     def flush(self) -> None:
         pass

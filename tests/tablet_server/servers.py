@@ -68,6 +68,7 @@ class Cluster:
         self.reported: dict[str, dict[str, ReportedTablet]] = {}  # by uuid and tablet
         self.registered: dict[str, Registration] = {}
         self.table_id = ""
+        self.logs: dict[str, LocalFiles] = {}  # by name: these have their logs elsewhere than in the root
 
     def _metadata(self, coordination: MemoryCoordination) -> MetadataServer:
         store = MetadataStore(self.files)
@@ -90,6 +91,7 @@ class Cluster:
             cluster=CLUSTER,
             directory=self.path / name,
             new_id=new_id,
+            log_files=self.logs.get(name),
         )
         self.servers[name] = server
         thread = self.threads[name] = threading.Thread(target=server.serve, name=name, daemon=True)

@@ -18,6 +18,7 @@ UP_EXAMPLES = examples(
     "ebla up --servers 3 --data cluster",
     "ebla up --servers 3 --masters 3 --data cluster --port 7070",
     "ebla up --data cluster --zookeeper --foreground",
+    "ebla up --servers 2 --data guarded --auth --tls",
 )
 DOWN_EXAMPLES = examples("ebla down --data cluster")
 
@@ -49,7 +50,7 @@ def up(
             "--port",
             min=1,
             max=65535,
-            help="Port of the first master; else 7070, or the next free one.",
+            help="Port of the first master; else that it had, or 7070, or the next free one.",
             show_default=False,
         ),
     ] = None,
@@ -59,9 +60,20 @@ def up(
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay, and stop the cluster on Ctrl-C or SIGTERM.")
     ] = False,
+    auth: Annotated[
+        bool,
+        typer.Option(
+            "--auth", help="Let in only whoever shows a token: `ebla user` makes users. DIR/admin.token has one."
+        ),
+    ] = False,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Encrypt all connections, by certificates that are made in DIR/certs.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Start a cluster on this host, with what the directory has, and return when it serves.
+
+    Of a cluster of which some processes run, the others are started again.
 
     Prints the address to connect to, as by `ebla.connect("127.0.0.1:7070")`. DIR/cluster.json names every process;
     `ebla status --store DIR` tells how they are, and `ebla down --data DIR` stops them.
@@ -76,10 +88,23 @@ def up(
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
-    cluster = local_cluster.start(data, servers=servers, masters=masters, port=port, zookeeper=zookeeper)
+    before = {process.pid for process in local_cluster.running(data)}
+    cluster = local_cluster.start(
+        data,
+        servers=servers,
+        masters=masters,
+        port=port,
+        zookeeper=zookeeper,
+        auth=auth,
+        tls=tls,
+        log_format=ctx.obj.log_format,
+    )
     if json:
         write_json(msgspec.to_builtins(cluster))
     else:
+        for process in cluster.processes if before else ():
+            if process.pid not in before:
+                write_line(f"started again: {process.role} {process.uuid} in {process.data}, pid {process.pid}")
         counts = f"{len(cluster.of('master'))} master(s), {len(cluster.of('tablet-server'))} tablet server(s)"
         write_line(f"up: {counts}, connect to {cluster.address}")
     if foreground:

@@ -8,13 +8,27 @@ from typing import Any
 
 import typer
 
-from ebla.cli.cluster.tablet_server_command import CoordinationOption, DataOption, HostOption, PortOption, RootOption
+from ebla.cli.cluster.tablet_server_command import (
+    AuthOption,
+    CoordinationOption,
+    DataOption,
+    HostOption,
+    MetricsHostOption,
+    MetricsPortOption,
+    PeerPortOption,
+    PortOption,
+    RootOption,
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    tls_files,
+)
 from ebla.cli.shared.command_failures import guarded
 from ebla.cli.shared.context import examples
 from ebla.cli.shared.lines import write_line
 
 MASTER_EXAMPLES = examples(
-    "ebla master --coordination cluster/coordination.sqlite --root cluster/root --data cluster/master-1 --port 7070",
+    "ebla master --coordination cluster/root/coordination.sqlite --root cluster/root --data cluster/master-1",
     "ebla master --coordination zk://one:2181,two:2181/ebla --root /shared/ebla --data /var/lib/ebla-master",
 )
 
@@ -27,6 +41,13 @@ def master(
     data: DataOption,
     host: HostOption = "127.0.0.1",
     port: PortOption = 0,
+    auth: AuthOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_ca: TlsCaOption = None,
+    peer_port: PeerPortOption = 0,
+    metrics_host: MetricsHostOption = "127.0.0.1",
+    metrics_port: MetricsPortOption = 0,
 ) -> None:
     """Run a master in the foreground, until it is told to stop.
 
@@ -42,6 +63,18 @@ def master(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    with open_process(coordination, root, data, host=host, port=port) as process:
+    tls = tls_files(tls_cert, tls_key, tls_ca)
+    with open_process(
+        coordination,
+        root,
+        data,
+        host=host,
+        port=port,
+        auth=auth,
+        tls=tls,
+        peer_port=peer_port,
+        metrics=(metrics_host, metrics_port),
+    ) as process:
         write_line(f"master {process.uuid} at {process.address}")
+        write_line(f"metrics at http://{process.metrics_address}/metrics")
         stopping.wait()

@@ -20,6 +20,7 @@ from ebla.cli.shared.context import (
     examples,
     moment_of,
     open_store,
+    source_of,
 )
 from ebla.cli.shared.lines import write_line
 from ebla.cli.shared.spark_options import (
@@ -28,9 +29,7 @@ from ebla.cli.shared.spark_options import (
     ProgressOption,
     SparkOption,
     check_tables,
-    needing_spark,
     progress_bar,
-    root_of,
     spark_start,
 )
 
@@ -77,7 +76,8 @@ def changes(
 
     With --checkpoint, each call prints what changed since the one before, and the history that the next one needs is
     held for a week; the first begins at --since, with all rows if that is `snapshot`. With --follow, changes are
-    printed as they come. If it is killed, the next call may print some lines again. Both run on Spark.
+    printed as they come. If it is killed, the next call may print some lines again. What was begun on Spark goes on
+    there, and what was begun without goes on without.
     """
     if until is not None and (follow or checkpoint is not None):
         raise ebla.RequestError("--until ends what --follow and --checkpoint would go on with: give one of them")
@@ -85,11 +85,9 @@ def changes(
         raise ebla.RequestError("since when? Give --since a txn or a time, or go on from a --checkpoint")
     if since in ("snapshot", "now") and checkpoint is None and not follow:
         raise ebla.RequestError(f"--since {since} is where --checkpoint DIR or --follow begins: give one of them")
-    if spark is False and (follow or checkpoint is not None):
-        raise ebla.RequestError("--checkpoint and --follow are streams of Spark's: leave --no-spark out")
-    root = root_of(ctx, store)
+    source = source_of(ctx, store)
     chosen = spark_start(spark, master, f"ebla changes {table}")
-    check_tables(root, [table])
+    check_tables(source, [table])
     from ebla.client.moments import txn_of
     from ebla.direct.place import Place
     from ebla.pipeline.change_feed.changes import changes as compare
@@ -102,11 +100,11 @@ def changes(
     with contextlib.ExitStack() as stack:
         if follow or checkpoint is not None:
             report = stack.enter_context(progress_bar(f"changes of {table}", force=progress))
-            with needing_spark():
-                from ebla.pipeline.streaming.printing import print_changes
+            from ebla.pipeline.streaming.printing import print_changes
+
             directory = checkpoint or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ebla-changes-")))
             print_changes(
-                root,
+                source,
                 table,
                 write_line,
                 since=since,
@@ -114,7 +112,8 @@ def changes(
                 columns=named,
                 checkpoint=directory,
                 follow=follow,
-                spark=session_for(chosen, "changes --follow"),
+                bytes_=bytes_asked(Place.of(source), table, columns=named),
+                spark=chosen,
                 progress=report,
             )
             return
@@ -122,15 +121,15 @@ def changes(
         with open_store(ctx, store) as db:
             ends = moment_of(db, since, "--since"), None if until is None else moment_of(db, until, "--until")
         report = stack.enter_context(progress_bar(f"changes of {table}", force=progress))
-        bytes_ = bytes_asked(Place.of(root), table, columns=named, since=txn_of(ends[0]))
+        bytes_ = bytes_asked(Place.of(source), table, columns=named, since=txn_of(ends[0]))
         if is_in_process(chosen, bytes_):
             if report is not None:
                 report(JobProgress("comparing"))
-            for line in json_lines(compare(root, table, *ends, before=before, columns=named, spark=False)):
+            for line in json_lines(compare(source, table, *ends, before=before, columns=named, spark=False)):
                 write_line(line)
             return
         session = session_for(chosen, "changes --spark")
-        frame = compare(root, table, *ends, before=before, columns=named, spark=session)
+        frame = compare(source, table, *ends, before=before, columns=named, spark=session)
         with watched(session, f"ebla-changes-{uuid.uuid4()}", "comparing", report):
             for line in json_lines(frame):
                 write_line(line)

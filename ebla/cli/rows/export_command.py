@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,6 +20,7 @@ from ebla.cli.shared.context import (
     examples,
     moment_of,
     open_store,
+    source_of,
 )
 from ebla.cli.shared.lines import write_json, write_line
 from ebla.cli.shared.spark_options import (
@@ -28,7 +30,6 @@ from ebla.cli.shared.spark_options import (
     SparkOption,
     check_tables,
     progress_bar,
-    root_of,
     spark_start,
 )
 
@@ -83,23 +84,24 @@ def export(
     if it is installed.
     """
     from ebla.cli.tables.schema_text import bound_from_text
+    from ebla.direct.place import Place
     from ebla.model.where import to_expression
     from ebla.pipeline.scanning.export import check_target
     from ebla.pipeline.scanning.export import export as write_files
 
-    root = root_of(ctx, store)
+    source = source_of(ctx, store)
     chosen = spark_start(spark, master, f"ebla export {table}")
-    check_tables(root, [table])
+    check_tables(source, [table])
     with open_store(ctx, store) as db:
         schema = db.table(table).schema
         at = None if as_of is None else moment_of(db, as_of, "--as-of")
     filter_ = None if where is None else to_expression(where, schema)
     bounds = [None if text is None else bound_from_text(text, schema) for text in (start, stop, prefix)]
     names = column_names(columns)
-    check_target(path, root, overwrite=overwrite)
+    check_target(path, Path(Place.of(source).root), overwrite=overwrite)
     with progress_bar(f"export {table}", force=progress) as report:
         summary = write_files(
-            root,
+            source,
             table,
             path,
             format=file_format.value,

@@ -10,7 +10,7 @@ import typer
 
 import ebla
 from ebla.cli.shared.command_failures import guarded
-from ebla.cli.shared.context import JsonOption, StoreOption, TableArgument, examples
+from ebla.cli.shared.context import JsonOption, StoreOption, TableArgument, examples, source_of
 from ebla.cli.shared.lines import write_json, write_line
 from ebla.cli.shared.spark_options import (
     LOCAL,
@@ -18,7 +18,6 @@ from ebla.cli.shared.spark_options import (
     ProgressOption,
     SparkOption,
     progress_bar,
-    root_of,
     spark_start,
 )
 
@@ -119,7 +118,7 @@ def load(
     the files do not have stays as it is, unless --mode says otherwise; an empty value sets null. Rows that do not fit
     fail the load and are shown, or go to --rejects as JSON lines. Large files are loaded by Spark, if it is installed.
     """
-    root = root_of(ctx, store)
+    source = source_of(ctx, store)
     from ebla.direct.place import Place
     from ebla.pipeline.inputs.input_files import FileFormat, InputFiles, check_files
     from ebla.pipeline.loading.load import check_key
@@ -130,14 +129,14 @@ def load(
     format_: FileFormat | None = None if file_format is None else file_format.value
     files = InputFiles(paths, format_, header, delimiter, multiline)
     files = replace(files, format=files.kind)
-    known = Place.of(root).metadata(table)
+    known = Place.of(source).metadata(table)
     if known is None and not key:
         raise ebla.UnknownTable(f"there is no table {table!r}; to make it, name its key columns with --key")
     if known is not None:
         check_key(table, known.schema, key or [])
     with progress_bar(f"load {table}", force=progress) as report:
         summary = load_rows(
-            root,
+            source,
             table,
             files,
             key,

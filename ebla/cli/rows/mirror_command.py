@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ebla.cli.shared.command_failures import guarded
-from ebla.cli.shared.context import JsonOption, StoreOption, TableArgument, examples
+from ebla.cli.shared.context import JsonOption, StoreOption, TableArgument, examples, place_of, source_of
 from ebla.cli.shared.lines import write_json, write_line
 from ebla.cli.shared.spark_options import (
     MasterOption,
@@ -16,7 +16,6 @@ from ebla.cli.shared.spark_options import (
     check_tables,
     needing_spark,
     progress_bar,
-    root_of,
 )
 
 MIRROR_EXAMPLES = examples(
@@ -52,16 +51,16 @@ def mirror(
     on. It can be killed at any moment and called again: every batch is applied once. A mirror that is not there yet is
     made.
     """
-    root = root_of(ctx, store)
+    source = source_of(ctx, store)
     with needing_spark():
         from ebla import pipeline
-    check_tables(root, [table])
+    check_tables(source, [table])
     with progress_bar(f"mirror of {table}", force=progress) as report:
         spark = pipeline.session(master, f"ebla mirror {table}", log_level="OFF")
         done = pipeline.mirror(
-            root,
+            source,
             table,
-            to or root,
+            to or source,
             name,
             checkpoint=checkpoint,
             follow=follow,
@@ -72,5 +71,5 @@ def mirror(
     if json:
         write_json({"table": table, "mirror": name or table, "batches": done.batches, "rows": done.rows})
     else:
-        mirror = f"{name or table} in {to or root}"
+        mirror = f"{name or table} in {to or place_of(ctx, store)}"
         write_line(f"{mirror} is as {table} was: {done.rows:,} row(s) in {done.batches:,} batch(es)")

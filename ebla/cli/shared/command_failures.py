@@ -51,6 +51,7 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
 
 # The first that fits an error is added to its message.
 _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
+    (errors.TlsError, "in a shell, EBLA_TLS_CA=FILE names the certificate of the authority"),
     (errors.UnknownTable, "`ebla tables` lists what there is"),
     (errors.HistoryGone, "ask for a later moment; `ebla snapshots --take NAME` holds one for longer"),
     (errors.Conflict, "read the row again, then decide"),

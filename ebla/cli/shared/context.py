@@ -1,23 +1,31 @@
 """What all commands share: the place of the store, opening it, and the common arguments.
 
 The place is ``--store`` before or after the command, else the environment's EBLA_STORE, else ``./data``. Commands that
-read open the store read-only, and so work while another process writes.
+read open the store read-only, and so work while another process writes. A place may be a cluster: the directory that
+`ebla up` made, or the addresses of masters, by commas; then EBLA_TOKEN is shown, and EBLA_TLS_CA trusted.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
 import ebla
 from ebla.cli.shared.lines import write_line
+from ebla.service.cluster_place import CLUSTER_FILE, is_cluster_directory
 
 STORE_DEFAULT = Path("data")
-STORE_HELP = "Directory of the store."
+STORE_HELP = "Directory of the store, or of a cluster; or host:port of its master."
+_ADDRESSES = re.compile(r"[^/,\s]+:\d+(,[^/,\s]+:\d+)*")
+
+# What jobs work on: the directory of a store that anybody may have open, or the connection to a cluster.
+Source: TypeAlias = "Path | ebla.Database"
 
 StoreOption = Annotated[
     Path | None,
@@ -39,6 +47,7 @@ class Context:
 
     store: Path = STORE_DEFAULT
     debug: bool = False
+    log_format: str = "text"
 
 
 def whole_tables(db: ebla.Database, *, as_json: bool = False) -> list[str]:
@@ -61,9 +70,50 @@ def open_store(
     create: bool = False,
     settings: ebla.Settings | None = None,
 ) -> ebla.Database:
-    """Open the store that the options name."""
+    """Open the store that the options name, or connect to the cluster."""
+    place = place_of(ctx, store)
+    if is_cluster(place):
+        return connected(place)
+    return ebla.open(str(place), read_only=not write, create=create, settings=settings)
+
+
+def place_of(ctx: typer.Context, store: Path | None) -> Path:
+    """Return the place that the options name."""
     shared: Context = ctx.obj
-    return ebla.open(str(store or shared.store), read_only=not write, create=create, settings=settings)
+    return store or shared.store
+
+
+def is_cluster(place: Path) -> bool:
+    """Tell whether a place is a cluster, up or down: its directory or file, or addresses that are no path."""
+    if place.name == CLUSTER_FILE or (place / CLUSTER_FILE).is_file() or is_cluster_directory(place):
+        return True
+    return _ADDRESSES.fullmatch(str(place)) is not None and not place.exists()
+
+
+def source_of(ctx: typer.Context, store: Path | None) -> Source:
+    """Return what a job works on. The connection to a cluster is closed when the command ends."""
+    place = place_of(ctx, store)
+    if not is_cluster(place):
+        return place
+    database = connected(place)
+    ctx.call_on_close(database.close)
+    return database
+
+
+def directory_of(ctx: typer.Context, store: Path | None, done: str) -> Path:
+    """Return the directory of a store, for what is done to its files while nobody has it open."""
+    place = place_of(ctx, store)
+    if is_cluster(place):
+        raise ebla.RequestError(f"{place} is a cluster: {done}")
+    return place
+
+
+def connected(place: Path) -> ebla.Database:
+    """Connect to the cluster of a place."""
+    if place.exists():
+        return ebla.connect(place)
+    token, authority = os.environ.get("EBLA_TOKEN") or None, os.environ.get("EBLA_TLS_CA") or None
+    return ebla.connect(str(place).split(","), token=token, tls_ca=authority)
 
 
 def moment_of(db: ebla.Database, text: str, option: str) -> int | datetime:

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import ebla
-from ebla.cli.shared.context import Context
+from ebla.cli.shared.context import Source
 from ebla.extras import needing
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ebla.pipeline.spark.engine import SparkStart
     from ebla.pipeline.spark.progress import Report
 
@@ -53,17 +51,11 @@ def spark_start(spark: bool | None, master: str, title: str) -> SparkStart:
     return SparkStart(spark, master, title, "OFF")
 
 
-def root_of(ctx: typer.Context, store: Path | None) -> Path:
-    """Return the root of the store that the options name."""
-    shared: Context = ctx.obj
-    return store or shared.store
-
-
-def check_tables(root: Path, tables: Iterable[str] = ()) -> None:
+def check_tables(source: Source, tables: Iterable[str] = ()) -> None:
     """Raise `StoreNotFound` or `UnknownTable` before Spark is started, which takes long."""
     from ebla.direct.place import Place
 
-    known = Place.of(root).tables()
+    known = Place.of(source).tables()
     listed = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "") if known else "no tables yet"
     for table in tables:
         if table == "META" or table.startswith("sys."):

@@ -55,11 +55,14 @@ def alter(
             "--set",
             "GROUP:OPTION=VALUE;...",
             "Change a group: compression, block_bytes, max_versions (or all), max_age (or none), purge_join, "
-            "in_memory.",
+            "in_memory, lookup_at_once.",
         ),
     ] = None,
     drop_group: Annotated[
         list[str] | None, _option("--drop-group", "NAME", "Drop a group with all that is in it.")
+    ] = None,
+    replicas: Annotated[
+        int | None, _option("--replicas", "N", "Of a cluster: so many servers keep each tablet.")
     ] = None,
     store: StoreOption = None,
 ) -> None:
@@ -81,6 +84,7 @@ def alter(
         "groups": [group_from_text(text) for text in group or []],
         "change_groups": dict(group_options_from_text(text, "--set") for text in settings or []),
         "drop_groups": drop_group or [],
+        "replicas": replicas,
     }
     with open_store(ctx, store, write=True) as db:
         altered = db.alter_table(table, **request)

@@ -12,7 +12,7 @@ import typer
 
 import ebla
 from ebla.cli.shared.command_failures import guarded
-from ebla.cli.shared.context import JsonOption, StoreOption, TableArgument, examples, open_store
+from ebla.cli.shared.context import JsonOption, Source, StoreOption, TableArgument, examples, open_store, source_of
 from ebla.cli.shared.lines import size_text, write_json, write_line
 from ebla.cli.shared.spark_options import (
     MasterOption,
@@ -20,13 +20,10 @@ from ebla.cli.shared.spark_options import (
     check_tables,
     needing_spark,
     progress_bar,
-    root_of,
 )
 from ebla.cli.tables.tablet_commands import key_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ebla.model.schema import TableSchema
     from ebla.pipeline import PresplitSummary, TableStats
 
@@ -67,14 +64,14 @@ def histogram(
     --tablets or --bytes choose the cuts that are suggested; `ebla presplit` makes them. `ebla stats` has the counters
     of the store itself.
     """
-    root = root_of(ctx, store)
+    source = source_of(ctx, store)
     with needing_spark():
         from ebla import pipeline
     wanted = size_of(size)
-    _check(root, table, tablets, wanted)
+    _check(source, table, tablets, wanted)
     with progress_bar(f"histogram of {table}", force=progress) as report:
         found = pipeline.stats(
-            root,
+            source,
             table,
             tablets=tablets,
             tablet_bytes=wanted,
@@ -117,24 +114,24 @@ def presplit(
     A table that is empty is cut by the keys of the files to be loaded, --from (CSV, JSON, Parquet, ORC; may be given
     several times). No row is copied, and tablets are never joined here. Close the store elsewhere first.
     """
-    root = root_of(ctx, store)
+    source = source_of(ctx, store)
     with needing_spark():
         from ebla import pipeline
         from ebla.pipeline.inputs.source_files import check_files, format_of, read_files
     wanted = size_of(size)
     if tablets is None and wanted is None:
         raise ebla.RequestError("say into how many tablets to cut, --tablets, or of which size each, --bytes")
-    schema = _check(root, table, tablets, wanted)
+    schema = _check(source, table, tablets, wanted)
     if paths:
         check_files(paths)
     frame = None
     # Whether somebody else has the store open is found out before Spark is started.
-    opened = nullcontext(root) if dry_run else open_store(ctx, store, write=True)
-    with opened as source, progress_bar(f"presplit {table}", force=progress) as report:
+    opened = nullcontext(source) if dry_run else open_store(ctx, store, write=True)
+    with opened as cut, progress_bar(f"presplit {table}", force=progress) as report:
         if paths:
             frame = read_files(_session(master, f"ebla presplit {table}"), paths, format_of(paths), schema)
         done = pipeline.presplit(
-            source,
+            cut,
             table,
             tablets=tablets,
             tablet_bytes=wanted,
@@ -149,14 +146,14 @@ def presplit(
         write_line(_told(done, tablets))
 
 
-def _check(root: Path, table: str, tablets: int | None, tablet_bytes: int | None) -> TableSchema:
+def _check(source: Source, table: str, tablets: int | None, tablet_bytes: int | None) -> TableSchema:
     """Find out what is wrong with a request before Spark is started; return the schema of the table."""
     from ebla.direct.place import Place
     from ebla.pipeline.statistics.key_survey import check_target
 
     check_target(tablets, tablet_bytes)
-    check_tables(root, [table])
-    known = Place.of(root).metadata(table)
+    check_tables(source, [table])
+    known = Place.of(source).metadata(table)
     if known is None:
         raise ebla.UnknownTable(f"there is no table {table!r}: make it first, or let `ebla load` make it")
     return known.schema

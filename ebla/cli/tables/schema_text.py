@@ -35,6 +35,7 @@ class GroupJson(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     max_age: str | float | None = None
     purge_join: str | None = None
     in_memory: bool = False
+    lookup_at_once: bool = False
 
 
 class SchemaJson(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -103,16 +104,16 @@ def group_options_from_text(text: str, given_by: str) -> tuple[str, dict[str, An
             if not value.isdecimal():
                 raise SchemaError(f"{given_by} {name!r}: {option} is a whole number, not {value!r}")
             options[option] = int(value)
-        elif option == "in_memory":
+        elif option in ("in_memory", "lookup_at_once"):
             if value.lower() not in ("", "true", "false") or (equals and not value):
-                raise SchemaError(f"{given_by} {name!r}: in_memory is true or false, not {value!r}")
+                raise SchemaError(f"{given_by} {name!r}: {option} is true or false, not {value!r}")
             options[option] = value.lower() != "false"
         elif option in ("compression", "max_age", "purge_join"):
             options[option] = value
         else:
             raise SchemaError(
                 f"{given_by} {name!r}: no option {option!r}; there are columns, families, compression, block_bytes, "
-                "max_versions, max_age, purge_join and in_memory"
+                "max_versions, max_age, purge_join, in_memory and lookup_at_once"
             )
     return name.strip(), options
 
@@ -206,6 +207,7 @@ def _group_to_json(group: GroupSchema) -> GroupJson:
         max_age=None if group.max_age_microseconds is None else age_text(group.max_age_microseconds),
         purge_join=group.purge_join,
         in_memory=group.in_memory,
+        lookup_at_once=group.lookup_at_once,
     )
 
 

@@ -49,7 +49,7 @@ def create(
             "--group",
             metavar="NAME:OPTION=VALUE;...",
             help="A locality group. Options: columns=a:int32,b:string or families=x,y (or *); compression, "
-            "block_bytes, max_versions (or all), max_age=30d, purge_join=and|or, in_memory.",
+            "block_bytes, max_versions (or all), max_age=30d, purge_join=and|or, in_memory, lookup_at_once.",
             show_default=False,
         ),
     ] = None,
@@ -70,6 +70,12 @@ def create(
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="A table of that name and schema that is there already will do.")
     ] = False,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            "--replicas", metavar="N", help="Of a cluster: so many servers keep each tablet.", show_default=False
+        ),
+    ] = None,
     store: StoreOption = None,
 ) -> None:
     """Create a table, and the store if there is none; without a table, an empty store, to load or restore into.
@@ -100,7 +106,9 @@ def create(
     bounds += [bound_from_text(text, numbered) for text in split or []]
     with open_store(ctx, store, write=True, create=True) as db:
         was_there = if_not_exists and table in db.tables()
-        created = db.create_table(table, declared, splits=bounds or None, if_not_exists=if_not_exists)
+        created = db.create_table(
+            table, declared, splits=bounds or None, if_not_exists=if_not_exists, replicas=replicas
+        )
         write_line(f"{created.name} is there already" if was_there else f"created {created.name}")
 
 
@@ -278,6 +286,14 @@ def stats(
 
 
 def _summary(name: str, facts: dict[str, Any]) -> dict[str, Any]:
+    if "groups" not in facts:  # of a cluster
+        tablets = facts["tablets"]
+        return {
+            "table": name,
+            "tablets": len(tablets),
+            "served": sum(tablet["is_served"] for tablet in tablets),
+            "leaders": len({tablet["leader"] for tablet in tablets} - {None}),
+        }
     groups = facts["groups"].values()
     return {
         "table": name,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ebla.cli.shared.command_failures import guarded
-from ebla.cli.shared.context import JsonOption, StoreOption, examples
+from ebla.cli.shared.context import JsonOption, StoreOption, examples, source_of
 from ebla.cli.shared.lines import size_text, write_json, write_line
 from ebla.cli.shared.spark_options import (
     LOCAL,
@@ -17,7 +18,6 @@ from ebla.cli.shared.spark_options import (
     SparkOption,
     check_tables,
     progress_bar,
-    root_of,
     spark_start,
 )
 
@@ -64,16 +64,17 @@ def backup(
     directory is a backup when _ebla_backup.json is in it, which is written last and has the checksums of everything.
     Much data is copied by many tasks on Spark, if that is installed; the result is the same.
     """
-    root = root_of(ctx, store)
+    source = source_of(ctx, store)
+    from ebla.direct.place import Place
     from ebla.pipeline.backups.backup import backup as back_up
     from ebla.pipeline.backups.backup import check_backup_path
 
-    check_tables(root, tables or ())
-    check_backup_path(path, root)
+    check_tables(source, tables or ())
+    check_backup_path(path, Path(Place.of(source).root))
     with progress_bar("backup", force=progress) as report:
         start = spark_start(spark, master, "ebla backup")
         summary = back_up(
-            root, tables or None, path, since=since, checksum=not no_checksum, spark=start, progress=report
+            source, tables or None, path, since=since, checksum=not no_checksum, spark=start, progress=report
         )
     if as_json:
         write_json(asdict(summary))

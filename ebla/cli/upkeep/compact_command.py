@@ -11,7 +11,7 @@ import typer
 
 import ebla
 from ebla.cli.shared.command_failures import ExitCode, guarded
-from ebla.cli.shared.context import JsonOption, StoreOption, examples, open_store, whole_tables
+from ebla.cli.shared.context import JsonOption, StoreOption, examples, open_store, source_of, whole_tables
 from ebla.cli.shared.lines import size_text, write_json, write_line
 from ebla.cli.shared.spark_options import (
     MasterOption,
@@ -20,7 +20,6 @@ from ebla.cli.shared.spark_options import (
     needing_spark,
     plain_bar,
     progress_bar,
-    root_of,
 )
 
 COMPACT_EXAMPLES = examples(
@@ -116,12 +115,12 @@ def _on_spark(
 ) -> None:
     from ebla.cli.tables.schema_text import bound_from_text
 
-    root = root_of(ctx, store)
+    source = source_of(ctx, store)
     if table is None and any(text is not None for text in texts.values()):
         raise ebla.RequestError("keys belong to a table: name it, or leave out --start, --stop and --prefix")
     with needing_spark():
         from ebla import pipeline
-    check_tables(root, [] if table is None else [table])
+    check_tables(source, [] if table is None else [table])
     with open_store(ctx, store) as db:
         names = [table] if table is not None else whole_tables(db, as_json=as_json)
         schema = db.table(names[0]).schema if table is not None else None
@@ -130,7 +129,7 @@ def _on_spark(
     }
     with progress_bar("compact", force=progress) as report:
         spark = pipeline.session(master, "ebla compact", log_level="OFF")
-        done = [pipeline.compact(root, name, only_due=due, spark=spark, progress=report, **bounds) for name in names]
+        done = [pipeline.compact(source, name, only_due=due, spark=spark, progress=report, **bounds) for name in names]
     if as_json:
         write_json([asdict(one) for one in done])
     else:

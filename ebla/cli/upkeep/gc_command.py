@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from ebla.cli.shared.command_failures import guarded
-from ebla.cli.shared.context import JsonOption, StoreOption, examples, open_store
+from ebla.cli.shared.context import JsonOption, StoreOption, directory_of, examples, open_store
 from ebla.cli.shared.lines import flatten, write_json, write_line
 from ebla.cli.shared.spark_options import (
     MasterOption,
@@ -17,7 +17,6 @@ from ebla.cli.shared.spark_options import (
     needing_spark,
     plain_bar,
     progress_bar,
-    root_of,
 )
 from ebla.settings import Settings
 
@@ -51,7 +50,12 @@ def gc(
     looks again at every file before it removes it.
     """
     if on_spark:
-        report = _on_spark(root_of(ctx, store), delete=delete, master=master, progress=progress)
+        report = _on_spark(
+            directory_of(ctx, store, "its master collects garbage; leave out --spark"),
+            delete=delete,
+            master=master,
+            progress=progress,
+        )
     else:
         with open_store(ctx, store, write=True) as db, plain_bar("gc: looking", force=progress):
             report = db.gc(dry_run=not delete)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ebla.cli.shared.command_failures import guarded
-from ebla.cli.shared.context import JsonOption, StoreOption, examples
+from ebla.cli.shared.context import JsonOption, StoreOption, directory_of, examples
 from ebla.cli.shared.lines import write_json, write_line
-from ebla.cli.shared.spark_options import MasterOption, ProgressOption, needing_spark, progress_bar, root_of
+from ebla.cli.shared.spark_options import MasterOption, ProgressOption, needing_spark, progress_bar
 
 if TYPE_CHECKING:
     from ebla.pipeline import ReplaySummary
@@ -36,7 +36,7 @@ def replay(
     store open for writing. All of the log is replayed, or nothing is changed: run it again if it was interrupted. A
     log that is damaged is refused with the file and the place in it.
     """
-    root = root_of(ctx, store)
+    root = directory_of(ctx, store, "its servers replay their logs themselves")
     with needing_spark():
         from ebla import pipeline
         from ebla.pipeline.replaying.replay import OnSpark, replay_with

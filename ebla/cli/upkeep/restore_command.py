@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ebla.cli.shared.command_failures import guarded
-from ebla.cli.shared.context import JsonOption, StoreOption, TableArgument, examples
+from ebla.cli.shared.context import JsonOption, StoreOption, TableArgument, examples, source_of
 from ebla.cli.shared.lines import size_text, write_json, write_line
 from ebla.cli.shared.spark_options import (
     LOCAL,
@@ -18,7 +18,6 @@ from ebla.cli.shared.spark_options import (
     SparkOption,
     check_tables,
     progress_bar,
-    root_of,
     spark_start,
 )
 from ebla.cli.upkeep.backup_command import DirectoryArgument
@@ -59,21 +58,21 @@ def restore(
     The store need not be the one that was backed up, and may be in use. All files are compared with the checksums of
     the backup, and the rows with those that were counted when it was made, before the table appears, in one step.
     """
-    root = root_of(ctx, store)
+    source = source_of(ctx, store)
     from ebla.direct.place import Place
     from ebla.pipeline.backups.manifest import list_backups
     from ebla.pipeline.backups.restore import former_table
     from ebla.pipeline.backups.restore import restore as bring_back
 
     where = Path(path)
-    check_tables(root)
+    check_tables(source)
     # What is wrong is said before Spark starts.
-    former_table(Place.of(root), table, in_place)
+    former_table(Place.of(source), table, in_place)
     list_backups(where).find(at, where).table(of or table)
     with progress_bar(f"restore {table}", force=progress) as report:
         start = spark_start(spark, master, f"ebla restore {table}")
         summary = bring_back(
-            where, root, table, of=of, at=at, in_place=in_place, check=not no_check, spark=start, progress=report
+            where, source, table, of=of, at=at, in_place=in_place, check=not no_check, spark=start, progress=report
         )
     if as_json:
         write_json(asdict(summary))

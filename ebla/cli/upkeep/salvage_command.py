@@ -9,9 +9,9 @@ import typer
 
 import ebla
 from ebla.cli.shared.command_failures import ExitCode, guarded
-from ebla.cli.shared.context import JsonOption, StoreOption, examples
+from ebla.cli.shared.context import JsonOption, StoreOption, directory_of, examples
 from ebla.cli.shared.lines import write_json, write_line
-from ebla.cli.shared.spark_options import ProgressOption, check_tables, progress_bar, root_of
+from ebla.cli.shared.spark_options import ProgressOption, check_tables, progress_bar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,7 @@ def salvage(
     moved to salvaged/ in the store, where nothing removes it. Close the store first. If a backup has the file, bring it
     back instead: then nothing is lost. The exit code is 6 as long as something is damaged.
     """
-    root = root_of(ctx, store)
+    root = directory_of(ctx, store, "bring the file back from a backup, or restore the table from one")
     if file is None and accept_loss:
         raise ebla.RequestError("--accept-loss is for one file: name it, as `ebla salvage` does")
     reports = [ebla.salvage(root, file, accept_loss=accept_loss)] if file else _look(root, progress=progress)

@@ -10,9 +10,9 @@ import msgspec
 import typer
 
 import ebla
-from ebla.cli.cluster.cluster_status import CLUSTER_FILE, tell_cluster
+from ebla.cli.cluster.cluster_status import CLUSTER_FILE, tell_cluster, tell_connected
 from ebla.cli.shared.command_failures import ExitCode, guarded
-from ebla.cli.shared.context import Context, JsonOption, examples
+from ebla.cli.shared.context import Context, JsonOption, connected, examples, is_cluster
 from ebla.cli.shared.lines import size_text, write_json, write_line
 
 STATUS_EXAMPLES = examples("ebla status", "ebla status --json")
@@ -36,13 +36,17 @@ def status(
     """Tell who has the store open and since when, its tables and sizes, and whether anything is wrong.
 
     Takes no lock, and works while another process has the store open, or nobody. What that process keeps in memory is
-    what it told last, a few seconds ago. Of a cluster that `ebla up` started, processes, tables and tablets are told.
-    The exit code is 6 if something is wrong.
+    what it told last, a few seconds ago. Of a cluster that `ebla up` started, processes, tables and tablets are told;
+    of one that is named by its masters, what the one that leads knows. The exit code is 6 if something is wrong.
     """
     shared: Context = ctx.obj
     place = store or shared.store
     if (place / CLUSTER_FILE).exists():
         tell_cluster(place, json=json)
+        return
+    if is_cluster(place):
+        with connected(place) as db:
+            tell_connected(db, str(place), json=json)
         return
     found = ebla.status(place)
     if json:

@@ -10,7 +10,7 @@ import typer
 
 import ebla
 from ebla.cli.shared.command_failures import ExitCode, guarded
-from ebla.cli.shared.context import Context, JsonOption, StoreOption, examples
+from ebla.cli.shared.context import JsonOption, StoreOption, directory_of, examples, source_of
 from ebla.cli.shared.lines import size_text, write_json, write_line
 from ebla.cli.shared.spark_options import (
     LOCAL,
@@ -19,7 +19,6 @@ from ebla.cli.shared.spark_options import (
     SparkOption,
     check_tables,
     progress_bar,
-    root_of,
     spark_start,
 )
 
@@ -51,17 +50,17 @@ def verify(
     That looks at the end of every file. With --full, all of them are read: checksums, sort order, keys, and the ranges
     of keys and txns are held against what each file and METADATA say, and every finding names what would put it right.
     """
-    root = root_of(ctx, store)
+    source = source_of(ctx, store)
     if not full and (tables or spark is not None or master != LOCAL):
         raise ebla.RequestError("tables, --spark and --master are for reading every file: add --full")
-    report = ebla.verify(root)
+    report = source.verify() if isinstance(source, ebla.Database) else ebla.verify(source)
     whole = None
     if full:
         from ebla.pipeline.care.verify import verify as read_all
 
-        check_tables(root, tables or ())
+        check_tables(source, tables or ())
         with progress_bar("verify", force=progress) as shown:
-            whole = read_all(root, tables or None, spark=spark_start(spark, master, "ebla verify"), progress=shown)
+            whole = read_all(source, tables or None, spark=spark_start(spark, master, "ebla verify"), progress=shown)
         told = {finding.file for finding in whole.findings}
         # What is said of a file after all of it was read says more.
         left = tuple(finding for finding in report.findings if not finding.file or finding.file not in told)
@@ -90,8 +89,8 @@ def repair(
     without a repair needs a backup; then the exit code is 6. A log of which files are missing or cut is better brought
     back from a copy; if there is none, --accept-lost-log gives up what it lost, and that alone.
     """
-    shared: Context = ctx.obj
-    report = ebla.repair(store or shared.store, dry_run=not apply, accept_lost_log=accept_lost_log)
+    place = directory_of(ctx, store, "its masters agree on METADATA; restore the table from a backup")
+    report = ebla.repair(place, dry_run=not apply, accept_lost_log=accept_lost_log)
     _tell(report, json)
     if not json:
         write_line("repaired" if report.repaired else "nothing was changed")

@@ -15,7 +15,8 @@ from ebla.clock import Clock
 from ebla.coordination.address import ZooKeeperAddress, connect, parse_address
 from ebla.coordination.service import CoordinationService, InvalidNode
 from ebla.coordination.sqlite import SqliteCoordination
-from ebla.errors import Corruption, MissingFile, RequestError, StoreError, StoreNotFound, TooManyFiles
+from ebla.errors import Corruption, EblaError, MissingFile, RequestError, StoreError, StoreNotFound, TooManyFiles
+from ebla.service.cluster_place import cluster_refusal
 from ebla.storage.files.files import Files
 from ebla.tablet.recovery.identity import IDENTITY_NODE
 
@@ -26,12 +27,17 @@ STORE_FILES = ("metadata/*/*.meta", "fragments/*/*.parquet", "log/*/*.log")
 
 
 def is_store(root: Path) -> bool:
-    """Whether there is a store in a directory."""
+    """Whether there is a store in a directory, and not a cluster."""
+    if cluster_refusal(root) is not None:
+        return False
     return (root / COORDINATION_FILE).exists() or (root / ADDRESS_FILE).exists()
 
 
-def no_store(root: Path) -> StoreError:
+def no_store(root: Path) -> EblaError:
     """Return what to raise where `is_store` is false: the path is wrong, or a store there has lost its service."""
+    refusal = cluster_refusal(root)
+    if refusal is not None:
+        return refusal
     if root.exists() and not root.is_dir():
         return StoreNotFound(f"{root} is a file, not the directory of a store: check the path")
     if any(next(root.glob(pattern), None) for pattern in STORE_FILES):
@@ -69,8 +75,12 @@ def recorded_address(root: Path) -> ZooKeeperAddress | None:
 def chosen_address(root: Path, given: str | None, *, may_create: bool) -> ZooKeeperAddress | None:
     """Return where the service is, or will be, given what the caller says; None: in a file.
 
-    `StoreNotFound` if there is no store and none may be made, `MissingFile` if there is one that lost its service.
+    `StoreNotFound` if there is no store and none may be made, `MissingFile` if there is one that lost its service,
+    `RequestError` if the directory is that of a cluster.
     """
+    refusal = cluster_refusal(root)
+    if refusal is not None:
+        raise refusal
     there = is_store(root)
     if not there and not may_create:
         raise no_store(root)

@@ -22,8 +22,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
 from ebla.arguments import checked_flag
 from ebla.client.embedded.coordination_place import connect_at, is_store, no_store
 from ebla.client.embedded.opening import checked_root, new_id
@@ -40,7 +38,15 @@ from ebla.storage.fragment.fragment_copy import copy_blocks
 from ebla.storage.fragment.fragment_format import FragmentInfo
 from ebla.storage.fragment.fragment_reader import Fragment
 from ebla.tablet.check.inspection import headings, inspect
-from ebla.tablet.check.salvage_plan import Condition, Loss, look_into, losses_of, references_to, replacements
+from ebla.tablet.check.salvage_plan import (
+    Condition,
+    Loss,
+    instead_of,
+    look_into,
+    losses_of,
+    references_to,
+    replacements,
+)
 from ebla.tablet.recovery.open_metadata import open_metadata
 
 __all__ = ["Loss", "SalvageReport", "salvage", "told"]
@@ -228,18 +234,8 @@ class _Salvage:
 
 def _problems(files: Files, kept: FragmentInfo, ref: FragmentRef, codec: KeyCodec) -> Iterator[str]:
     """Yield what is wrong with a file that was just written."""
-    made = msgspec.structs.replace(
-        ref,
-        file=kept.file,
-        rows=kept.rows,
-        bytes=kept.bytes,
-        first=kept.first,
-        last=kept.last,
-        txn_min=kept.txn_min,
-        txn_max=kept.txn_max,
-    )
     try:
-        yield from inspect(Fragment(files, kept.file, BlockCache(0), ref.txn, kept.tail), made, codec)
+        yield from inspect(Fragment(files, kept.file, BlockCache(0), ref.txn, kept.tail), instead_of(ref, kept), codec)
     except EblaError as error:
         yield str(error)
 

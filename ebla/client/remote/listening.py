@@ -11,7 +11,7 @@ import msgspec
 from ebla.errors import EblaError, ProtocolError, RequestError
 from ebla.rpc.methods import decoded, decoder_of
 from ebla.rpc.wire.messages import NextEvents
-from ebla.service.listener import Event, FragmentsChanged, RangeChanged, TabletListener, Unloaded
+from ebla.service.listener import Event, FragmentsChanged, RangeChanged, TabletListener, Unloaded, tell
 
 if TYPE_CHECKING:
     from ebla.client.remote.remote_service import RemoteService
@@ -86,16 +86,7 @@ class Listening:
         with self._lock:
             wanted = [one for one, tablet in self._listeners if tablet is None or tablet == event.tablet]
         for listener in wanted:
-            try:
-                match event:
-                    case FragmentsChanged():
-                        listener.on_fragments_changed(event)
-                    case RangeChanged():
-                        listener.on_range_changed(event)
-                    case Unloaded():
-                        listener.on_unloaded(event)
-            except Exception:
-                _log.exception("a listener failed at %s", type(event).__name__)
+            tell(listener, event)
 
     def _run(self) -> None:
         while not self._stopping.wait(POLL_SECONDS):

@@ -3,7 +3,8 @@
     shares     |--- server a ---|--- server b ---|- a -|        the range, cut where the server changes
     segments   |1|--2--|--3--|4 |...                            each says its last row, and whether it is the last
 
-The next segment is fetched while the one before is used. A segment that does not come is asked for again: from the same
+The next segment is fetched while the one before is used; if all rows are wanted, or in any order, all servers are read
+at the same time (parallel_reading.py). A segment that does not come is asked for again: from the same
 server, or from whoever has the tablet by then, always at the scan's txn and after the last row that was given. So a
 failure anywhere neither loses a row nor gives one twice.
 
@@ -23,6 +24,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ebla.client.remote.parallel_reading import read_together
 from ebla.client.remote.retrying import persist
 from ebla.client.remote.routes import Share
 from ebla.errors import EblaError, RequestError, SchemaChanged
@@ -132,7 +134,7 @@ class RemoteStream:
         left = None if self._request.limit is None else min(self._request.limit, _ROWS_MAX)
         if left == 0:
             return
-        for segment in self._segments(left if self._filter is None else None):
+        for segment in self._portions(left if self._filter is None else None, whole=whole):
             self.txn = segment.txn
             rows = self._shown(segment)
             if rows is None:
@@ -157,6 +159,22 @@ class RemoteStream:
         return rows if rows.num_rows else None
 
     # --- segments ---
+
+    def _portions(self, limit: int | None, *, whole: bool) -> Iterator[Segment]:
+        """Yield the segments: of all servers at the same time, if their order does not matter or all are wanted."""
+        request = self._request
+        shares = self._table.current().shares(_rest(request.key_range, request.after, request.reverse))
+        is_for_all = not request.ordered or (whole and limit is None and request.limit is None)
+        if len(shares) < 2 or not is_for_all or request.latest or request.reverse:
+            return self._segments(limit)
+        parts = [(share.server, self._of(share.rows)._segments(None)) for share in shares]
+        return read_together(parts, in_order=request.ordered)
+
+    def _of(self, rows: KeyRange) -> RemoteStream:
+        """Return what reads a part of the range, at the same moment."""
+        request = msgspec.structs.replace(self._request, key_range=rows, after=None, limit=None)
+        begun = ScanBegun(self.txn, self.projection.schema.version, None)
+        return RemoteStream(self._table, request, self.projection, begun, None)
 
     def _segments(self, limit: int | None) -> Iterator[Segment]:
         """Yield the segments of the range in order, each fetched while the one before is used."""

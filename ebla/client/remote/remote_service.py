@@ -10,27 +10,31 @@ server, however many threads and tables use it.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from ebla.access.credentials import NOTHING, Credentials
+from ebla.access.tokens import is_signed
+from ebla.client.remote.compacting import COMPACTING, Compacting
 from ebla.client.remote.lanes import Lanes
 from ebla.client.remote.listening import Listening
-from ebla.client.remote.of_servers import OfServers
+from ebla.client.remote.of_servers import OF_SERVERS, OfServers
 from ebla.client.remote.remote_table import RemoteTable
 from ebla.client.remote.retrying import persist
 from ebla.client.remote.routes import Route
 from ebla.client.remote.working import carried_out
-from ebla.errors import Closed, EblaError, RequestError
+from ebla.errors import Closed, EblaError, RequestError, TlsError
 from ebla.model.keys import KeyCodec
 from ebla.rpc.channel import Channel
 from ebla.rpc.limits import DEFAULT, Limits
 from ebla.rpc.methods import Asks
-from ebla.rpc.wire.messages import SERVICE_METHODS, Inform, ListTables, Locate, ServiceInfo, TableLocation
+from ebla.rpc.wire.messages import SERVICE_METHODS, DeriveToken, Inform, ListTables, Locate, ServiceInfo, TableLocation
 from ebla.service.listener import TabletListener
-from ebla.service.requests import HoldNewest, LetGo, Reply, StoreRequest, Sync
+from ebla.service.requests import LetGo, Reply, StoreRequest
 from ebla.service.service import SYSTEM_TABLES, Progress
 from ebla.settings import Settings
 
@@ -46,12 +50,18 @@ class RemoteService:
     """Serves tables that other processes have. Safe to use from several threads."""
 
     def __init__(
-        self, addresses: Sequence[str], *, timeout_seconds: float = TIMEOUT_SECONDS, limits: Limits = DEFAULT
+        self,
+        addresses: Sequence[str],
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        limits: Limits = DEFAULT,
+        credentials: Credentials = NOTHING,
     ) -> None:
         # Set once; the addresses of other masters are added to those that were given.
         self.addresses = tuple(addresses)
         self.timeout_seconds = timeout_seconds
         self._limits = limits
+        self.credentials = credentials
         self._client = uuid.uuid4().hex
         self.lanes = Lanes(self._client)
         self._lock = threading.Lock()
@@ -59,8 +69,10 @@ class RemoteService:
         # Guarded by _lock.
         self._channels: dict[str, Channel] = {}
         self._tables: weakref.WeakValueDictionary[str, RemoteTable] = weakref.WeakValueDictionary()
+        self._task_tokens: dict[tuple[tuple[str, str], ...] | None, tuple[str, float]] = {}  # each until it is renewed
         self._master = 0  # which of the addresses answered last
         self._is_closed = False
+        self.seen = 0  # the newest txn that a server told: what is written later comes after it, on any server
         try:
             self._info: ServiceInfo = self.ask_master(Inform())
             # Whoever was given one master finds the others, and the one that leads now or next.
@@ -69,7 +81,8 @@ class RemoteService:
             self.close()
             raise
         self.listening = Listening(self)
-        self._of_servers = OfServers(self)
+        self._of_servers = OfServers(self, self._client)
+        self._compacting = Compacting(self)
 
     @property
     def is_writable(self) -> bool:
@@ -80,6 +93,16 @@ class RemoteService:
     def settings(self) -> Settings:
         """The settings that requests are held to."""
         return self._info.settings
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether masters answer, and others have the rows."""
+        return bool(self._info.masters)
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster; empty if one server has everything."""
+        return self._info.cluster
 
     @property
     def root(self) -> str | None:
@@ -95,6 +118,12 @@ class RemoteService:
         if self._is_closed:
             raise self.closed()
 
+    def saw(self, txn: int) -> None:
+        """Have later changes come after a txn that a server told."""
+        if txn > self.seen:
+            with self._lock:
+                self.seen = max(self.seen, txn)
+
     def close(self) -> None:
         """Let go of all connections. What was acknowledged stays. Closing twice is fine."""
         with self._lock:
@@ -104,6 +133,7 @@ class RemoteService:
             channels = list(self._channels.values())
         if hasattr(self, "listening"):
             self.listening.close()
+            self._of_servers.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
         for channel in channels:
             channel.close()
@@ -137,7 +167,8 @@ class RemoteService:
     def servers(self) -> tuple[Channel, ...]:
         """Return everybody who serves tablets now, of whichever table."""
         routes = [self.route_of(self.ask_master(Locate(name))) for name in self.tables()]
-        return tuple(dict.fromkeys(server for route in routes for server in route.servers))
+        found = [pair for route in routes for pair in zip(route.location.tablets, route.servers, strict=True)]
+        return tuple(dict.fromkeys(server for tablet, server in found if not tablet.is_offline))
 
     def master(self) -> Channel:
         """Return whoever answers for the store as a whole."""
@@ -160,8 +191,10 @@ class RemoteService:
         """Do something with the store as a whole."""
         if self._is_closed and type(request) is LetGo:
             return None  # type: ignore[return-value]
-        if isinstance(request, (Sync, HoldNewest, LetGo)):
+        if isinstance(request, OF_SERVERS):
             return self._of_servers.carry_out(request)  # type: ignore[no-any-return]
+        if self.is_cluster and isinstance(request, COMPACTING):
+            return self._compacting.carry_out(request)  # type: ignore[no-any-return]
         try:
             reply: Reply = carried_out(self.lanes, self.ask_master, None, request, progress)
         finally:
@@ -181,6 +214,28 @@ class RemoteService:
         self.check_open()
         self.listening.remove(listener, tablet)
 
+    def task_token(self, seconds: float, grants: dict[str, str] | None = None) -> str | None:
+        """Return a token for tasks elsewhere, in place of one's own: for all its rights, or for no more than `grants`.
+
+        It holds for up to `seconds`, and for half of them at least unless one's own ends before. None where nobody
+        needs one. One's own is given on if it is short-lived itself.
+        """
+        if self.credentials.token is None:
+            return None
+        own = self.credentials.token()
+        if is_signed(own):
+            return own
+        key = None if grants is None else tuple(sorted(grants.items()))
+        now = time.monotonic()
+        with self._lock:
+            kept = self._task_tokens.get(key)
+        if kept is not None and now < kept[1]:
+            return kept[0]
+        token = self.ask_master(DeriveToken(seconds, grants))
+        with self._lock:
+            self._task_tokens[key] = (token, now + seconds / 2)
+        return token
+
     # --- asking ---
 
     def channel(self, address: str) -> Channel:
@@ -189,7 +244,13 @@ class RemoteService:
             channel = self._channels.get(address)
             if channel is None:
                 self.check_open()
-                channel = Channel(SERVICE_METHODS, address, client=self._client, limits=self._limits)
+                channel = Channel(
+                    SERVICE_METHODS,
+                    address,
+                    client=self._client,
+                    limits=self._limits,
+                    credentials=self.credentials,
+                )
                 self._channels[address] = channel
             return channel
 
@@ -198,11 +259,20 @@ class RemoteService:
     ) -> _Answer:
         """Ask one of the addresses, the next one if it does not answer."""
         self.check_open()
+        tried: set[int] = set()  # those who are not to be trusted
 
         def attempt(left_seconds: float) -> _Answer:
             self.check_open()
             share = left_seconds if len(self.addresses) == 1 else left_seconds / 3
-            return self.channel(self.addresses[self._master]).call(request, timeout_seconds=share)
+            try:
+                return self.channel(self.addresses[self._master]).call(request, timeout_seconds=share)
+            except TlsError:
+                # One certificate that has expired, say, is no reason not to ask the others; all of them are.
+                tried.add(self._master)
+                self._master = (self._master + 1) % len(self.addresses)
+                if self._master in tried:
+                    raise
+                return attempt(left_seconds)
 
         return persist(attempt, self._ask_next, timeout_seconds or self.timeout_seconds, may_repeat=may_repeat)
 
@@ -235,6 +305,7 @@ class RemoteService:
         """Make calls at the same time, and return what they return; the first error is raised when all are done."""
         if len(calls) == 1:
             return [calls[0]()]
+        self.check_open()
         futures = [self.pool.submit(call) for call in calls[1:]]
         results: list[Any] = []
         failure: BaseException | None = None

@@ -15,12 +15,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from ebla.client.remote.capturing import captured_by
 from ebla.client.remote.remote_scan import RemoteStream
 from ebla.client.remote.retrying import persist
 from ebla.client.remote.routes import Route
 from ebla.client.remote.row_forms import forms_of, several_times
 from ebla.client.remote.working import carried_out
-from ebla.errors import EblaError, OutcomeUnknown, ReadOnly, RequestError, StaleRoute
+from ebla.errors import EblaError, OutcomeUnknown, ReadOnly, RequestError, StaleRoute, Unavailable
 from ebla.model.keys import KeyCodec
 from ebla.model.schema import TableSchema
 from ebla.rows.row import Row
@@ -30,7 +31,9 @@ from ebla.rpc.wire.arrow_bytes import keys_to_bytes, rows_from_bytes
 from ebla.rpc.wire.forms import write_of
 from ebla.rpc.wire.messages import GetRow, ModifyRow, Outcome, ReadMany, ReadOne, RowAnswer, WriteForm, WriteRows
 from ebla.rpc.wire.values import packed
+from ebla.service.job_reads import CapturedTablets, CaptureTablets
 from ebla.service.requests import (
+    BringTogether,
     Compact,
     DescribeTable,
     DescribeTablets,
@@ -139,6 +142,7 @@ class RemoteTable:
             return None
         row = Row(answer.row)
         row.txn = answer.txn
+        self.service.saw(answer.txn)
         return row
 
     def read_rows(self, request: ReadRows) -> pa.Table:
@@ -195,7 +199,9 @@ class RemoteTable:
     def _send(self, forms: Sequence[tuple[Channel, WriteForm]]) -> int:
         """Send the parts of a change to their servers, each with an id of its own, and return the greatest txn."""
         txns = self.service.together([partial(self._send_part, *form) for form in forms])
-        return max(int(txn) for txn in txns)
+        txn = max(int(txn) for txn in txns)
+        self.service.saw(txn)
+        return txn
 
     def _send_part(self, server: Channel, form: WriteForm) -> int:
         """Send a part of a change; if its tablets have moved, to whoever has them then, in further parts.
@@ -211,8 +217,9 @@ class RemoteTable:
                 self.service.check_open()
                 if len(parts) > 1 and not is_in_doubt:
                     return self._send(parts)
+                seen = self.service.seen
                 sent = [
-                    partial(server.call, WriteRows(self.id, form, request_id), timeout_seconds=left_seconds)
+                    partial(server.call, WriteRows(self.id, form, request_id, seen), timeout_seconds=left_seconds)
                     for server, form in parts
                 ]
                 return max(int(txn) for txn in self.service.together(sent))
@@ -238,6 +245,7 @@ class RemoteTable:
                 packed(request.operand),
                 request.wait,
                 request_id,
+                self.service.seen,
             )
             return self._ask_about(request.row, message)
 
@@ -250,7 +258,13 @@ class RemoteTable:
 
     def carry_out(self, request: TableRequest[Reply], progress: Progress | None = None) -> Reply:
         """Do something with the table as a whole."""
-        reply: Any = self._reply_to(request, progress)
+        # Who has the tablets is found out anew for every attempt: they may have moved since.
+        reply: Any = persist(
+            lambda left_seconds: self._reply_to(request, progress),
+            lambda error, left_seconds: self.service.check_open(),
+            self.service.timeout_seconds,
+            may_repeat=False,
+        )
         if isinstance(request, (Split, Join)):
             self.is_outdated = True
         self.service.listening.deliver()
@@ -258,6 +272,8 @@ class RemoteTable:
 
     def _reply_to(self, request: TableRequest[Any], progress: Progress | None) -> Any:
         servers = self.current().distinct_servers
+        if isinstance(request, DescribeTablets) and self.service.is_cluster and not self._is_system:
+            return self._tablets()
         if len(servers) == 1:
             return self._carried_out(servers[0], request, progress)
         route = self.route
@@ -267,36 +283,64 @@ class RemoteTable:
                 return None
             case Split(row, tablet):
                 if tablet is None and row is None:
-                    tablet = max(self._tablets(servers), key=lambda described: described["bytes"])["id"]
+                    tablet = max(self._tablets(), key=lambda described: described["bytes"])["id"]
                     request = Split(None, tablet)
                 server = route.server_of(row) if row is not None else route.server_of_tablet(tablet or "")
-            case Join(tablets, first, _):
-                server = route.server_of_tablet(tablets[0]) if tablets is not None else route.server_of(first or b"")
-            case DescribeTablets():
-                return self._tablets(servers)
+            case Join(tablets, first, last):
+                wanted = tablets or (route.tablet_of(first or b""), route.tablet_of(last or b""))
+                server = route.server_of_tablet(wanted[0])
+                if any(route.server_of_tablet(one) is not server for one in wanted):
+                    self._carried_out(self.service.master(), BringTogether(wanted), None)
+                    server = self.locate().server_of_tablet(wanted[0])
             case ListFiles():
                 found = self.service.together([partial(self._carried_out, one, request, None) for one in servers])
                 return sorted({file for files in found for file in files})
+            case CaptureTablets():
+                raise RequestError("several servers have this table: `captured` asks all of them")
             case DescribeTable():
-                server = servers[0]
+                return _described(
+                    self.service.together([partial(self._carried_out, one, request, None) for one in servers])
+                )
             case _:
                 server = servers[0]
         return self._carried_out(server, request, progress)
 
-    def _tablets(self, servers: tuple[Channel, ...]) -> list[dict[str, Any]]:
-        """Describe every tablet as its own server does."""
+    def _tablets(self) -> list[dict[str, Any]]:
+        """Describe every tablet of one route as its own server does; `Unavailable` if one is changing hands."""
+        route = self.current()
+        servers = route.distinct_servers
         calls = [partial(self._carried_out, server, DescribeTablets(), None) for server in servers]
-        described = dict(zip(servers, self.service.together(calls), strict=True))
-        by_server = {server: {one["id"]: one for one in ones} for server, ones in described.items()}
-        route = self.route
-        pairs = zip(route.location.tablets, route.servers, strict=True)
-        return [by_server[server][tablet.id] for tablet, server in pairs if tablet.id in by_server[server]]
+        answers = self.service.together(calls)
+        by_server = {
+            server: {described["id"]: described for described in answer}
+            for server, answer in zip(servers, answers, strict=True)
+        }
+        pairs = list(zip(route.location.tablets, route.servers, strict=True))
+        missing = [tablet.id for tablet, server in pairs if tablet.id not in by_server[server]]
+        if missing:
+            # It has moved, or been cut, since the table was located.
+            self.is_outdated = True
+            raise Unavailable(f"tablet {missing[0]} of {route.location.name!r} is changing hands: retry")
+        return [by_server[server][tablet.id] for tablet, server in pairs]
 
     def _carried_out(self, server: Channel, request: TableRequest[Any], progress: Progress | None) -> Any:
+        def look_again(error: EblaError, left_seconds: float) -> None:
+            self._look_again(error, left_seconds)
+            if server is not self.service.master() and server not in self.route.servers:
+                raise StaleRoute(f"{self.name!r} has moved: its servers are asked anew")
+
         def ask(request: Asks[Outcome], *, may_repeat: bool) -> Outcome:
-            return self.service.ask_server(lambda: server, request, self._look_again, may_repeat=may_repeat)
+            return self.service.ask_server(lambda: server, request, look_again, may_repeat=may_repeat)
 
         return carried_out(self.service.lanes, ask, self.id, request, progress)
+
+    def captured(self, txn: int | None, *, with_memory: bool = True) -> list[CapturedTablets]:
+        """Return what all tablets consist of at a txn, or each at its server's newest; in one schema, each once."""
+        return self.ask_by_route(
+            lambda route, left_seconds: captured_by(
+                self.service, route, txn, with_memory=with_memory, timeout_seconds=left_seconds
+            )
+        )
 
     # --- asking ---
 
@@ -312,6 +356,16 @@ class RemoteTable:
     def _ask_about(self, row: bytes, message: Asks[_Answer]) -> _Answer:
         """Ask the server of a row, and whoever has it then if it has moved."""
         return self.service.ask_server(lambda: self.current().server_of(row), message, self._look_again)
+
+
+def _described(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what servers tell of a table as one: files are those of METADATA, memory is each one's own."""
+    first = answers[0]
+    for name, group in first["groups"].items():
+        others = [answer["groups"].get(name, {}) for answer in answers[1:]]
+        for key in ("memory_bytes", "memory_records", "memory_blocks"):
+            group[key] += sum(other.get(key, 0) for other in others)
+    return first
 
 
 def _names(columns: Any) -> tuple[str, ...] | None:

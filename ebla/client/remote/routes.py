@@ -61,6 +61,10 @@ class Route:
         """Return the server of a row."""
         return self.only_server or self.servers[bisect_right(self.firsts, row) - 1]
 
+    def tablet_of(self, row: bytes) -> str:
+        """Return the id of the tablet of a row."""
+        return self.location.tablets[bisect_right(self.firsts, row) - 1].id
+
     def server_of_tablet(self, tablet: str) -> Channel:
         """Return the server of a tablet by its id; any, if there is none, which will say so."""
         for located, server in zip(self.location.tablets, self.servers, strict=True):

@@ -10,8 +10,10 @@ from ebla.rpc.methods import Asks
 from ebla.rpc.wire.forms import decode_reply, encode_request
 from ebla.rpc.wire.messages import CarryOut, Outcome
 from ebla.service.job_orders import JobOrder
+from ebla.service.job_reads import HoldForJob
 from ebla.service.requests import (
     BeginJob,
+    BringTogether,
     CollectGarbage,
     Compact,
     DescribeStore,
@@ -25,6 +27,7 @@ from ebla.service.requests import (
     ListFiles,
     ListHeld,
     LoadTable,
+    PassTxn,
     ReadCounters,
     ReleaseName,
     Repair,
@@ -40,9 +43,9 @@ __all__ = ["REPEATABLE", "carried_out"]
 
 # Doing these twice is the same as once. All others change what the second would find: `CreateTable` finds the table.
 REPEATABLE = (
-    BeginJob, CollectGarbage, Compact, DescribeStore, DescribeTable, DescribeTables, DescribeTablets, EndJob, Flush,
-    HoldByName, JobOrder, ListDropped, ListFiles, ListHeld, LoadTable, ReadCounters, ReleaseName, Repair, Sync,
-    UnloadTable, Verify,
+    BeginJob, BringTogether, CollectGarbage, Compact, DescribeStore, DescribeTable, DescribeTables, DescribeTablets,
+    EndJob, Flush, HoldByName, HoldForJob, JobOrder, ListDropped, ListFiles, ListHeld, LoadTable, PassTxn, ReadCounters,
+    ReleaseName, Repair, Sync, UnloadTable, Verify,
 )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from ebla.metadata.consensus.history import NotOnRecord
 from ebla.metadata.consensus.protocol import ChangeRequest, Committed, Drop, NotStored, Outcome, Reply, Store
 from ebla.metadata.consensus.refusals import refusal_of
 from ebla.metadata.values.changes import update
+from ebla.metadata.values.file_names import check_floor
 from ebla.metadata.values.table_config import TableConfig, majority
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.metadata.values.transaction_file import encode, is_snapshot, make_record
@@ -135,6 +136,8 @@ class Coordinator:
                 if done is not None:
                     self._reply(waiting, "committed", txnid=done)
                     continue
+                if peer.config is not None:  # switched at that version, or asked again
+                    check_floor(request.changes, peer.config.file_floor_microseconds)
                 metadata = update(metadata, request.changes)
             except NotOnRecord:
                 if self._is_certain(waiting):

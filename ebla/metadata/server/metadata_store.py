@@ -76,6 +76,7 @@ class MetadataStore:
         self.snapshot_every = snapshot_every
         # Of files that were written or read here, by path; they never change. So pruning reads few of them again.
         self._headers: dict[str, _Header] = {}
+        self.written = 0  # transactions; for metrics, and about right if several threads write at the same moment
 
     def is_snapshot(self, metadata: TableMetadata) -> bool:
         """Whether a transaction with this outcome is saved as a snapshot."""
@@ -137,6 +138,7 @@ class MetadataStore:
                 file.write(content)
                 file.sync()
             self._files.sync_directory(parent_of(path))
+            self.written += 1
         except OSError as error:
             self.discard(table_id, txnid)
             if isinstance(error, TooManyFiles):

@@ -1,8 +1,9 @@
-"""Rename, delete, undelete, purge: a table's configuration and its name change together, in one step.
+"""Rename, delete, undelete, expire, purge: a table's configuration and its name change together, in one step.
 
     rename      tables/<id> {name: new}             - names/<old>   + names/<new>
     delete      tables/<id> {deleted, when}         - names/<name>
     undelete    tables/<id> {running}               + names/<name>
+    expire      tables/<id> {deleted, expired}                        from now on nobody can bring it back
     purge       tables/<id> {deleted, no METADATA}                    the id is used up: nobody gets it again
 
 Each of them names the version of the table's node that it was decided on. So after an unknown outcome the node tells
@@ -83,6 +84,8 @@ class TableNaming:
                 raise Conflict(f"the table {config.name!r} is not deleted")
             if not config.metadata_txnid:
                 raise UnknownTable(f"the table {config.name!r} was purged: its data is gone")
+            if config.is_expired:
+                raise UnknownTable(f"the retention of the table {config.name!r} is over: its data is being removed")
             return msgspec.structs.replace(
                 config,
                 name=name,
@@ -94,6 +97,16 @@ class TableNaming:
 
         return self._switch(table_id, undeleted)
 
+    def expire(self, table_id: str) -> TableConfig:
+        """Put on record that a deleted table cannot be brought back any more. Only then may servers remove its rows."""
+
+        def expired(config: TableConfig) -> TableConfig:
+            if not config.is_deleted:
+                raise Conflict(f"the table {config.name!r} is not deleted (any more)")
+            return msgspec.structs.replace(config, is_expired=True)
+
+        return self._switch(table_id, expired)
+
     def purge(self, table_id: str) -> TableConfig:
         """Let go of a deleted table for good. Only its id stays."""
 
@@ -103,6 +116,17 @@ class TableNaming:
             return msgspec.structs.replace(config, metadata_txnid="", metadata_servers=())
 
         return self._switch(table_id, purged)
+
+    def raise_file_floor(self, table_id: str, microseconds: int) -> TableConfig:
+        """Let no file whose name is older become a part of a table any more; what it has stays."""
+
+        def raised(config: TableConfig) -> TableConfig:
+            if not config.is_there:
+                raise UnknownTable(f"the table {config.name!r} is gone")
+            floor = max(config.file_floor_microseconds, microseconds)
+            return msgspec.structs.replace(config, file_floor_microseconds=floor)
+
+        return self._switch(table_id, raised)
 
     def _switch(self, table_id: str, change: Callable[[TableConfig], TableConfig]) -> TableConfig:
         path = config_path(table_id)
@@ -176,9 +200,10 @@ class TableNaming:
 
 def _is_done(config: TableConfig, wanted: TableConfig) -> bool:
     # METADATA transactions change the txnid meanwhile, unless it is the purge that empties it.
-    return (config.name, config.state, config.deleted_microseconds, not config.metadata_txnid) == (
-        wanted.name,
-        wanted.state,
-        wanted.deleted_microseconds,
-        not wanted.metadata_txnid,
-    )
+    # A floor that others have raised since is as good.
+    is_floor_there = config.file_floor_microseconds >= wanted.file_floor_microseconds
+    return is_floor_there and _what_switches(config) == _what_switches(wanted)
+
+
+def _what_switches(config: TableConfig) -> tuple[object, ...]:
+    return (config.name, config.state, config.deleted_microseconds, config.is_expired, not config.metadata_txnid)

@@ -11,19 +11,14 @@ not run; the others go on while they are a majority, and refuse every change whe
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 from ebla.clock import Clock
 from ebla.coordination.service import CoordinationService
-from ebla.errors import EblaError, OutcomeUnknown, Unavailable
+from ebla.errors import EblaError, Unavailable
 from ebla.metadata.server.copies import MetadataCopies
 from ebla.metadata.server.group import MetadataGroup
-from ebla.metadata.server.group_commit import Request
-from ebla.metadata.server.transaction import MetadataServer
-from ebla.metadata.values.changes import Change
-from ebla.metadata.values.table_metadata import TableMetadata
+from ebla.metadata.server.grouped import CommitRequest, GroupedMetadata
 from ebla.retry import PATIENCE, Retries
 
 __all__ = ["MetadataServers"]
@@ -35,10 +30,8 @@ CATCH_UP_TICKS = 8
 
 _log = logging.getLogger(__name__)
 
-_CommitRequest: TypeAlias = Request[tuple[Change, ...], TableMetadata]
 
-
-class MetadataServers(MetadataServer):
+class MetadataServers(GroupedMetadata):
     """Coordinates the METADATA transactions of all tables through servers of their own."""
 
     def __init__(
@@ -56,23 +49,6 @@ class MetadataServers(MetadataServer):
         # Set once.
         self._server_ids = tuple(server_ids)
         self._copies = copies
-        self._groups_lock = threading.Lock()
-        self._groups: dict[str, MetadataGroup] = {}  # guarded by _groups_lock
-
-    def start(self) -> None:
-        """Start the servers of all tables, and have what they lack fetched."""
-        for table_id in [*(table_id for _, table_id in self.list_tables()), *self.directory.retained()]:
-            try:
-                self._group(table_id)
-            except EblaError as error:  # the table is damaged; that is told to those who ask for it
-                _log.warning("the metadata servers of table %s cannot be started: %s", table_id, error)
-
-    def _group(self, table_id: str) -> MetadataGroup:
-        with self._groups_lock:
-            group = self._groups.get(table_id)
-            if group is None:
-                group = self._groups[table_id] = self._started(table_id)
-        return group
 
     def _started(self, table_id: str) -> MetadataGroup:
         config, _ = self.directory.read(table_id)
@@ -112,7 +88,7 @@ class MetadataServers(MetadataServer):
             except (EblaError, OSError, KeyError) as error:
                 _log.warning("the metadata server %s could not be mended: %s", server, error)
 
-    def _carry_out(self, table_id: str, requests: list[_CommitRequest]) -> None:
+    def _carry_out(self, table_id: str, requests: list[CommitRequest]) -> None:
         self._keep_valid_schema(table_id)
         group = self._group(table_id)
         if self._copies.suspects:
@@ -120,20 +96,14 @@ class MetadataServers(MetadataServer):
         waiting = list(requests)
         refusal: EblaError | None = None
         for server in self._copies.stores:
-            base = self._current.look(table_id).metadata.txnid
-            outcomes = group.commit_all([request.asked for request in waiting], base, server=server)
-            again: list[_CommitRequest] = []
-            done: list[_CommitRequest] = []
-            for request, outcome in zip(waiting, outcomes, strict=True):
-                if isinstance(outcome, str):
-                    done.append(request)
-                elif isinstance(outcome, Unavailable):
-                    refusal = outcome
-                    again.append(request)  # nothing was changed: another server may do it
+            refused = self._commit_through(server, table_id, waiting)
+            waiting = []
+            for request, error in refused:
+                if isinstance(error, Unavailable):
+                    refusal = error
+                    waiting.append(request)  # nothing was changed: another server may do it
                 else:
-                    request.fail(outcome)
-            self._answer(table_id, done)
-            waiting = again
+                    request.fail(error)
             if not waiting:
                 return
         raise Unavailable(f"METADATA of table {table_id} was not changed: {refusal}") from refusal
@@ -155,29 +125,7 @@ class MetadataServers(MetadataServer):
                 return
         raise Unavailable(f"others changed table {table_id} faster each time: nothing was changed, try again")
 
-    def _answer(self, table_id: str, done: list[_CommitRequest]) -> None:
-        """Give those whose changes were made the metadata with them in it."""
-        try:
-            metadata = self._current.look(table_id).metadata if done else None
-        except EblaError as error:
-            unknown = OutcomeUnknown(f"METADATA of table {table_id} was changed and cannot be read: read it again")
-            unknown.__cause__ = error
-            for request in done:
-                request.fail(unknown)
-            return
-        for request in done:
-            assert metadata is not None
-            request.answer(metadata)
-
     def reload(self, table_id: str) -> None:
         """Forget what is known of a table, and start its servers anew, with what is on their disks now."""
         super().reload(table_id)
         self._stop(table_id)
-
-    def _let_go(self, table_id: str) -> None:
-        super()._let_go(table_id)
-        self._stop(table_id)
-
-    def _stop(self, table_id: str) -> None:
-        with self._groups_lock:
-            self._groups.pop(table_id, None)

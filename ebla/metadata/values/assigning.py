@@ -44,12 +44,17 @@ _RUNNING = "running"
 
 
 class Assignment(msgspec.Struct, frozen=True, array_like=True):
-    """The servers of a tablet, decided when it was at `epoch`."""
+    """The servers of a tablet, decided when it was at `epoch`.
+
+    Those of one that is to have several are in sync from the start, as the logs that they have: nothing is written yet.
+    `log` is then the run that is to lead it.
+    """
 
     tablet: str
     epoch: int
     leader: str
     replicas: tuple[Replica, ...]
+    log: str | None = None
 
 
 class Replacement(msgspec.Struct, frozen=True, array_like=True):
@@ -97,7 +102,7 @@ def assign(metadata: TableMetadata, change: Assign) -> TableMetadata:
     """Return the metadata after a change; raise `RequirementFailed` if it does not fit."""
     match change:
         case AssignTablets():
-            return metadata.with_tablets(_placed(metadata, change.assignments, PREPARING, CREATING))
+            return metadata.with_tablets(_assigned(metadata, change.assignments))
         case PlaceTablets():
             for at in change.assignments:
                 _check_step(led(metadata, at), at)
@@ -128,6 +133,19 @@ def _placed(
     return changed
 
 
+def _assigned(metadata: TableMetadata, assignments: tuple[Assignment, ...]) -> Iterable[TabletMetadata]:
+    changed = []
+    for tablet, at in zip(_placed(metadata, assignments, PREPARING, CREATING), assignments, strict=True):
+        if tablet.wanted > 1:
+            tablet = msgspec.structs.replace(tablet, number=tablet.number + 1, counted=tablet.wanted, log=at.log)
+            leader = tablet.replica_on(at.leader)
+            if at.log is None or leader is None or not leader.is_in_sync or len(tablet.in_sync) < tablet.needed:
+                reason = f"tablet {tablet.id}: {tablet.needed} servers and a run of the leader are needed"
+                raise RequirementFailed("too_few", reason)
+        changed.append(tablet)
+    return changed
+
+
 def _check_step(tablet: TabletMetadata, at: Assignment) -> None:
     before, after = set(tablet.replicas), set(at.replicas)
     if len(before - after) > 1 or len(after - before) > 1:
@@ -154,6 +172,8 @@ def _replace(metadata: TableMetadata, change: ReplaceTablets) -> TableMetadata:
         tablet = _in_state(led(metadata, at), CREATING)
         replaced.append(ReplacedTablet(tablet.id, tuple(replica.server for replica in tablet.replicas)))
         new = msgspec.structs.replace(tablet, id=at.new, state=PREPARING, epoch=1, leader=None, replicas=())
+        if tablet.wanted > 1:
+            new = msgspec.structs.replace(new, log=None, number=0, leaving=())
         swaps.append((tablet.id, new))
     return metadata.with_swapped(swaps).with_replaced((*metadata.replaced, *replaced))
 

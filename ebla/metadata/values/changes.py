@@ -20,6 +20,7 @@ touch each other commute, and one that lost a race is tried again on what the wi
     ForgetSchemas   nothing comes under earlier versions of the schema any more                       late.py
     UnloadTablets, LoadTablets       serving.py
     OfferTablets, VacateTablets, TakeOver         handing_over.py
+    ChangeLeaders, ChangeInSync, AddReplica, RemoveReplica, ForgetReplica, SetWanted, RecoverTablet   replicating.py
 
 Applying a list of changes is all or nothing. Invariants: `flushed` never goes down; a stale epoch changes nothing.
 """
@@ -52,6 +53,18 @@ from ebla.metadata.values.recutting import (
     FinishSplit,
     Recut,
     recut,
+)
+from ebla.metadata.values.replicating import (
+    AddReplica,
+    ChangeInSync,
+    ChangeLeaders,
+    ForgetReplica,
+    RecoverTablet,
+    RemoveReplica,
+    Replicate,
+    SetWanted,
+    replicate,
+    unreplicated,
 )
 from ebla.metadata.values.requirements import RequirementFailed, TabletAt, led, named_once
 from ebla.metadata.values.serving import LoadTablets, Serving, UnloadTablets, serve
@@ -112,6 +125,8 @@ class FlushedTablet(msgspec.Struct, frozen=True, array_like=True):
     flushed: int
     erasures: tuple[RangeErasure, ...] = ()
     base: int | None = None
+    flushed_epoch: int = 0  # of a tablet with several replicas: up to which entry all groups are in fragments;
+    flushed_index: int = 0  # 0: that is not said
 
 
 class TakeLog(msgspec.Struct, frozen=True, array_like=True, tag="take_log"):
@@ -215,6 +230,7 @@ Change: TypeAlias = (
     | Assign
     | Serving
     | HandOver
+    | Replicate
 )
 
 
@@ -269,6 +285,16 @@ def _update(metadata: TableMetadata, change: Change) -> TableMetadata:
             return serve(metadata, change)
         case OfferTablets() | VacateTablets() | TakeOver():
             return hand_over(metadata, change)
+        case (
+            ChangeLeaders()
+            | ChangeInSync()
+            | AddReplica()
+            | RemoveReplica()
+            | ForgetReplica()
+            | SetWanted()
+            | RecoverTablet()
+        ):
+            return replicate(metadata, change)
 
 
 def _alter(metadata: TableMetadata, change: AlterSchema) -> TableMetadata:
@@ -292,7 +318,7 @@ def _take_log(metadata: TableMetadata, change: TakeLog) -> list[TabletMetadata]:
     named_once(change.tablets)
     changed = []
     for at in change.tablets:
-        tablet = led(metadata, at)
+        tablet = unreplicated(led(metadata, at))
         if tablet.leader not in (None, change.server):
             reason = f"tablet {tablet.id} is led by {tablet.leader}, not by {change.server}"
             raise RequirementFailed("other_leader", reason)
@@ -323,7 +349,7 @@ def _flush(metadata: TableMetadata, change: Flush) -> list[TabletMetadata]:
             raise RequirementFailed("already_flushed", reason)
         state = _with_fragments(state, received[at.tablet])
         state = msgspec.structs.replace(state, flushed=at.flushed, erasures=_joined(state.erasures, at.erasures))
-        changed.append(tablet.with_group(state))
+        changed.append(_flushed_up_to(tablet.with_group(state), at))
     return changed
 
 
@@ -341,9 +367,23 @@ def _flush_late(metadata: TableMetadata, change: Flush, version: int, steps: Seq
     received = _received(metadata, change.group, change.fragments, [at.tablet for at in change.tablets], version)
     changed = []
     for at in change.tablets:
+        tablet = led(metadata, at)
+        before = next((one.flushed for one in tablet.behind if (one.version, one.group) == (version, change.group)), 0)
+        if at.base is not None and at.base != before:
+            reason = (
+                f"tablet {tablet.id}, group {change.group} of version {version}: flushed to {before}, not {at.base}"
+            )
+            raise RequirementFailed("flushed_meanwhile", reason)
         state = GroupState(change.group, tuple(received[at.tablet]), flushed=at.flushed)
-        changed.append(flushed_late(led(metadata, at), steps, version, state, at.erasures))
+        changed.append(_flushed_up_to(flushed_late(tablet, steps, version, state, at.erasures), at))
     return changed
+
+
+def _flushed_up_to(tablet: TabletMetadata, at: FlushedTablet) -> TabletMetadata:
+    """Return a tablet with the entry up to which replicas need nothing any more; it never goes back."""
+    if at.flushed_index <= tablet.flushed_index:
+        return tablet
+    return msgspec.structs.replace(tablet, flushed_epoch=at.flushed_epoch, flushed_index=at.flushed_index)
 
 
 def _add_fragments(metadata: TableMetadata, change: AddFragments) -> list[TabletMetadata]:

@@ -23,8 +23,8 @@ __all__ = ["cloned"]
 def cloned(origin: TableMetadata, table_id: str, new_id: Callable[[], str]) -> TableMetadata:
     """Return the metadata of a new table with the fragments, erasures and schema of another.
 
-    What belongs to the origin's own life does not come along: who leads its tablets, how far its log is flushed, which
-    bulk jobs and streams it has seen.
+    What belongs to the origin's own life does not come along: who leads its tablets, which replicas they have, how far
+    its log is flushed, which bulk jobs and streams it has seen.
     """
     tablets = tuple(_tablet(tablet, new_id()) for tablet in origin.tablets)
     metadata = msgspec.structs.replace(
@@ -38,6 +38,7 @@ def cloned(origin: TableMetadata, table_id: str, new_id: Callable[[], str]) -> T
         streams=(),
         replaced=(),
         retired=(),
+        former=(),
     )
     metadata.check()
     return metadata
@@ -57,4 +58,15 @@ def _tablet(tablet: TabletMetadata, tablet_id: str) -> TabletMetadata:
         groups=groups,
         split=None,
         join=None,
+        target=None,
+        log_epoch=0,
+        taken=None,
+        behind=(),
+        number=0,
+        wanted=1,
+        counted=1,
+        txn_floor=0,
+        leaving=(),
+        flushed_epoch=0,
+        flushed_index=0,
     )

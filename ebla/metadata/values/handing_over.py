@@ -23,6 +23,7 @@ from typing import TypeAlias
 import msgspec
 
 from ebla.metadata.values.recutting import RUNNING
+from ebla.metadata.values.replicating import unreplicated
 from ebla.metadata.values.requirements import RequirementFailed, TabletAt, led, named_once
 from ebla.metadata.values.table_metadata import LogEnd, Replica, TableMetadata, TabletMetadata
 
@@ -88,9 +89,7 @@ def _served(metadata: TableMetadata, at: TabletAt | Offer) -> TabletMetadata:
     tablet = led(metadata, at)
     if not tablet.is_served:
         raise RequirementFailed("other_state", f"tablet {tablet.id} is {tablet.state}: nobody can lead it next")
-    if len(tablet.replicas) > 1:
-        raise RequirementFailed("replicated", f"tablet {tablet.id} has several replicas: one of them is to lead")
-    return tablet
+    return unreplicated(tablet)
 
 
 def _offered(metadata: TableMetadata, offer: Offer) -> TabletMetadata:

@@ -3,6 +3,7 @@
     row                   cells
     users                 schema:profile:columns "name string, age int32"   schema:profile:compression "lz4"   ...
     users <last row>      first: ""   location: "<server>"   log: "log/<server>"   fragments:profile "<file> <file>"
+                          replicas:<server> "in sync"        of a tablet that has several
     users!                first: "m"  ...                             the tablet that has no last row
 
 A table's own row sorts before those of its tablets, these by their last rows, and the unbounded one comes at the end;
@@ -28,7 +29,7 @@ __all__ = ["META", "META_SCHEMA", "MetaCell", "meta_batch", "meta_cells", "meta_
 META = "META"
 META_SCHEMA = Schema(
     key={"row": "binary"},
-    groups=[Group("config", families=["first", "location", "log", "fragments", "schema"])],
+    groups=[Group("config", families=["first", "location", "log", "fragments", "schema", "replicas"])],
 )
 
 
@@ -83,6 +84,9 @@ def _tablet_cells(tablet: TabletMetadata, metadata: TableMetadata) -> Iterator[t
         yield "location", "", tablet.leader.encode()
     if tablet.log is not None:
         yield "log", "", f"log/{tablet.log}".encode()
+    if tablet.is_replicated:
+        for replica in sorted(tablet.replicas, key=lambda one: one.server):
+            yield "replicas", replica.server, b"in sync" if replica.is_in_sync else b"learning"
     for group in metadata.schema.groups:
         fragments = tablet.group(group.id).fragments
         if fragments:
@@ -108,6 +112,8 @@ def _schema_settings(group: GroupSchema) -> Iterator[tuple[str, str]]:
     yield "columns", ", ".join(columns or [f"{family.name}:" for family in group.families])
     yield "compression", group.compression
     yield "in-memory", "true" if group.in_memory else "false"
+    if group.lookup_at_once:
+        yield "lookup-at-once", "true"
     limits = []
     if group.max_age_microseconds is not None:
         limits.append(f"max-age={group.max_age_microseconds}")

@@ -29,6 +29,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from ebla.metadata.values.replicating import unreplicated
 from ebla.metadata.values.requirements import RequirementFailed, TabletAt, led
 from ebla.metadata.values.table_metadata import (
     FragmentRef,
@@ -198,13 +199,16 @@ def _part(parent: TabletMetadata, tablet_id: str, rows: KeyRange) -> TabletMetad
         split=None,
         target=None,
         behind=(),
+        flushed_epoch=0,
+        flushed_index=0,
     )
 
 
 def _begin_join(metadata: TableMetadata, change: BeginJoin) -> list[TabletMetadata]:
     left, right = led(metadata, change.left), led(metadata, change.right)
-    _check_idle(metadata, left)
-    _check_idle(metadata, right)
+    for one in (left, right):
+        unreplicated(one, "such tablets cannot be joined yet")
+        _check_idle(metadata, one)
     if left.last is None or left.last != right.first:
         raise RequirementFailed("not_neighbours", f"the tablets {left.id} and {right.id} are not neighbours")
     if (left.leader, left.log, left.replicas) != (right.leader, right.log, right.replicas):

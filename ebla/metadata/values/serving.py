@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ebla.metadata.values.replicating import unreplicated
 from ebla.metadata.values.requirements import RequirementFailed, TabletAt, led, named_once
 from ebla.metadata.values.table_metadata import TableMetadata, TabletMetadata
 
@@ -19,15 +20,17 @@ _RUNNING = "running"
 
 
 class UnloadTablets(msgspec.Struct, frozen=True, array_like=True, tag="unload_tablets"):
-    """No server has these tablets any more."""
+    """No server has these tablets any more. With `keeps_log`, replies to clients are in the log of the last one."""
 
     tablets: tuple[TabletAt, ...]
+    keeps_log: bool = False
 
 
 class LoadTablets(msgspec.Struct, frozen=True, array_like=True, tag="load_tablets"):
-    """These tablets are to be served again."""
+    """These tablets are to be served again. With `keeps_log`, whoever does so looks at the log of the last one."""
 
     tablets: tuple[TabletAt, ...]
+    keeps_log: bool = False
 
 
 Serving = UnloadTablets | LoadTablets
@@ -39,8 +42,11 @@ def serve(metadata: TableMetadata, change: Serving) -> TableMetadata:
     wanted, other = (UNLOADED, _RUNNING) if isinstance(change, UnloadTablets) else (_RUNNING, UNLOADED)
     changed: list[TabletMetadata] = []
     for at in change.tablets:
-        tablet = led(metadata, at)
+        tablet = unreplicated(
+            led(metadata, at), "taking such a table offline is not there yet; set replicas to 1 first"
+        )
         if tablet.state not in (wanted, other):
             raise RequirementFailed("busy", f"tablet {tablet.id} is {tablet.state}: let that end first")
-        changed.append(msgspec.structs.replace(tablet, state=wanted, leader=None, log=None))
+        log = tablet.log if change.keeps_log else None
+        changed.append(msgspec.structs.replace(tablet, state=wanted, leader=None, log=log))
     return metadata.with_tablets(changed)

@@ -43,6 +43,8 @@ class TableConfig(msgspec.Struct, frozen=True):
     deleted_microseconds: int = 0  # when it was deleted, if it can be brought back; 0: it was dropped at once
     named_txn: int = 0  # since when it has its name; 0: not known, as older versions named it
     kept_until_microseconds: int = 0  # a deleted table may be purged from then on; 0: nobody has said
+    file_floor_microseconds: int = 0  # no file whose name is older becomes a part of the table any more
+    is_expired: bool = False  # a deleted table that cannot be brought back any more: its replicas are being removed
 
     @property
     def is_deleted(self) -> bool:

@@ -63,7 +63,7 @@ __all__ = [
 ]
 
 _CHECKSUM_MASK = (1 << 64) - 1
-# A row is looked for among the first rows of every so many tablets, then among so many.
+# A row is looked for among the first rows of every eighth tablet, then among the eight that follow it.
 _GUIDE_STEP = 8
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=encode_hook)
@@ -197,7 +197,7 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @cached_property
     def _guide(self) -> list[bytes]:
-        """The first rows of every so many tablets, which are compared without looking at the tablets themselves."""
+        """The first row of every eighth tablet: rows are compared with these before any tablet is looked at."""
         return [tablet.first for tablet in self.tablets[::_GUIDE_STEP]]
 
     @cached_property
@@ -256,7 +256,7 @@ class TableMetadata(msgspec.Struct, frozen=True, array_like=True, dict=True):
     def rechecked(self, base: TableMetadata) -> TableMetadata:
         """Return the table as it is after a series of changes to `base`, with the hashes of what they touched.
 
-        Whoever calls this compares the checksum with the one that was saved: if it is the same, so is the table.
+        The caller compares the checksum with the one that was saved: if it is the same, so is the table.
         """
         known = dict(self.__dict__)
         touched = known.pop("_touched", None)
@@ -366,7 +366,7 @@ def _check_side_by_side(tablets: Sequence[TabletMetadata]) -> None:
 
 
 def _numbers(count: int) -> tuple[int, ...]:
-    """Return the numbers from 0 on, at least so many; all tables share them."""
+    """Return the numbers from 0 on, at least `count` of them; all tables share them."""
     global _shared_numbers
     numbers = _shared_numbers
     if len(numbers) < count:
@@ -389,6 +389,7 @@ def initial_metadata(
     log: str | None = None,
     state: str = "running",
     is_fixed: bool = False,
+    replicas: int = 1,
 ) -> TableMetadata:
     """Return a new table, cut at the encoded rows `splits`, with one tablet more than splits and no data.
 
@@ -400,7 +401,7 @@ def initial_metadata(
     bounds: list[bytes | None] = [*splits, None]
     firsts = [b"", *splits]
     tablets = tuple(
-        TabletMetadata(tablet_id, first, last, state, 1, leader, (), log, groups)
+        TabletMetadata(tablet_id, first, last, state, 1, leader, (), log, groups, wanted=replicas, counted=replicas)
         for tablet_id, first, last in zip(tablet_ids, firsts, bounds, strict=True)
     )
     metadata = TableMetadata(table_id, "new", 0, schema, tablets, is_fixed=is_fixed)

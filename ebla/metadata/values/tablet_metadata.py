@@ -31,6 +31,7 @@ __all__ = [
     "SplitPlan",
     "TabletMetadata",
     "check_tablet",
+    "needed_of",
 ]
 
 # `FragmentRef` has a field called `bytes`, which hides the type inside the class.
@@ -142,10 +143,21 @@ class FormerGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Replica(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A server that keeps a copy of a tablet's log, by an assignment with an id of its own."""
+    """A server that keeps a copy of a tablet's log, by an assignment with an id of its own.
+
+    Of tablets with several: `log_id` names the log that counts, "" before there was one. In sync, it has every
+    committed entry on disk; else it is learning. One that is only to be named has neither: compare its `key`.
+    """
 
     server: str
     assignment_id: str
+    log_id: str = ""
+    is_in_sync: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Which replica it is, whatever its state."""
+        return self.server, self.assignment_id
 
 
 class LogEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -189,6 +201,13 @@ class TabletMetadata(msgspec.Struct, frozen=True, array_like=True, gc=False):
     log_epoch: int = 0  # entries of lower epochs in `log` do not count: others led the tablet since they were written
     taken: LogEnd | None = None  # how far the log counts that was replayed when the tablet changed hands last
     behind: tuple[FormerGroup, ...] = ()  # how far groups of former schemas are flushed, while rows of them may come
+    number: int = 0  # of its configuration: it grows with every change of leader, replicas, in-sync set, wanted number
+    wanted: int = 1  # how many replicas there should be
+    counted: int = 1  # how many there were meant to be when that many were last in sync: `needed` is of these
+    txn_floor: int = 0  # every txn of this epoch is greater; never falls
+    leaving: tuple[Replica, ...] = ()  # replicas no longer, and not known to be deleted
+    flushed_epoch: int = 0  # of the entry at `flushed_index`
+    flushed_index: int = 0  # what replicas have up to here is in fragments, for all groups
 
     @property
     def is_served(self) -> bool:
@@ -199,6 +218,25 @@ class TabletMetadata(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def assigned(self) -> tuple[Replica, ...]:
         """The replicas, and the one that is to be."""
         return self.replicas if self.target is None else (*self.replicas, self.target)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether it has several replicas, or is to have some: then its leader changes by `ChangeLeaders` alone."""
+        return self.wanted > 1 or self.counted > 1 or bool(self.leaving or self.in_sync)
+
+    @property
+    def in_sync(self) -> tuple[Replica, ...]:
+        """The replicas that are in sync."""
+        return tuple(replica for replica in self.replicas if replica.is_in_sync)
+
+    @property
+    def needed(self) -> int:
+        """How many have to be in sync at any time."""
+        return needed_of(self.counted)
+
+    def replica_on(self, server: str) -> Replica | None:
+        """Return the replica on a server, if there is one."""
+        return next((replica for replica in self.replicas if replica.server == server), None)
 
     @property
     def range(self) -> KeyRange:
@@ -217,6 +255,11 @@ class TabletMetadata(msgspec.Struct, frozen=True, array_like=True, gc=False):
         others = tuple(other for other in self.groups if other.group != state.group)
         groups = tuple(sorted((*others, state), key=attrgetter("group")))
         return msgspec.structs.replace(self, groups=groups)
+
+
+def needed_of(counted: int) -> int:
+    """How many of so many replicas have to be in sync: a majority."""
+    return counted // 2 + 1
 
 
 def check_tablet(tablet: TabletMetadata, schema: TableSchema) -> None:
@@ -238,6 +281,10 @@ def _tablet_problem(tablet: TabletMetadata, schema: TableSchema) -> str | None:
     # A master begins with a million of these: sets are made only of what there are several of.
     if len(tablet.replicas) > 1 and len({replica.server for replica in tablet.replicas}) != len(tablet.replicas):
         return "two replicas are on one server"
+    if tablet.wanted < 1 or tablet.counted < 1 or tablet.number < 0 or tablet.txn_floor < 0:
+        return "a number of replicas, of its configuration, or a txn is out of bounds"
+    if tablet.counted > 1 and tablet.replicas and len(tablet.in_sync) < tablet.needed:
+        return f"{len(tablet.in_sync)} of its replicas are in sync, and {tablet.needed} are needed"
     if len(tablet.groups) > 1 and len({state.group for state in tablet.groups}) != len(tablet.groups):
         return "two states for one group"
     if tablet.target is not None and tablet.target.server == tablet.leader:

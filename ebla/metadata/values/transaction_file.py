@@ -2,7 +2,7 @@
 
     offset  bytes
     0       8      "EBLAMETA"
-    8       2      format version, 6; little endian like all numbers here
+    8       2      format version, 7; little endian like all numbers here
     10      1      kind: 1 a change, 2 a snapshot
     11      1      0
     12      8      length of the body
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 MAGIC = b"EBLAMETA"
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 # So many snapshots are kept: the one that the current transaction is loaded from, and the one before it for those who
 # have read an older current id and are about to load it, or look for their own transaction among the ancestors.
 SNAPSHOTS_KEPT = 2

@@ -19,7 +19,7 @@ from typing import Any
 from ebla.client.database import Database
 from ebla.client.moments import AsOf
 from ebla.direct.freshness import Seen, newest_txn, seen_at
-from ebla.pipeline.attaching.plan_anchors import PlanAnchors
+from ebla.pipeline.spark.plan_anchors import Anchored, KeptPlans
 
 __all__ = ["FreshPlans"]
 
@@ -27,17 +27,9 @@ QUERIES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """What holds the snapshot and the files of a plan, and tells whether Spark can use it; nothing that keeps it."""
-
-    holder: Any
-    anchors: PlanAnchors
-
-
-@dataclass(frozen=True, slots=True)
 class _Plan:
     analyzed: Any
-    held: _Held
+    held: Anchored
     seen: Seen | None
 
 
@@ -52,17 +44,17 @@ class FreshPlans:
         self._store = store
         self._jvm = jvm
         self._scan = scan
+        self._replaced = KeptPlans()
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._newest: dict[str, _Plan] = {}
-        self._retired: list[_Held] = []
         self._queries: OrderedDict[Hashable, int] = OrderedDict()
 
     @property
     def held(self) -> int:
         """How many plans are held, those included that were replaced and are still in use."""
         with self._lock:
-            return len(self._newest) + len(self._retired)
+            return len(self._newest) + len(self._replaced)
 
     def plan_of(self, table: str, as_of: AsOf | None, query: Hashable) -> Any:
         """Return Spark's plan of a table for a query, at the snapshot of that query, or as of what it says."""
@@ -81,34 +73,28 @@ class FreshPlans:
         with self._lock:
             former = self._newest.get(table)
             self._newest[table] = made
-            if former is not None:
-                self._retired.append(former.held)
+        if former is not None:
+            self._replaced.keep(former.held)
         return made.analyzed
 
     def sweep(self) -> None:
         """Let go of plans that were replaced and that Spark cannot use any more."""
-        with self._lock:
-            retired = list(self._retired)
-        gone = {id(held) for held in retired if not held.anchors.is_used}
-        if gone:
-            with self._lock:
-                self._retired = [held for held in self._retired if id(held) not in gone]
+        self._replaced.sweep()
 
     def release(self) -> None:
         """Let go of everything."""
         with self._lock:
-            self._newest, self._retired = {}, []
+            self._newest = {}
+        self._replaced.release()
 
     def _kept(self, plan: _Plan) -> Any:
-        with self._lock:
-            self._retired.append(plan.held)
+        self._replaced.keep(plan.held)
         return plan.analyzed
 
     def _made(self, table: str, as_of: AsOf, seen: Seen | None) -> _Plan:
         frame = self._scan(table, as_of)
         analyzed = frame._jdf.queryExecution().analyzed()
-        # The session of a frame is what holds its snapshot and files (`direct.holding`).
-        return _Plan(analyzed, _Held(frame.sparkSession, PlanAnchors(self._jvm, analyzed)), seen)
+        return _Plan(analyzed, Anchored.of(self._jvm, frame), seen)
 
     def _txn_of(self, query: Hashable) -> int:
         """Return the txn at which a query reads, the same for all its tables: the newest when it was asked first."""

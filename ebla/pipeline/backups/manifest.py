@@ -76,6 +76,7 @@ class BackedUpGroup(msgspec.Struct, frozen=True):
     max_age_microseconds: int | None
     purge_join: str
     in_memory: bool
+    lookup_at_once: bool = False
 
 
 class BackedUpTable(msgspec.Struct, frozen=True):
@@ -195,6 +196,7 @@ def group_of(group: GroupSchema) -> BackedUpGroup:
         max_age_microseconds=group.max_age_microseconds,
         purge_join=group.purge_join,
         in_memory=group.in_memory,
+        lookup_at_once=group.lookup_at_once,
     )
 
 

@@ -24,7 +24,7 @@ from ebla.arguments import checked_callback, checked_flag, checked_path
 from ebla.client.database import Database
 from ebla.client.embedded.opening import new_id
 from ebla.direct.files import LocalFiles, parent_of
-from ebla.direct.jobs_at import begin_restore_at, parts_of
+from ebla.direct.jobs_at import parts_of
 from ebla.direct.place import Place
 from ebla.errors import Corruption, EblaError, OutcomeUnknown, StoreError, TableExists, UnknownTable
 from ebla.metadata.values.restoring import every_reference, pack_metadata, restored
@@ -99,7 +99,7 @@ def restore(
     engine = choose_engine(spark, sum(ref.bytes for ref in needed.values()), "restore")
     job = f"restore-{uuid.uuid4().hex[:12]}"
     table_id = new_id()
-    copies = begin_restore_at(place.root, job, needed)
+    copies = place.begin_copies(job, needed)
     is_known = True
     keep: Collection[str] = ()
     try:
@@ -114,7 +114,7 @@ def restore(
             # Also an interruption: what was asked for may still be done, and then the copies are needed.
             is_known = isinstance(error, EblaError) and not isinstance(error, OutcomeUnknown)
             raise
-        keep = copies.values()  # a compaction may have replaced some since, and somebody may be reading them
+        keep = tuple(copies.values())  # a compaction may have replaced some since, and somebody may be reading them
     finally:
         if is_known:
             for part in parts_of(copies.values()):

@@ -30,6 +30,7 @@ from ebla.arguments import checked_flag
 from ebla.client.database import Database
 from ebla.client.moments import AsOf, txn_of
 from ebla.clock import SystemClock, txn_at
+from ebla.direct.clusters import forget_cluster, moment_in
 from ebla.direct.holding import Holding, Needs, held_plan
 from ebla.direct.opens import forget, store_of, txn_in
 from ebla.direct.views import TableState, TabletStore, read_range
@@ -138,6 +139,7 @@ def changes(
     before = checked_flag("before", before)
     session = None if spark is False else session_for(spark, "ebla.pipeline.changes, unless it is told spark=False,")
     cores = 1 if session is None else session.sparkContext.defaultParallelism
+    since, until = moment_in(source, since), None if until is None else moment_in(source, until)
     holding = Holding()
 
     def plan(database: Database) -> tuple[tuple[Projection, list[Portion]], Needs]:
@@ -162,7 +164,7 @@ def changes(
         return (projection, portions), needs
 
     try:
-        projection, portions = held_plan(source, holding, plan)
+        projection, portions = held_plan(source, holding, plan, table=table, as_of=until)
     except BaseException:
         holding.release()
         raise
@@ -193,12 +195,15 @@ def json_lines(found: DataFrame | pa.RecordBatchReader) -> Iterator[str]:
         for batch in found:
             yield from lines_of(batch).to_pylist()
         return
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls them
+    names = found.columns
 
-    from ebla.pipeline.scanning.export_spark import JSON_OPTIONS
+    def lines(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            named = pa.RecordBatch.from_arrays(batch.columns, names=names)
+            yield pa.RecordBatch.from_arrays([lines_of(named)], names=["line"])
 
-    text = F.to_json(F.struct("*"), JSON_OPTIONS)
-    for row in found.select(text).toLocalIterator():
+    # By number: a column may be called `*`, which means something to Spark.
+    for row in found.toDF(*map(str, range(len(names)))).mapInArrow(lines, "line string").toLocalIterator():
         yield row[0]
 
 
@@ -232,8 +237,12 @@ def _batches(portions: Sequence[Portion], holding: Holding) -> Iterator[pa.Recor
             for portion in portions:
                 yield from read_changes(portion)
         finally:
-            for root in {portion.target.root for portion in portions}:
-                forget(root)  # workers of Spark keep what is open for the next task; this process is the user's
+            for root, cluster in {(portion.target.root, portion.target.cluster) for portion in portions}:
+                # Workers of Spark keep what is open for the next task; this process is the user's.
+                if cluster:
+                    forget_cluster(cluster)
+                else:
+                    forget(root)
 
 
 # --- in a task -----------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ to know what it was. Where that does not hold (partial puts, cells, erasures), r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -90,7 +89,7 @@ def _fresh(table: TableState, projection: Projection, rows: pa.Array, since: int
         return None
     metadata = view.metadata
     changed = tuple(tablets.get(tablet.id, tablet) for tablet in metadata.tablets)
-    return replace(view, metadata=msgspec.structs.replace(metadata, tablets=changed), memory={})
+    return TableView(msgspec.structs.replace(metadata, tablets=changed), {}, view.parts)
 
 
 def _said_by_all(

@@ -1,4 +1,4 @@
-"""The options of ``format("ebla")``, from text to values. Pure: nothing is opened.
+"""The options of ``format("ebla")``, from text to values. No store is opened.
 
     spark.read.format("ebla").option("root", "/data").option("as_of", "2026-01-31T12:00:00").load("users")
                                      |                      |                                     |
@@ -7,6 +7,9 @@
 | option    | reading                                             | writing                                       |
 |-----------|-----------------------------------------------------|-----------------------------------------------|
 | root      | directory of the store                              | the same                                      |
+| cluster   | instead: ``host:port`` of masters, by commas        | the same                                      |
+| token_file | file with the token that a cluster with users wants | the same                                     |
+| tls_ca    | file with the certificate of a cluster's authority  | the same                                      |
 | table     | name of the table; what `load` and `save` are given | the same                                      |
 | as_of     | a txn, a time (ISO 8601), or a snapshot's name      |                                               |
 | columns   | ``a,b``, or a JSON array of names                   |                                               |
@@ -45,6 +48,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 import pyarrow as pa
 
+from ebla.direct.cluster_address import OPTIONS, of_options
 from ebla.errors import InvalidKey, RequestError
 from ebla.model.schema import Column, TableSchema
 from ebla.service.job_files import check_job
@@ -70,7 +74,7 @@ OPERATIONS: tuple[Operation, ...] = ("put", "replace", "erase")
 BASE64 = "base64:"
 APP_LENGTH_MAX = 100
 
-ADDRESS = frozenset({"root", "table", "path"})
+ADDRESS = frozenset({"root", "table", "path", *OPTIONS})
 _READING = ADDRESS | {"as_of", "columns", "start", "stop", "prefix"}
 _WRITING = ADDRESS | {"operation", "job", "app", "batch", "key", "if_exists", "mergeschema"}
 IfExists: TypeAlias = Literal["append", "error", "ignore"]
@@ -84,10 +88,11 @@ _DAY = re.compile(r"\d{4}-\d{2}-\d{2}$")
 
 @dataclass(frozen=True)
 class Address:
-    """Where a table is: the store's directory and the table's name."""
+    """Where a table is: the store's directory, or the masters of a cluster, and the table's name."""
 
     root: str
     table: str
+    cluster: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, options: Mapping[str, str], example: str) -> Address:
@@ -95,12 +100,15 @@ class Address:
         root, table, path = (options.get(name) or None for name in ("root", "table", "path"))
         if table is not None and path is not None and table != path:
             raise RequestError(f"the table is called {table!r} by an option and {path!r} by the path: give one of them")
-        if root is None:
+        cluster = of_options({name: options.get(name) for name in OPTIONS})
+        if root is None and not cluster:
             raise RequestError(f"which store? Say where it is: {example}")
+        if root is not None and cluster:
+            raise RequestError("give either the option root, of a store, or cluster, the address of a master")
         name = table or path
         if name is None:
             raise RequestError(f"which table? Name it: {example}")
-        return cls(os.path.abspath(root), name)
+        return cls("" if root is None else os.path.abspath(root), name, cluster)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +25,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from ebla.client.database import Database
 from ebla.client.embedded.opening import open_alone
+from ebla.direct.clusters import connected
 from ebla.direct.held_pins import share
 from ebla.direct.holding import SharedHolding
 from ebla.errors import EblaError, InvalidBatch, RequestError, UnknownTable
@@ -34,7 +37,7 @@ from ebla.pipeline.scanning.sections import SectionPlan, Target, plan_scan, read
 from ebla.pipeline.spark.failures import plain_errors, told_plainly
 from ebla.pipeline.spark.types import spark_schema
 
-__all__ = ["EblaReader", "Pinned", "conformed", "pin"]
+__all__ = ["EblaReader", "Pinned", "conformed", "keys_of_load", "pin", "renewed", "store_of_load"]
 
 
 @dataclass(frozen=True)
@@ -62,17 +65,12 @@ class Pinned:
 
 def pin(options: ReadOptions) -> Pinned:
     """Fix the snapshot of a load: the newest that is there, unless the options name one."""
-    root, table = options.address.root, options.address.table
-    texts = (options.start, options.stop, options.prefix)
-    start = stop = prefix = None
-    if any(text is not None for text in texts):
-        with open_alone(root, read_only=True) as database:
-            schema = database.table(table).schema
-            start, stop, prefix = (key_from_text(text, schema) for text in texts)
+    source = store_of_load(options)
+    start, stop, prefix = keys_of_load(source, options)
     holding = SharedHolding()
     plan = plan_scan(
-        root,
-        table,
+        source,
+        options.address.table,
         columns=options.columns,
         start=start,
         stop=stop,
@@ -83,6 +81,32 @@ def pin(options: ReadOptions) -> Pinned:
         holding=holding,
     )
     return Pinned(options, replace(plan, target=replace(plan.target, held=holding.held)))
+
+
+def store_of_load(options: ReadOptions) -> Database | str:
+    """Return where the table of a load is."""
+    address = options.address
+    return connected(address.cluster) if address.cluster else address.root
+
+
+def keys_of_load(source: Database | str, options: ReadOptions) -> tuple[Any, Any, Any]:
+    """Return ``start``, ``stop`` and ``prefix`` of a load, as the table has its keys."""
+    texts = (options.start, options.stop, options.prefix)
+    if all(text is None for text in texts):
+        return None, None, None
+    with _looked_at(source) as database:
+        schema = database.table(options.address.table).schema
+        start, stop, prefix = (key_from_text(text, schema) for text in texts)
+        return start, stop, prefix
+
+
+@contextlib.contextmanager
+def _looked_at(source: Database | str) -> Iterator[Database]:
+    if isinstance(source, Database):
+        yield source
+        return
+    with open_alone(source, read_only=True) as database:
+        yield database
 
 
 class SectionPartition(InputPartition):
@@ -120,10 +144,7 @@ class EblaReader(DataSourceReader):
 
     def _hold(self) -> None:
         """Hold the snapshot once more if the load was made a while ago: nobody may have used it since."""
-        held = self._target.held
-        if held is not None and held.is_due:
-            with contextlib.suppress(EblaError):  # then it is there as long as history lasts
-                self._target = replace(self._target, held=share(held.root, self._target.as_of))
+        self._target = renewed(self._target)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a section."""
@@ -135,6 +156,15 @@ class EblaReader(DataSourceReader):
         with plain_errors():
             for batch in read_section(self._target, section):
                 yield conformed(batch, expected)
+
+
+def renewed(target: Target) -> Target:
+    """Hold the snapshot of a load for longer, if that is due."""
+    held = target.held
+    if held is not None and held.is_due:
+        with contextlib.suppress(EblaError):  # then it is there as long as history lasts
+            return replace(target, held=share(held.root, target.as_of, held.cluster))
+    return target
 
 
 def conformed(batch: pa.RecordBatch, expected: pa.Schema) -> pa.RecordBatch:

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from ebla.direct.files import LocalFiles
-from ebla.direct.jobs_at import begin_job_at, end_job_at, order_at
+from ebla.direct.place import Place
 from ebla.errors import EblaError, OutcomeUnknown, RequestError, UnknownTable
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.pipeline.datasource.datasource_options import WriteOptions
@@ -61,6 +61,8 @@ class EblaWriter(DataSourceArrowWriter):
     batch: int = 0
     is_done: bool = False  # an earlier attempt wrote this batch, or the table is left alone: nothing is left to do
     is_made: bool = False  # the table, for this save
+    cluster: tuple[str, ...] = ()
+    table: str = ""
 
     @classmethod
     def start(cls, options: WriteOptions, given: StructType, *, overwrite: bool) -> EblaWriter:
@@ -77,13 +79,23 @@ class EblaWriter(DataSourceArrowWriter):
         job = options.job or (f"write-{uuid.uuid4()}" if app is None else batch_job(app, batch, metadata.table_id))
         if not target.is_left_alone:
             check_columns(given, metadata.schema, operation)
-        writing = TaskWriting(address.root, metadata.table_id, metadata.schema, job, operation, time.time_ns() // 1_000)
+        place = Place.at(address.root, address.cluster)
+        writing = TaskWriting(place.root, metadata.table_id, metadata.schema, job, operation, time.time_ns() // 1_000)
         is_job_given = options.job is not None or app is not None
         if target.is_left_alone or (app is not None and is_batch_done(metadata, app, batch)):
             return cls(writing, is_job_given, overwrite, app, batch, is_done=True)
-        if begin_job_at(address.root, job, address.table).table_id != metadata.table_id:
+        if place.begin(job, address.table) != metadata.table_id:
             raise UnknownTable(f"the table {address.table!r} was made anew or renamed at this moment: save again")
-        return cls(writing, is_job_given, overwrite, app, batch, is_made=target.is_made)
+        return cls(
+            writing,
+            is_job_given,
+            overwrite,
+            app,
+            batch,
+            is_made=target.is_made,
+            cluster=address.cluster,
+            table=address.table,
+        )
 
     @told_plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -101,7 +113,7 @@ class EblaWriter(DataSourceArrowWriter):
         fragments = tuple(fragments_of(messages))
         writing = self.writing
         commit_written(
-            writing.root,
+            self._place(),
             BulkCommit(
                 writing.job,
                 writing.table_id,
@@ -125,12 +137,15 @@ class EblaWriter(DataSourceArrowWriter):
         """Remove the files of a save that was not committed and will not be."""
         with contextlib.suppress(Exception):  # why the save failed is what matters, and Spark would not tell it then
             if not self.is_job_given:
-                end_job_at(self.writing.root, self.writing.job)
+                self._place().end(self.writing.job)
             else:
                 # Another run under the same id may be about to commit: only what is known to be of this run may go.
                 remove_files(self.writing.root, fragments)
             if self.is_made:
-                unmake(self.writing.root, self.writing.job, self.writing.table_id)
+                unmake(self._place(), self.writing.job, self.table, self.writing.table_id)
+
+    def _place(self) -> Place:
+        return Place.at(self.writing.root, self.cluster)
 
 
 def batch_job(app: str, batch: int, table_id: str) -> str:
@@ -151,10 +166,10 @@ def skipped(iterator: Iterator[pa.RecordBatch]) -> FragmentsWritten:
     return FragmentsWritten((), 0)
 
 
-def commit_written(root: str, commit: BulkCommit, clean: Callable[[], None]) -> None:
+def commit_written(place: Place, commit: BulkCommit, clean: Callable[[], None]) -> None:
     """Commit what tasks wrote, and remove what losing attempts left; `clean` is called if it certainly failed."""
     try:
-        done = order_at(root, commit)
+        done = place.commit(commit)
     except OutcomeUnknown:
         raise  # METADATA may name the files, or come to name them
     except EblaError:
@@ -163,7 +178,7 @@ def commit_written(root: str, commit: BulkCommit, clean: Callable[[], None]) -> 
     # What was committed may have been replaced by a compaction since, and somebody may be reading it.
     keep = () if done.repeated else [one.fragment.file for one in commit.fragments]
     with contextlib.suppress(EblaError, OSError):  # it is committed; what is left behind is garbage, no more
-        end_job_at(root, commit.job, keep)
+        place.end(commit.job, keep)
 
 
 def remove_files(root: str, fragments: Iterable[BulkFragment]) -> None:

@@ -13,7 +13,6 @@ from pyspark.sql.types import StructType
 
 from ebla.client.embedded.opening import new_id
 from ebla.direct.fragments import pack_schema
-from ebla.direct.jobs_at import order_at
 from ebla.direct.place import Place
 from ebla.errors import RequestError, SchemaError, TableExists, UnknownTable
 from ebla.metadata.values.table_metadata import TableMetadata
@@ -21,7 +20,9 @@ from ebla.model.text_values import type_text
 from ebla.pipeline.change_feed.changes import BEFORE, CHANGE
 from ebla.pipeline.datasource.datasource_options import WriteOptions
 from ebla.pipeline.spark.types import is_family, stored_type, table_schema
-from ebla.service.job_orders import AddColumns, MakeTable, UnmakeTable
+from ebla.service.job_orders import MakeTable, UnmakeTable
+
+ORDER_SECONDS = 60.0
 
 __all__ = ["SaveTarget", "find_or_make", "unmake"]
 
@@ -39,16 +40,18 @@ def find_or_make(options: WriteOptions, given: StructType, job: str) -> SaveTarg
     """Return the table to save rows like these to; `UnknownTable`, `TableExists` or `SchemaError` if that cannot be."""
     address = options.address
     rows = StructType([field for field in given.fields if field.name not in (CHANGE, BEFORE)])
-    metadata = Place.of(address.root).metadata(address.table)
+    place = Place.at(address.root, address.cluster)
+    where = ", ".join(address.cluster) or address.root
+    metadata = place.metadata(address.table)
     if metadata is None:
         if options.key is None:
             raise UnknownTable(
-                f"there is no table {address.table!r} in {address.root}: say which columns are its key, as in "
+                f"there is no table {address.table!r} in {where}: say which columns are its key, as in "
                 '.option("key", "id,day"), and it is made; or create it with db.create_table'
             )
-        return SaveTarget(_made(options, rows, job), is_made=True)
+        return SaveTarget(_made(place, options, rows, job), is_made=True)
     if options.if_exists == "error":
-        raise TableExists(f"there is a table {address.table!r} in {address.root}, and if_exists says error")
+        raise TableExists(f"there is a table {address.table!r} in {where}, and if_exists says error")
     if options.key is not None and options.key != metadata.schema.key_names:
         raise RequestError(
             f"the key of {address.table!r} is {', '.join(metadata.schema.key_names)}, not {', '.join(options.key)}: "
@@ -56,20 +59,23 @@ def find_or_make(options: WriteOptions, given: StructType, job: str) -> SaveTarg
         )
     if options.if_exists == "ignore":
         return SaveTarget(metadata, is_left_alone=True)
-    return SaveTarget(_widened(options, rows, metadata, job) if options.merge_schema else metadata)
+    return SaveTarget(_widened(place, options, rows, metadata, job) if options.merge_schema else metadata)
 
 
-def _made(options: WriteOptions, rows: StructType, job: str) -> TableMetadata:
+def _made(place: Place, options: WriteOptions, rows: StructType, job: str) -> TableMetadata:
     assert options.key is not None
-    schema = table_schema(rows, options.key).number()
-    order_at(options.address.root, MakeTable(job, options.address.table, new_id(), pack_schema(schema), (new_id(),)))
-    made = Place.of(options.address.root).metadata(options.address.table)
+    schema = table_schema(rows, options.key)
+    if options.address.cluster:
+        return place.create_table(options.address.table, schema, ())
+    order = MakeTable(job, options.address.table, new_id(), pack_schema(schema.number()), (new_id(),))
+    place.carry_out(order, ORDER_SECONDS)
+    made = place.metadata(options.address.table)
     if made is None:
         raise UnknownTable(f"the table {options.address.table!r} was dropped as soon as it was made: save again")
     return made
 
 
-def _widened(options: WriteOptions, rows: StructType, metadata: TableMetadata, job: str) -> TableMetadata:
+def _widened(place: Place, options: WriteOptions, rows: StructType, metadata: TableMetadata, job: str) -> TableMetadata:
     """Add the columns that the table lacks. Cells of families that it has need none."""
     schema = metadata.schema
     known = {*schema.key_names, *(column.name for group in schema.groups for column in group.columns)}
@@ -87,10 +93,14 @@ def _widened(options: WriteOptions, rows: StructType, metadata: TableMetadata, j
             "by db.alter_table(add_families=...)"
         )
     columns = tuple((field.name, type_text(stored_type(field.dataType, field.name))) for field in new)
-    order_at(options.address.root, AddColumns(job, metadata.table_id, columns))
-    return Place.of(options.address.root).metadata_of(metadata.table_id)
+    return place.add_columns(job, options.address.table, metadata.table_id, columns)
 
 
-def unmake(root: str, job: str, table_id: str) -> None:
+def unmake(place: Place, job: str, table: str, table_id: str) -> None:
     """Take a table away that was made for a save which failed."""
-    order_at(root, UnmakeTable(job, table_id))
+    if not place.is_cluster:
+        place.carry_out(UnmakeTable(job, table_id), ORDER_SECONDS)
+        return
+    made = place.metadata(table)
+    if made is not None and made.table_id == table_id:
+        place.drop_if_untouched(table, made)

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["parse_texts", "type_of_texts"]
+__all__ = ["parse_texts", "parsed_type", "type_of_texts"]
 
 _INTEGER = r"^[+-]?[0-9]+$"
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -70,6 +70,11 @@ def parse_texts(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
     if types.is_duration(wanted):
         return pa.array([_duration(text) for text in trimmed.to_pylist()], pa.duration("us"))
     return texts
+
+
+def parsed_type(wanted: pa.DataType) -> pa.DataType:
+    """Return the type in which texts are parsed for a column."""
+    return parse_texts(pa.array([], pa.string()), wanted).type
 
 
 def type_of_texts(texts: pa.Array) -> pa.DataType | None:

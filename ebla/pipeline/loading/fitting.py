@@ -3,8 +3,8 @@
     batch as it came --> c0, c1, ... with `_reason` (null), `_rejected` (null) and `_row`, the encoded key
                      `-> (reason, the row as JSON) of each that does not fit
 
-It does in Arrow what `spark_columns` has Spark do, with the same words for what is wrong. Values of other types are
-cast in the tasks, by the same code that a put goes through.
+In the process it is done to what was read from files; on Spark by its Python workers (`spark_fitting`), before Spark
+divides and sorts the rows. Values of other types are cast in the tasks, by the same code that a put goes through.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from ebla.model.keys import KeyCodec
 from ebla.model.schema import TableSchema
 from ebla.pipeline.inputs.input_files import CORRUPT
 from ebla.pipeline.inputs.text_parsing import parse_texts
+from ebla.pipeline.loading.keyed_rows import each_that_fits, encode_rows
 from ebla.pipeline.loading.load_task import REASON, REJECTED
 from ebla.pipeline.loading.matching import Matched
 from ebla.pipeline.loading.rejects import row_as_json
 from ebla.pipeline.spark.spark_text import json_lines
-from ebla.pipeline.spark.types import array_from_spark, to_spark
+from ebla.pipeline.spark.types import to_spark
 
-__all__ = ["Fitting"]
+__all__ = ["Fitting", "Rejects"]
 
 _SHOWN_LENGTH = 60
+_AT = "_at"
 
 Rejects = list[tuple[str, str]]
 
@@ -42,7 +44,7 @@ class Fitting:
         self._key_bytes_max = key_bytes_max
         self._codec = KeyCodec(schema.key, key_bytes_max)
         names = [column.name for column in columns]
-        self._key = [(f"c{names.index(column.name)}", column) for column in schema.key]
+        self._key = [f"c{names.index(column.name)}" for column in schema.key]
 
     def split(self, batch: pa.RecordBatch) -> tuple[list[pa.RecordBatch], Rejects]:
         """Return the rows that fit so far, with their keys, and those that do not, with reasons."""
@@ -54,9 +56,13 @@ class Fitting:
         if reasons.null_count < len(reasons):
             rejects = self._rejected(batch, pc.invert(fits), reasons)
             values, given = values.filter(fits), given.filter(fits)
-        rows: list[pa.RecordBatch] = []
-        self._keyed(values, given, rows, rejects)
-        return rows, rejects
+
+        def reject(one: pa.RecordBatch, reason: RequestError) -> None:
+            at = one.column(_AT)[0].as_py()
+            rejects.append((str(reason), _as_json(given.slice(at, 1))[0]))
+
+        numbered = values.append_column(_AT, pa.array(range(values.num_rows), pa.int64()))
+        return [*each_that_fits(numbered, self._keyed, reject)], rejects
 
     def _plain(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch in the types by which its columns were matched: dictionaries and long texts are plain."""
@@ -117,27 +123,12 @@ class Fitting:
             texts = [text if line is None else row_as_json({"line": line}) for text, line in both]
         return list(zip(reasons.filter(where).to_pylist(), texts, strict=True))
 
-    def _keyed(
-        self, values: pa.RecordBatch, given: pa.RecordBatch, rows: list[pa.RecordBatch], rejects: Rejects
-    ) -> None:
-        """Add the keys of rows; a row whose key cannot be one of the table's is rejected."""
-        if not values.num_rows:
-            return
-        try:
-            named = [(values.column(at), key.type, f"key column {key.name!r}") for at, key in self._key]
-            arrays = [array_from_spark(array, kind, what) for array, kind, what in named]
-            encoded = self._codec.encode_arrays(arrays)
-        except RequestError as reason:
-            if values.num_rows == 1:
-                rejects.append((str(reason), _as_json(given)[0]))
-                return
-            middle = values.num_rows // 2
-            for begin, count in ((0, middle), (middle, values.num_rows - middle)):
-                self._keyed(values.slice(begin, count), given.slice(begin, count), rows, rejects)
-            return
+    def _keyed(self, values: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows with their keys; raise if one of them cannot be a key of the table."""
+        encoded = encode_rows(self._codec, [values.column(name) for name in self._key])
         nothing = pa.nulls(values.num_rows, pa.string())
-        columns = [*values.columns, nothing, nothing, encoded]
-        rows.append(pa.RecordBatch.from_arrays(columns, names=[*values.schema.names, REASON, REJECTED, ROW]))
+        columns = [*values.columns[:-1], nothing, nothing, encoded]
+        return pa.RecordBatch.from_arrays(columns, names=[*values.schema.names[:-1], REASON, REJECTED, ROW])
 
 
 def _as_json(rows: pa.RecordBatch) -> list[str]:

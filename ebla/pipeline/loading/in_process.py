@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ebla.direct.files import LocalFiles
 from ebla.direct.fragments import ROW
@@ -28,6 +27,7 @@ from ebla.model.schema import TableSchema
 from ebla.pipeline.inputs.file_batches import FileBatches, types_in
 from ebla.pipeline.inputs.input_files import InputFiles
 from ebla.pipeline.loading.fitting import Fitting
+from ebla.pipeline.loading.keyed_rows import places_of
 from ebla.pipeline.loading.load_plan import Shares
 from ebla.pipeline.loading.load_task import REASON, REJECTED, LoadTask, TaskResult
 from ebla.pipeline.loading.matching import Given, match, plain_type
@@ -117,9 +117,8 @@ class LocalRows:
         if not cuts:
             return [self._held]
         parts = [self._holder(f"part-{number}", MEMORY_BYTES_MAX // (len(cuts) + 1)) for number in range(len(cuts) + 1)]
-        bounds = pa.array(list(cuts), pa.binary())
         for batch in self._held.batches():
-            places = pc.search_sorted(bounds, batch.column(ROW), side="right").to_numpy(zero_copy_only=False)
+            places = places_of(batch.column(ROW), cuts).to_numpy(zero_copy_only=False)
             for number in np.unique(places):
                 parts[number].add(batch.filter(pa.array(places == number)))
         self._held.close()

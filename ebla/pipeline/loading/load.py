@@ -2,12 +2,12 @@
 
     1. plan      METADATA read; columns matched; a sample of keys, if the input is not small; cuts between partitions
     2. begin     a table made, if there is none; an intent registered: files of this job are about to come
-    3. write     rows cast, divided by key range, sorted, written to fragments by tasks; one result per task comes back
+    3. write     rows fitted, divided by key range, sorted, written to fragments by tasks; one result per task
     4. commit    one METADATA transaction names the files of these results, or nothing happens at all
     5. end       files that no result named (attempts that failed, or lost) go, and the intent
 
-Where tasks run, `engine` decides: on Spark (`on_spark`) or in this process (`in_process`). They differ in how rows
-are read, divided and sorted; what is planned, what a task does with its rows, and the commit are the same.
+Where tasks run, `engine` decides: on Spark (`on_spark`) or in this process (`in_process`). They differ in who reads
+files, and who divides and sorts; how rows are fitted, what is planned, what a task does, and the commit are the same.
 
 What can fail is done before the commit, and undone if it fails: staged files, rejects, a table made for the load. A
 commit is applied once under its job id, so a load that is repeated under the same id after a crash, or an outcome that

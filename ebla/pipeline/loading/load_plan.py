@@ -15,22 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from ebla.errors import RequestError
-from ebla.model.keys import KeyCodec
-from ebla.model.schema import Column, TableSchema
+from ebla.model.schema import Column
 from ebla.pipeline.loading.cuts import choose_cuts, key_of_cut
-from ebla.pipeline.loading.load_task import REASON
-from ebla.pipeline.spark.types import array_from_spark
 from ebla.settings import MIB
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from ebla.pipeline.loading.spark_columns import InputColumn
-
-__all__ = ["Shares", "count_partitions", "input_bytes", "key_columns", "sample_fraction", "sample_rows", "tablet_keys"]
+__all__ = ["Shares", "count_partitions", "input_bytes", "sample_fraction", "tablet_keys"]
 
 SMALL_INPUT_BYTES = 8 * MIB
 PARTITION_BYTES = 64 * MIB
@@ -79,38 +71,6 @@ def sample_fraction(bytes_: int | None, partitions: int) -> float:
     if bytes_ is None:
         return SAMPLE_FRACTION_UNKNOWN
     return min(1.0, SAMPLE_ROWS_PER_PARTITION * partitions * ROW_BYTES / max(1, bytes_))
-
-
-def key_columns(columns: Sequence[InputColumn], schema: TableSchema) -> list[str]:
-    """Return the prepared columns of the key, in the order of the key."""
-    names = [column.name for column in columns]
-    return [f"c{names.index(name)}" for name in schema.key_names]
-
-
-def sample_rows(prepared: DataFrame, key: Sequence[Column], columns: Sequence[str], fraction: float) -> list[bytes]:
-    """Return the rows of a sample of the keys, sorted. The keys are those of rows that are not rejected."""
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
-    chosen = prepared.where(F.col(REASON).isNull()).select(*columns)
-    if fraction < 1.0:
-        chosen = chosen.sample(fraction, 1)
-    found = chosen.toArrow().combine_chunks()
-    codec = KeyCodec(key, 1 << 30)
-    return sorted(row for batch in found.to_batches() for row in _rows_that_fit(batch, codec))
-
-
-def _rows_that_fit(keys: pa.RecordBatch, codec: KeyCodec) -> list[bytes]:
-    """Return the rows of those keys that are ones of the table: what is to be rejected later may be among them."""
-    try:
-        named = zip(keys.columns, codec.key, strict=True)
-        rows = codec.encode_arrays([array_from_spark(array, column.type, column.name) for array, column in named])
-    except RequestError:
-        if keys.num_rows == 1:
-            return []
-        middle = keys.num_rows // 2
-        return _rows_that_fit(keys.slice(0, middle), codec) + _rows_that_fit(keys.slice(middle), codec)
-    found: list[bytes] = rows.to_pylist()
-    return found
 
 
 def tablet_keys(bytes_: int | None, key: Sequence[Column], sample: Sequence[bytes]) -> list[tuple[object, ...]]:

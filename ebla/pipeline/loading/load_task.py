@@ -24,6 +24,7 @@ from ebla.direct.files import Files, LocalFiles
 from ebla.direct.fragments import ROW, unpack_schema
 from ebla.errors import InvalidBatch, RequestError, StoreError
 from ebla.model.keys import KeyCodec
+from ebla.pipeline.loading.keyed_rows import each_that_fits
 from ebla.pipeline.loading.rejects import EXAMPLES_MAX, RejectsWriter, row_as_json
 from ebla.pipeline.spark.failures import plain_errors
 from ebla.pipeline.spark.types import array_from_spark
@@ -149,7 +150,9 @@ class _Attempt:
                 if batch.column(REASON).null_count < batch.num_rows:
                     raise StoreError("a rejected row was sent to be written: this is a fault, report it")
                 columns = batch.columns[: len(self._task.names)]
-                self._write(pa.RecordBatch.from_arrays(columns, names=list(self._task.names)))
+                given = pa.RecordBatch.from_arrays(columns, names=list(self._task.names))
+                for fitting in each_that_fits(given, self._exact, self._reject):
+                    self._write(fitting)
             fragments = tuple(self._writer.finish())
         except BaseException:
             self._writer.abandon()
@@ -165,25 +168,15 @@ class _Attempt:
             self._rejects.finish(),
         )
 
-    def _write(self, given: pa.RecordBatch) -> None:
-        """Write what fits of a batch, and reject the rest."""
-        if not given.num_rows:
-            return
-        try:
-            fitting = self._exact(given)
-        except RequestError as reason:
-            if given.num_rows == 1:
-                self._rejects.add([(str(reason), row_as_json(given.to_pylist()[0]))])
-                return
-            middle = given.num_rows // 2
-            self._write(given.slice(0, middle))
-            self._write(given.slice(middle))
-            return
+    def _write(self, fitting: pa.RecordBatch) -> None:
         rows = fitting.column(ROW)
         self._check_range(rows)
         if self._task.shows_duplicates:
             self._show_duplicates(rows)
         self._writer.write(fitting)
+
+    def _reject(self, given: pa.RecordBatch, reason: RequestError) -> None:
+        self._rejects.add([(str(reason), row_as_json(given.to_pylist()[0]))])
 
     def _exact(self, given: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows in the types of the table, with their encoded keys; raise if one of them does not fit."""

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebla.client.database import Database
-from ebla.direct.opens import opened, store_of
+from ebla.direct.holding import opened_table
+from ebla.direct.opens import store_of
 from ebla.direct.views import TableState, TabletStore, read_range, read_rows, which_exist
 from ebla.errors import SchemaChanged
 from ebla.model.order import sort_rows
@@ -104,7 +105,7 @@ class TargetRows:
 @contextmanager
 def reading_target(source: Database | str, table: str, schema: TableSchema) -> Iterator[TargetRows]:
     """Lend a table as it is now; `SchemaChanged` if it has another schema than that."""
-    with opened(source) as database:
+    with opened_table(source, table, "merge") as database:
         store = store_of(database)
         state = store.table(table)
         target = target_of(database, state, table, None, None)

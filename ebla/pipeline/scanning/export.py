@@ -4,8 +4,8 @@
                    --> checksums       .users.ebla-export-<id>/_ebla_export.json
                    --> rename          users/                              there as a whole, or not at all
 
-Where tasks run, `engine` decides: on Spark, which writes what it reads (`export_spark`), or in this process, a task for
-each section of the scan (`export_task`). The files hold the same either way.
+Every section of the scan is written by a task (`export_task`); where tasks run, on Spark or in this process, `engine`
+decides.
 
 An export that fails leaves nothing; one that is killed leaves a directory whose name begins with a dot. With
 `overwrite`, the export that was there stays until the new one is complete.
@@ -40,6 +40,7 @@ from pathlib import Path
 from ebla.arguments import checked_callback, checked_choice, checked_flag, checked_path
 from ebla.client.database import Database
 from ebla.client.moments import AsOf, time_of
+from ebla.direct.clusters import forget_cluster
 from ebla.direct.holding import Holding
 from ebla.direct.opens import forget
 from ebla.direct.place import Place
@@ -58,7 +59,7 @@ from ebla.pipeline.scanning.sections import SectionPlan, plan_scan
 from ebla.pipeline.scanning.size import bytes_asked
 from ebla.pipeline.spark.engine import Engine, InProcess, SparkChoice, choose_engine
 from ebla.pipeline.spark.failures import unwrapping
-from ebla.pipeline.spark.progress import JobProgress, Report, watched
+from ebla.pipeline.spark.progress import JobProgress, Report
 from ebla.pipeline.spark.types import spark_name
 
 __all__ = ["ExportFormat", "ExportSummary", "check_target", "export"]
@@ -123,7 +124,7 @@ def export(
             as_of=as_of,
             where=where,
             cores=engine.parallelism,
-            native=not isinstance(engine, InProcess),
+            native=False,
             holding=holding,
             what="export",
         )
@@ -153,20 +154,22 @@ def export(
 
 def _write(engine: Engine, planned: SectionPlan, staging: Path, format: ExportFormat, progress: Report | None) -> int:
     """Write the rows of a planned scan to files; return how many there were."""
-    if not isinstance(engine, InProcess):
-        from ebla.pipeline.scanning.export_spark import write_with_spark
-        from ebla.pipeline.spark.spark_engine import OnSpark
-
-        assert isinstance(engine, OnSpark)
-        with watched(engine.spark, staging.name, "writing", progress):
-            return write_with_spark(planned, engine.spark, staging, format)
     task = ExportTask(planned.target, planned.schema, str(staging), format)
     # A file without rows says what the columns are.
     portions = list(enumerate(planned.sections or (None,)))
     try:
-        return sum(engine.run(task.run, portions, group=staging.name, phase="writing", report=progress))
+        written = dict(engine.run(task.run, portions, group=staging.name, phase="writing", report=progress))
     finally:
-        forget(planned.target.root)  # workers of Spark keep what is open for the next task; this process is the user's
+        if isinstance(engine, InProcess):
+            # Workers of Spark keep what is open for the next task; this process is the user's.
+            if planned.target.cluster:
+                forget_cluster(planned.target.cluster)
+            else:
+                forget(planned.target.root)
+    for entry in staging.iterdir():
+        if entry.name not in written:
+            entry.unlink()  # an attempt that was lost, or ran beside the one that counts
+    return sum(written.values())
 
 
 def _manifest(

@@ -1,4 +1,4 @@
-"""What one task of an export does in a process without Spark: the rows of one section into one file.
+"""What one task of an export does, on Spark and without: the rows of one section into one file.
 
     read_section --> batches in Spark's types --> Parquet, lines of CSV, lines of JSON --> part-00003-<id>.csv
 
@@ -56,16 +56,20 @@ class ExportTask:
     directory: str
     format: ExportFormat
 
-    def run(self, part: tuple[int, Section | None]) -> int:
-        """Write the rows of one section (None: no rows) to a file of its own; return how many there were."""
+    def run(self, part: tuple[int, Section | None]) -> tuple[str, int]:
+        """Write the rows of one section (None: no rows) to a file of its own; return its name, and how many they are.
+
+        An attempt that Spark repeats writes another file.
+        """
         number, section = part
         batches = iter(()) if section is None else read_section(self.target, section)
         path = Path(self.directory) / f"part-{number:05}-{uuid.uuid4()}{_ENDINGS[self.format]}"
         try:
             if self.format == "parquet":
-                return self._write_parquet(path, batches)
+                return path.name, self._write_parquet(path, batches)
             with open(path, "xb") as file:
-                return self._write_csv(file, batches) if self.format == "csv" else self._write_json(file, batches)
+                write = self._write_csv if self.format == "csv" else self._write_json
+                return path.name, write(file, batches)
         except OSError as error:
             raise StoreError(f"{path} cannot be written: {error}: nothing was exported") from error
 

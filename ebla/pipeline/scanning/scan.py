@@ -4,20 +4,23 @@
                    parts of files                spark.read.parquet(files).where(ranges)   row groups pruned
                    rows that others cover        ... .where(not in mask)                   by row number
                    few rows                      merged as the scan is planned, a local relation
-                   everything else               a task per section, merged, over Arrow
+                   everything else               a task per section, merged, over Arrow, in the columns of the query
               -->  the union of these
+
+A filter on the key opens only files, and runs only tasks, that can have such rows (`pruned`).
 
 One snapshot is chosen when the DataFrame is made, and every task of every query on it reads at it: it never changes,
 however often it is evaluated and whatever is written meanwhile. It is held for as long as the DataFrame, or another
-that is derived from it, is there (`holding`).
+that is derived from it, is there (`holding`), or a temporary view of one of these (`frame_ends`).
 """
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import reduce
+from pathlib import PurePosixPath
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -28,14 +31,16 @@ from ebla.client.database import Database
 from ebla.client.moments import AsOf
 from ebla.direct.fragments import ROW
 from ebla.direct.holding import Holding
+from ebla.model.keys import KeyCodec
 from ebla.model.ranges import KeyRange
 from ebla.model.where import Where
+from ebla.pipeline.scanning.frame_ends import FrameEnd
 from ebla.pipeline.scanning.masks import unmasked
-from ebla.pipeline.scanning.plan import CleanRead, Limits, Section
-from ebla.pipeline.scanning.sections import SectionPlan, Target, plan_scan, read_section
+from ebla.pipeline.scanning.plan import CleanRead, Limits
+from ebla.pipeline.scanning.pruned import keyed_files, merged_rows
+from ebla.pipeline.scanning.sections import SectionPlan, plan_scan
 from ebla.pipeline.spark.session import active_session, local_frame, session
 from ebla.pipeline.spark.types import spark_schema
-from ebla.pipeline.spark.worker import numbers_of
 
 __all__ = ["frame_of", "scan", "string_bound"]
 
@@ -92,7 +97,10 @@ def scan(
             merge_few=True,
             holding=holding,
         )
-        return frame_of(planned, holding.given_to(spark))
+        end = FrameEnd(spark, holding)
+        frame = frame_of(planned, holding.given_to(spark, end.tell))
+        end.of(frame)
+        return frame
     except BaseException:
         holding.release()
         raise
@@ -101,7 +109,7 @@ def scan(
 def frame_of(planned: SectionPlan, spark: SparkSession) -> DataFrame:
     """Return a planned scan as a DataFrame."""
     # What is merged takes longest and is begun first.
-    parts = [_dirty_part(spark, planned)] if planned.sections else []
+    parts = [merged_rows(spark, planned)] if planned.sections else []
     if planned.overlay is not None and len(planned.overlay):
         parts.append(local_frame(spark, planned.overlay, spark_schema(planned.projection.arrow_schema)))
     parts += [_clean_part(spark, planned, read) for read in planned.plan.clean]
@@ -125,6 +133,8 @@ def _clean_part(spark: SparkSession, planned: SectionPlan, read: CleanRead) -> D
         held.append(StructField(ROW, BinaryType()))
     paths = [f"file://{planned.target.root}/{file}" for file in read.files]
     rows = spark.read.options(**_READ_OPTIONS).schema(StructType(held)).parquet(*paths)
+    spans = {PurePosixPath(file).name: planned.spans[file] for file in read.files}
+    rows = keyed_files(rows, KeyCodec(schema.key), spans)
     if read.ranges:
         is_text = schema.has_simple_key and schema.key[0].type == pa.string()
         bounds = _string_bounds if is_text else _binary_bounds
@@ -190,22 +200,3 @@ def string_bound(row: bytes) -> str | None:
 
 def _encoded(point: int) -> bytes:
     return chr(point).encode("utf-8", "surrogatepass")
-
-
-# --- dirty ---------------------------------------------------------------------------------------
-
-
-def _dirty_part(spark: SparkSession, planned: SectionPlan) -> DataFrame:
-    count = len(planned.sections)
-    numbers = spark.range(0, count, 1, count)
-    return numbers.mapInArrow(_reader(planned.target, planned.sections), spark_schema(planned.projection.arrow_schema))
-
-
-def _reader(
-    target: Target, sections: Sequence[Section]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for number in numbers_of(batches):
-            yield from read_section(target, sections[number])
-
-    return read

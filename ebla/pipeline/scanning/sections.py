@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -24,9 +24,10 @@ import pyarrow.compute as pc
 from ebla.arguments import checked_names
 from ebla.client.database import Database
 from ebla.client.moments import AsOf
+from ebla.direct.clusters import cluster_of, forget_cluster, reading_captured
 from ebla.direct.held_pins import Held, kept
 from ebla.direct.holding import Holding, Needs, held_plan
-from ebla.direct.opens import forget, reading, store_of, table_by_id, txn_in
+from ebla.direct.opens import TASK_SETTINGS, forget, reading, store_of, table_by_id, txn_in
 from ebla.direct.table_value import VALUE_NAME, reading_value
 from ebla.direct.views import TableState, TabletStore, check_existed, read_range, read_rows, with_columns_of
 from ebla.errors import EblaError, HistoryGone, MissingFile, RequestError, SchemaChanged, UnknownTable
@@ -40,7 +41,7 @@ from ebla.model.where import Where, to_expression
 from ebla.pipeline.scanning.layers import Layers, lay, rows_from_stream
 from ebla.pipeline.scanning.overlay import overlay
 from ebla.pipeline.scanning.plan import Limits, ScanPlan, Section, make_plan
-from ebla.pipeline.scanning.survey import survey
+from ebla.pipeline.scanning.survey import Survey, survey
 from ebla.pipeline.spark.types import arrow_for_spark, is_native, to_spark
 
 __all__ = [
@@ -80,6 +81,8 @@ class Target:
     value: bytes | None = None
     # What tasks renew while they read. Of other jobs the driver does.
     held: Held | None = None
+    # The masters of the cluster that has the table; none of a store that can be opened.
+    cluster: tuple[str, ...] = ()
     # Only rows for which it is true; it may name columns that are not among those given out.
     where: pc.Expression | None = field(default=None, compare=False)
 
@@ -93,6 +96,8 @@ class SectionPlan:
     plan: ScanPlan
     layers: Layers
     overlay: pa.Table | None = None  # the rows of all sections, in Spark's types, if they were merged already
+    spans: Mapping[str, KeyRange] = field(default_factory=dict)  # between which rows those of each clean file are
+    section_bytes: int = 0  # about how much sections read
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -145,6 +150,8 @@ def plan_scan(
         expression = None if where is None else to_expression(where, projection.schema)
         looked_at = projection if expression is None else with_columns_of(expression, projection)
         key_range = range_asked(state, start, stop, prefix)
+        if cluster_of(database) and as_of is not None:
+            as_of = store.sequencer.committed  # a name is known to the cluster alone
         if as_of is None:
             _flush_much(store, state)
         target = replace(target_of(database, state, table, columns, as_of), where=expression)
@@ -162,7 +169,7 @@ def plan_scan(
             what, state, target.as_of, groups, key_range, files, is_fixed=as_of is not None
         )
 
-    return held_plan(source, holding, plan)
+    return held_plan(source, holding, plan, table=table, as_of=as_of)
 
 
 def plan_value(root: str, metadata: TableMetadata, as_of: int, *, native: bool = True, cores: int = 1) -> SectionPlan:
@@ -196,7 +203,20 @@ def _planned(
         holding.hold_files(store, (file for read in plan.clean for file in read.files))
     layers = lay(plan, found, state.reader, store.scan_pool, cores)
     merged = overlay(store, state, projection, target.as_of, found, plan, layers, limits) if merge_few else None
-    return SectionPlan(target, projection, plan, layers, merged)
+    clean = {file for read in plan.clean for file in read.files}
+    spans = {
+        source.file: KeyRange(source.spans[0].first, source.spans[-1].last)
+        for source in found.sources
+        if source.file in clean
+    }
+    return SectionPlan(target, projection, plan, layers, merged, spans, _section_bytes(found, plan, layers))
+
+
+def _section_bytes(found: Survey, plan: ScanPlan, layers: Layers) -> int:
+    """Return about how many bytes the records of all sections have in their files."""
+    spans = [span for source in found.sources for span in source.spans]
+    record_bytes = sum(span.bytes for span in spans) / max(1, sum(span.records for span in spans))
+    return int(record_bytes * sum(section.records for section in (*plan.dirty, *layers.sections)))
 
 
 def target_of(
@@ -212,6 +232,7 @@ def target_of(
         columns=None if columns is None else checked_names("columns", columns),
         as_of=txn,
         at_least_txn=seen,
+        cluster=cluster_of(database),
     )
 
 
@@ -306,7 +327,10 @@ def resumed(
                 raise
             # The open of an earlier task may be out of date: files were replaced, or the table made, since then. So may
             # this one, if what was read of it took long.
-            forget(target.root)
+            if target.cluster:
+                forget_cluster(target.cluster)
+            else:
+                forget(target.root)
             is_last_attempt = True
 
 
@@ -316,6 +340,10 @@ def _reached(target: Target) -> Iterator[tuple[TabletStore, TableState]]:
     if target.value is not None:
         with reading_value(target.root, target.value, target.as_of) as store:
             yield store, store.table(VALUE_NAME)
+        return
+    if target.cluster:
+        with reading_captured(target.cluster, target.table_id, target.table, target.as_of, TASK_SETTINGS) as database:
+            yield store_of(database), table_by_id(database, target.table_id)
         return
     with reading(target.root, target.at_least_txn) as database:
         yield store_of(database), table_by_id(database, target.table_id)

@@ -27,8 +27,8 @@ from ebla.errors import RequestError, shown
 from ebla.metadata.values.table_metadata import FragmentRef, TabletMetadata
 from ebla.model.keys import KeyCodec
 from ebla.model.schema import TableSchema
-from ebla.pipeline.loading.load_plan import ROW_BYTES, input_bytes, key_columns, sample_fraction, sample_rows
-from ebla.pipeline.loading.spark_columns import columns_of, prepare, without_corrupt
+from ebla.pipeline.loading.load_plan import ROW_BYTES, input_bytes, sample_fraction
+from ebla.pipeline.loading.spark_fitting import fitting_of
 from ebla.pipeline.spark.failures import unwrapping
 from ebla.pipeline.spark.portions import portions_of
 from ebla.pipeline.spark.progress import Report, watched
@@ -76,7 +76,7 @@ def survey_of(
             holding.hold_files(store, files)  # a compaction may replace them meanwhile
         return found, Needs("stats", found.state, store.sequencer.committed, (), files=files, is_fixed=True)
 
-    return held_plan(source, holding, plan, TASK_SETTINGS)
+    return held_plan(source, holding, plan, TASK_SETTINGS, table=table)
 
 
 class KeySurvey:
@@ -159,12 +159,11 @@ def sampled(frame: DataFrame | None, schema: TableSchema, tablets: int | None) -
     """Return a sample of the keys of rows that are to be loaded, each with its share of their bytes."""
     if frame is None:
         return []
-    columns = columns_of(without_corrupt(frame.schema), schema)
-    prepared = prepare(frame, columns, schema, Settings().key_bytes_max)
+    fitting = fitting_of(frame, schema, Settings().key_bytes_max)
     bytes_ = input_bytes(frame)
     fraction = sample_fraction(bytes_, max(16, tablets or 0))
     with unwrapping():
-        rows = sample_rows(prepared, schema.key, key_columns(columns, schema), fraction)
+        rows = fitting.sample(frame, fraction)
     size = (bytes_ if bytes_ is not None else ROW_BYTES * len(rows) / fraction) / max(1, len(rows))
     return [Mark(row, 1 / fraction, size) for row in rows]
 

@@ -15,14 +15,15 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from ebla.arguments import checked_callback, checked_flag
-from ebla.client.database import Database
+from ebla.client.database import Database, service_of
 from ebla.client.embedded.opening import open_alone
 from ebla.direct.holding import Holding
-from ebla.direct.opens import TASK_SETTINGS, opened, store_of
+from ebla.direct.opens import TASK_SETTINGS, opened
 from ebla.direct.place import Place
 from ebla.errors import ReadOnly, RequestError
 from ebla.pipeline.spark.progress import Report
 from ebla.pipeline.statistics.key_survey import RECENT_SECONDS, check_target, key_of, sampled, survey_of
+from ebla.service.requests import Split
 
 __all__ = ["PresplitSummary", "presplit"]
 
@@ -73,10 +74,9 @@ def presplit(
         found.look(spark, progress, sampled(frame, found.schema, tablets))
         rows = found.splits(tablets, tablet_bytes)
         if not dry_run:
-            store = store_of(database)
-            store.readiness.check_online(found.state)
+            serving = service_of(database).table(table)
             for row in rows:
-                store.recutter.split(found.state, row)
+                serving.carry_out(Split(row))
         before = len(found.tablets)
         keys = tuple(key_of(row, found.codec) for row in rows)
         return PresplitSummary(table, keys, before, before + len(rows), dry_run, time.monotonic() - began)

@@ -83,12 +83,12 @@ def mirror(
     if places[0].root == places[1].root and name == table:
         raise RequestError(f"a table cannot be its own mirror: choose another name than {name!r}, or another store")
     _make(*places, table, name)
-    options = {"root": places[0].root, "since": "snapshot"}
+    options = {**places[0].options, "since": "snapshot"}
     if max_rows is not None:
         options["max_rows"] = str(max_rows)
     with unwrapping():
         changes = spark.readStream.format("ebla").options(**options).load(table)
-        writer = changes.writeStream.format("ebla").option("root", places[1].root)
+        writer = changes.writeStream.format("ebla").options(**places[1].options)
         writer = writer.option("checkpointLocation", os.fspath(Path(checkpoint).absolute()))
         writer = writer.trigger(processingTime=FOLLOW_TRIGGER) if follow else writer.trigger(availableNow=True)
         return watched_query(writer.start(name), progress)
@@ -162,6 +162,7 @@ def schema_like(schema: TableSchema) -> Schema:
             max_age=None if group.max_age_microseconds is None else timedelta(microseconds=group.max_age_microseconds),
             purge_join=group.purge_join,
             in_memory=group.in_memory,
+            lookup_at_once=group.lookup_at_once,
         )
         for group in schema.groups
     ]

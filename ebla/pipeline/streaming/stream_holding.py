@@ -22,15 +22,16 @@ RENEW_SHARE = 4
 class StreamHolding:
     """Holds history of a store for the streams of this process. Whoever has the store open sees what is held."""
 
-    def __init__(self, root: str, hold_seconds: float) -> None:
+    def __init__(self, root: str, hold_seconds: float, cluster: tuple[str, ...] = ()) -> None:
         self._root = root
+        self._cluster = cluster
         self._hold_seconds = hold_seconds
         self._renewed: dict[str, float] = {}
 
     def begin(self, table: str, txn: int) -> str:
         """Hold a txn for a stream that is about to begin; return the name of the pin."""
         pin = held_pins.new_name("stream", table)
-        held_pins.renew(self._root, pin, txn, FIRST_HOLD_SECONDS)
+        held_pins.renew(self._root, pin, txn, FIRST_HOLD_SECONDS, self._cluster)
         return pin
 
     def renew(self, pin: str, txn: int) -> None:
@@ -41,5 +42,5 @@ class StreamHolding:
 
     def move(self, pin: str, txn: int) -> None:
         """Hold a txn, and let go of what is older."""
-        held_pins.renew(self._root, pin, txn, self._hold_seconds)
+        held_pins.renew(self._root, pin, txn, self._hold_seconds, self._cluster)
         self._renewed[pin] = time.monotonic()

@@ -40,7 +40,8 @@ def stream_into(
     so. A batch is known by its number and `app`; without one, by the id of the query, which is kept in its checkpoint.
     Whoever names an app keeps it to one stream, whose batches have numbers that grow for ever.
     """
-    root = Place.of(store).root
+    given = Place.of(store)
+    root = given.root
     check_table_name(table)
     if operation is not None:
         one_of(OPERATIONS, operation, "operation")
@@ -51,13 +52,13 @@ def stream_into(
         name = app or frame.sparkSession.sparkContext.getLocalProperty(QUERY_PROPERTY)
         if name is None:
             raise RequestError("this is no batch of a stream: call it from foreachBatch, or name an app")
-        metadata = Place.of(root).metadata(table)
+        metadata = Place.at(root, given.cluster).metadata(table)
         if metadata is None:
             raise UnknownTable(f"there is no table {table!r} in {root}: create it, then start the query again")
         if is_batch_done(metadata, name, batch):
             return
         register_data_source(frame.sparkSession)
-        options = {"root": root, "app": name, "batch": str(batch)}
+        options = {**given.options, "app": name, "batch": str(batch)}
         if operation is not None:
             options["operation"] = operation
         with unwrapping():

@@ -5,7 +5,7 @@
 
 | option          | reading                                                                                      |
 |-----------------|----------------------------------------------------------------------------------------------|
-| root, table     | as for other reads                                                                           |
+| root, table     | as for other reads, and so are cluster, token_file and tls_ca                                |
 | since           | ``snapshot``: the table as it is, then its changes; ``now``, a txn, or a time: changes alone |
 | before          | ``true``: rows also as they were, in ``_before``                                             |
 | columns         | as for other reads, and so are start, stop and prefix                                        |
@@ -15,7 +15,7 @@
 
 | option          | writing                                                                                      |
 |-----------------|----------------------------------------------------------------------------------------------|
-| root, table     | as for other writes                                                                          |
+| root, table     | as for other writes, and so are cluster, token_file and tls_ca                               |
 | operation       | ``put``, ``replace``, ``erase``; unless it is said, change rows replace and others are put   |
 | app             | a name for the stream, where the id of its query is not to be it                             |
 """

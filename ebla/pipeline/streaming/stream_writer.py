@@ -25,7 +25,6 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ebla.direct.jobs_at import begin_job_at
 from ebla.direct.place import Place
 from ebla.errors import RequestError, SchemaChanged, StoreError, UnknownTable
 from ebla.pipeline.datasource.datasource_writer import (
@@ -75,10 +74,11 @@ class EblaStreamWriter(DataSourceStreamArrowWriter):
         """Write the rows of one task to fragments."""
         app, batch, partition = self._who()
         address = self._options.address
-        metadata = Place.of(address.root).metadata(address.table)
+        place = Place.at(address.root, address.cluster)
+        metadata = place.metadata(address.table)
         if metadata is None:
             raise UnknownTable(
-                f"there is no table {address.table!r} in {address.root}: create it with db.create_table, then start "
+                f"there is no table {address.table!r} in {place.root}: create it with db.create_table, then start "
                 "the query again"
             )
         schema = metadata.schema
@@ -90,9 +90,9 @@ class EblaStreamWriter(DataSourceStreamArrowWriter):
         first = next((rows for rows in iterator if rows.num_rows), None)
         if first is None:
             return BatchWritten((), 0, app, batch, metadata.table_id, schema.version)
-        if begin_job_at(address.root, job, address.table).table_id != metadata.table_id:
+        if place.begin(job, address.table) != metadata.table_id:
             raise UnknownTable(f"the table {address.table!r} was made anew or renamed at this moment: start it again")
-        writing = TaskWriting(address.root, metadata.table_id, schema, job, self._operation, time.time_ns() // 1_000)
+        writing = TaskWriting(place.root, metadata.table_id, schema, job, self._operation, time.time_ns() // 1_000)
         made = writing.run(partition, chain([first], iterator))
         return BatchWritten(made.fragments, made.rows, app, batch, metadata.table_id, schema.version)
 
@@ -118,7 +118,7 @@ class EblaStreamWriter(DataSourceStreamArrowWriter):
         if first.batch != batchId:
             raise StoreError(f"batch {batchId} was written as batch {first.batch}: this is a fault, report it")
         if {(one.table_id, one.schema_version) for one in written} != {(first.table_id, first.schema_version)}:
-            remove_files(self._options.address.root, fragments)
+            remove_files(self._place().root, fragments)
             raise SchemaChanged(
                 f"the table {self._options.address.table!r} was changed while a batch was written: nothing of the "
                 "batch stays, start the query again"
@@ -132,11 +132,14 @@ class EblaStreamWriter(DataSourceStreamArrowWriter):
             first.app,
             batchId,
         )
-        root = self._options.address.root
-        commit_written(root, commit, lambda: remove_files(root, fragments))
+        place = self._place()
+        commit_written(place, commit, lambda: remove_files(place.root, fragments))
 
     @told_plainly
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Remove what tasks wrote, if no commit was tried: Spark tries one only when every task has a message."""
         if any(message is None for message in messages):
-            remove_files(self._options.address.root, fragments_of(messages))
+            remove_files(self._place().root, fragments_of(messages))
+
+    def _place(self) -> Place:
+        return Place.at(self._options.address.root, self._options.address.cluster)

@@ -34,6 +34,7 @@ IDLE_SECONDS = 60.0
 class _Cursor:
     stream: RowStream
     tables: Iterator[pa.Table]
+    table: str  # its id: who goes on with a scan names the table that it may read
     number: int  # of the segment that comes next
     used_at_seconds: float
     ahead: Future[Segment] | None = None  # that segment, if it is made already
@@ -61,10 +62,10 @@ class Cursors:
         """Return the next rows of a scan, which `begin` begins if it is not under way, or not at that number."""
         with self._lock:
             cursor = self._cursors.pop(name, None)
-        if cursor is None or cursor.number != number:
+        if cursor is None or cursor.number != number or cursor.table != table.id:
             _close(cursor)
             stream = begin()
-            cursor = _Cursor(stream, stream.tables(whole=whole), number, 0.0)
+            cursor = _Cursor(stream, stream.tables(whole=whole), table.id, number, 0.0)
         if cursor.ahead is not None:
             segment = cursor.ahead.result()
         else:

@@ -15,19 +15,23 @@ from typing import Any
 
 import pyarrow as pa
 
+from ebla.access.rights import Need, Right
 from ebla.errors import RequestError, SchemaChanged
 from ebla.rpc.caller import Caller
 from ebla.rpc.server_stream import Handler
 from ebla.rpc.serving.cursors import Cursors
 from ebla.rpc.serving.event_log import EventLog
+from ebla.rpc.serving.service_rights import needs_of
 from ebla.rpc.serving.tables_served import TablesServed
 from ebla.rpc.serving.works import Joined, Works, wait_for
 from ebla.rpc.wire.arrow_bytes import keys_from_bytes, rows_to_bytes
 from ebla.rpc.wire.forms import decode_request, encode_reply, scan_of, write_of
 from ebla.rpc.wire.messages import (
     BeginScan,
+    CaptureTable,
     CarryOut,
     CountRows,
+    DeriveToken,
     EndScan,
     GetRow,
     Inform,
@@ -50,6 +54,7 @@ from ebla.rpc.wire.messages import (
     WriteRows,
 )
 from ebla.rpc.wire.values import packed, packed_row
+from ebla.service.job_reads import CapturedTablets, CaptureTablets
 from ebla.service.requests import Modify, Moment, ReadRow, ReadRows, StoreRequest, TableRequest
 from ebla.service.service import RowStream, Service, TableService
 
@@ -74,13 +79,20 @@ class ServiceHandlers:
         locate: _Located | None = None,
         root: str | None = None,
         masters: Callable[[], Sequence[str]] = tuple,
+        cluster: str = "",
+        observe: Callable[[int], None] | None = None,
     ) -> None:
-        """`root` is the directory of the store, `masters` tells the addresses of all masters of a cluster."""
+        """`root` is the directory of the store, `masters` tells the addresses of all masters of a `cluster`.
+
+        `observe` makes later txns greater than one that a client was told by another server.
+        """
         # Set once.
         self._service = service
         self._locate = locate or _all_here
         self._root = root
         self._masters = masters
+        self._cluster = cluster
+        self._observe = observe
         self._run = uuid.uuid4().hex
         self._tables = TablesServed(service)
         self._cursors = Cursors()
@@ -92,7 +104,7 @@ class ServiceHandlers:
         """Return the handlers, for an `RpcServer`."""
         return {
             Inform: self._inform,
-            ListTables: lambda request, caller: list(self._service.tables()),
+            ListTables: self._list_tables,
             Locate: self._located,
             GetRow: self._get_row,
             ReadOne: self._read_one,
@@ -103,23 +115,36 @@ class ServiceHandlers:
             CountRows: self._count_rows,
             WriteRows: self._write,
             ModifyRow: self._modify,
+            CaptureTable: self._capture,
             CarryOut: self._carry_out,
             NextEvents: lambda request, caller: self._events.since(request.number),
+            DeriveToken: _derive_token,
         }
 
     def close(self) -> None:
         """Let go of scans under way."""
         self._cursors.close()
 
+    def name_of(self, table_id: str) -> str:
+        """Return the name that the table of an id has now: rights go by it."""
+        return self._tables.by_id(table_id).name
+
     # --- who and where ---
+
+    def _list_tables(self, request: ListTables, caller: Caller) -> list[str]:
+        access = caller.access
+        return [name for name in self._service.tables() if access is None or access.may(Right.READ, name)]
 
     def _inform(self, request: Inform, caller: Caller) -> ServiceInfo:
         self._service.check_open()
         masters = tuple(self._masters())
-        return ServiceInfo(self._service.is_writable, self._service.settings, self._run, self._root, masters)
+        service = self._service
+        return ServiceInfo(service.is_writable, service.settings, self._run, self._root, masters, self._cluster)
 
     def _located(self, request: Locate, caller: Caller) -> TableLocation:
         table_id, table = self._tables.find(request.name, request.at, request.table)
+        if caller.access is not None:
+            caller.access.check((Need(Right.READ, name=table.name),))  # it may have had another name at that txn
         return TableLocation(table_id, table.name, table.schema, tuple(self._locate(table)))
 
     # --- rows by key ---
@@ -182,12 +207,16 @@ class ServiceHandlers:
 
     def _write(self, request: WriteRows, caller: Caller) -> int:
         table = self._tables.by_id(request.table)
+        if self._observe is not None:
+            self._observe(request.seen)
         write = write_of(request.write, request.request_id)
         txn: int = self._joined.once(request.request_id, lambda: table.write(write), caller.left_seconds)
         return txn
 
     def _modify(self, request: ModifyRow, caller: Caller) -> Any:
         table = self._tables.by_id(request.table)
+        if self._observe is not None:
+            self._observe(request.seen)
         modify = Modify(
             request.row, request.column, request.operation, request.operand, request.wait, request.request_id
         )
@@ -195,10 +224,18 @@ class ServiceHandlers:
 
     # --- a table, a store ---
 
+    def _capture(self, request: CaptureTable, caller: Caller) -> CapturedTablets:
+        table = self._tables.by_id(request.table)
+        return table.carry_out(CaptureTablets(request.txn, request.tablets, request.with_memory))
+
     def _carry_out(self, request: CarryOut, caller: Caller) -> Outcome:
         wanted = decode_request(request.name, request.body)
+        lane, number = request.request_id
+        if caller.access is not None:
+            caller.access.check(needs_of(wanted, request.table), request.name)
+            lane = f"{caller.access.who}: {lane}"  # nobody is told what another has asked for
         is_repeat = request.run is not None and request.run != self._run
-        work = self._works.begin(request.request_id, is_repeat, lambda progress: self._done(request, wanted, progress))
+        work = self._works.begin((lane, number), is_repeat, lambda progress: self._done(request, wanted, progress))
         if not wait_for(work, min(WORK_SECONDS, caller.left_seconds / 2)):
             return Outcome(False, *work.progress)
         return Outcome(True, *work.progress, encode_reply(wanted, work.outcome.result()))
@@ -212,6 +249,12 @@ class ServiceHandlers:
             finally:
                 self._tables.forget()
         raise RequestError(f"{request.name} is sent to {'a table' if isinstance(wanted, TableRequest) else 'a store'}")
+
+
+def _derive_token(request: DeriveToken, caller: Caller) -> str:
+    if caller.access is None:
+        raise RequestError("whoever serves here has no users (--auth): nobody needs a token")
+    return caller.access.derived(request.seconds, request.grants)
 
 
 def _all_here(table: TableService) -> Sequence[TabletLocation]:

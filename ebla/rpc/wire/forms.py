@@ -19,7 +19,7 @@ from ebla.rpc.methods import decoded, decoder_of, encode_body
 from ebla.rpc.wire.arrow_bytes import keys_from_bytes
 from ebla.rpc.wire.messages import ScanForm, WriteForm
 from ebla.rpc.wire.values import packed
-from ebla.service import job_orders, requests
+from ebla.service import job_orders, job_reads, requests
 from ebla.service.requests import (
     AlterTable,
     Erase,
@@ -147,7 +147,7 @@ def _kinds() -> dict[str, type]:
     """Return all requests to a table or a store, by name."""
     return {
         name: kind
-        for module in (requests, job_orders)
+        for module in (requests, job_orders, job_reads)
         for name, kind in vars(module).items()
         if isinstance(kind, type)
         and issubclass(kind, msgspec.Struct)

@@ -4,6 +4,7 @@
     GetRow, ReadOne, ReadMany           rows by key
     BeginScan, ScanOn, CountRows        rows of a range: a segment at a time, each of which says whether it is the last
     WriteRows, ModifyRow                changes, known by a request id: repeated, they happen once
+    CaptureTable                        what a table consists of, for jobs that read its files themselves
     CarryOut                            what is asked of a table or a store as a whole; may take long, see `Outcome`
     NextEvents                          what happened to tablets
 
@@ -17,16 +18,20 @@ from typing import Any, Literal
 
 import msgspec
 
+from ebla.access.rights import MEMBER, Need, Right, always, of_table
 from ebla.model.schema import TableSchema
 from ebla.rpc.methods import Asks, Method, Methods
+from ebla.service.job_reads import CapturedTablets
 from ebla.service.requests import Moment, RequestId, Wait
 from ebla.settings import Settings
 
 __all__ = [
     "SERVICE_METHODS",
     "BeginScan",
+    "CaptureTable",
     "CarryOut",
     "CountRows",
+    "DeriveToken",
     "EndScan",
     "GetRow",
     "Inform",
@@ -67,6 +72,7 @@ class ServiceInfo(Message, frozen=True):
     run: str  # of this process: another one knows nothing of requests under way
     root: str | None = None  # the directory of the store, for jobs that read its files
     masters: tuple[str, ...] = ()  # of a cluster: where all of them are, so that one address is enough to find them
+    cluster: str = ""  # the id of the cluster
 
 
 class Inform(Message, Asks[ServiceInfo], frozen=True):
@@ -87,6 +93,7 @@ class TabletLocation(msgspec.Struct, frozen=True, array_like=True):
     first: bytes
     epoch: int = 0
     address: str = ""
+    is_offline: bool = False  # nobody serves it, and nobody is to
 
 
 class TableLocation(Message, frozen=True):
@@ -247,6 +254,7 @@ class WriteRows(Message, Asks[int], frozen=True):
     table: str
     write: WriteForm
     request_id: RequestId
+    seen: int = 0  # the newest txn that the client was told, by any server: the commit comes after it
 
 
 class ModifyRow(Message, Asks[Any], frozen=True):
@@ -259,6 +267,16 @@ class ModifyRow(Message, Asks[Any], frozen=True):
     operand: Any
     wait: Wait
     request_id: RequestId
+    seen: int = 0
+
+
+class CaptureTable(Message, Asks[CapturedTablets], frozen=True):
+    """Tell what the tablets of a table consist of that are led here: those named, or all."""
+
+    table: str
+    txn: int | None
+    tablets: tuple[str, ...] | None
+    with_memory: bool
 
 
 # --- tables and stores as a whole ----------------------------------------------------------------
@@ -303,21 +321,32 @@ class NextEvents(Message, Asks[TabletEvents], frozen=True):
     number: int | None
 
 
+class DeriveToken(Message, Asks[str], frozen=True):
+    """Sign a token that holds for a while, for what the caller may do; with `grants` for no more than those."""
+
+    seconds: float
+    grants: dict[str, str] | None = None
+
+
+_READS, _WRITES = of_table(Right.READ), of_table(Right.WRITE)
+
 SERVICE_METHODS = Methods(
     [
-        Method(Inform, is_repeatable=True),
-        Method(ListTables, is_repeatable=True),
-        Method(Locate, is_repeatable=True),
-        Method(GetRow, is_repeatable=True, is_quick=True),
-        Method(ReadOne, is_repeatable=True),
-        Method(ReadMany, is_repeatable=True),
-        Method(BeginScan, is_repeatable=True),
-        Method(ScanOn, is_repeatable=True),
-        Method(EndScan, is_repeatable=True, is_quick=True),
-        Method(CountRows, is_repeatable=True),
-        Method(WriteRows),
-        Method(ModifyRow),
-        Method(CarryOut),
-        Method(NextEvents, is_repeatable=True),
+        Method(Inform, is_repeatable=True, needs=always(MEMBER)),
+        Method(ListTables, is_repeatable=True, needs=always(MEMBER)),
+        Method(Locate, is_repeatable=True, needs=lambda request: (Need(Right.READ, request.table, request.name),)),
+        Method(GetRow, is_repeatable=True, is_quick=True, needs=_READS),
+        Method(ReadOne, is_repeatable=True, needs=_READS),
+        Method(ReadMany, is_repeatable=True, needs=_READS),
+        Method(BeginScan, is_repeatable=True, needs=_READS),
+        Method(ScanOn, is_repeatable=True, needs=_READS),
+        Method(EndScan, is_repeatable=True, is_quick=True, needs=always(MEMBER)),
+        Method(CountRows, is_repeatable=True, needs=_READS),
+        Method(WriteRows, needs=_WRITES),
+        Method(ModifyRow, needs=_WRITES),
+        Method(CaptureTable, is_repeatable=True, needs=_READS),
+        Method(CarryOut, needs=always(MEMBER)),  # and what `service_rights` says of the request in it
+        Method(NextEvents, is_repeatable=True, needs=always(Need(Right.READ))),
+        Method(DeriveToken, is_repeatable=True, needs=always(MEMBER)),
     ]
 )

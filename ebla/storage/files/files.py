@@ -65,6 +65,13 @@ class WritableFile(Protocol):
     def write_buffers(self, buffers: Sequence[BytesLike]) -> int:
         """Write the buffers one after the other as one write, without joining them in memory first."""
 
+    def reserve(self, size: int) -> None:
+        """Have the file be so long already: beyond what was written it reads as zeros, and `write` goes on as before.
+
+        Writes that do not make a file longer are cheaper to sync. It is durable, or not, as a write is. To reserve what
+        `tell` returns gives back what is left.
+        """
+
     def flush(self) -> None:
         """Have all that was written where it can be read. It does not sync."""
 

@@ -112,6 +112,10 @@ class LocalWritableFile(Descriptor):
             self._position += done
             rest = rest[done:]
 
+    def reserve(self, size: int) -> None:
+        """Set the length of the file. No room on the disk is taken for it."""
+        os.ftruncate(self._open_descriptor(), size)
+
     def flush(self) -> None:
         """Do nothing: writes are not buffered."""
 

@@ -51,9 +51,9 @@ class LocalFiles:
         return LocalWritableFile(open_descriptor(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
 
     def write_on(self, path: str) -> WritableFile:
-        """Open with O_APPEND."""
-        descriptor = open_descriptor(self._full(path), os.O_WRONLY | os.O_APPEND)
-        return LocalWritableFile(descriptor, os.fstat(descriptor).st_size)
+        """Go to its end. Not by O_APPEND: what is reserved lies behind the end of what was written."""
+        descriptor = open_descriptor(self._full(path), os.O_WRONLY)
+        return LocalWritableFile(descriptor, os.lseek(descriptor, 0, os.SEEK_END))
 
     def open_overwritten(self, path: str) -> OverwrittenFile:
         """Open with O_CREAT, and sync the directory if the file is new."""

@@ -3,6 +3,10 @@
 A Parquet file has the same columns from its first record to its last. Chunks of records need not: some have erasures,
 or partial records, or columns that others lack. So the columns of all chunks so far are kept together, a chunk that
 lacks some gets them added, and a chunk that brings new ones begins another file; there are only so many to bring.
+
+What is loaded or compacted is written once and scanned often, by Spark too, which pays for every row group: unless the
+table says how large its blocks are, they are larger here than in what is flushed. Single rows that are asked for again
+and again have lookup files.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from ebla.model.declaration import default_block_bytes
 from ebla.model.keys import KeyCodec
 from ebla.model.schema import GroupSchema, TableSchema
 from ebla.storage.files.files import Files
@@ -21,7 +26,11 @@ from ebla.storage.fragment.fragment_format import FragmentInfo, FragmentLayout
 from ebla.storage.fragment.fragment_writer import FragmentWriter
 from ebla.storage.record.records import ERASED, ROW, SET
 
-__all__ = ["FragmentRun", "conformed"]
+__all__ = ["FragmentRun", "block_bytes_of", "conformed"]
+
+# With blocks of 256 KiB, TPC-H took Spark a quarter more processor time than plain Parquet; with 1 MiB 7 % more, with
+# 16 MiB 3 %. A row that is in no cache costs 1.7 times as much with 1 MiB, until its lookup file is there.
+BLOCK_BYTES = 1 << 20
 
 
 class FragmentRun:
@@ -67,7 +76,9 @@ class FragmentRun:
             self._layout = layout
         if self._writer is None:
             path = self._new_path()
-            self._writer = FragmentWriter(self._files, path, self._table_id, layout, self._codec, unique=True)
+            self._writer = FragmentWriter(
+                self._files, path, self._table_id, layout, self._codec, unique=True, block_bytes=block_bytes_of(layout)
+            )
         self._writer.unique &= unique
         self._writer.surplus += surplus
         self._writer.topped = self._topped
@@ -121,6 +132,13 @@ class FragmentRun:
             for at, key in enumerate(self._codec.decode_arrays(records.column(ROW))):
                 records = records.append_column(f"key:{at}", key)
         return conformed(records, self._layout)
+
+
+def block_bytes_of(layout: FragmentLayout) -> int:
+    """Return how large the blocks of a run are: as its group says, if it says something else than by default."""
+    group = layout.group
+    is_default = group.block_bytes == default_block_bytes(group.compression)
+    return BLOCK_BYTES if is_default and not group.is_cells else group.block_bytes
 
 
 def conformed(records: pa.RecordBatch, layout: FragmentLayout) -> pa.RecordBatch:

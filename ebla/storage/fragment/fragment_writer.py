@@ -1,7 +1,7 @@
 """Writing a fragment: sorted records in, one Parquet file out, synced with its directory before anybody may name it.
 
-Row groups are the blocks that a read fetches, so they are cut by bytes, a few hundred KiB each. The first row of every
-block goes into the footer, where a reader finds a row's block without looking at Parquet's own statistics.
+Row groups are the blocks that a read fetches, so they are cut by bytes, a few hundred KiB to a MiB each. The first row
+of every block goes into the footer, where a reader finds a row's block without looking at Parquet's own statistics.
 """
 
 from __future__ import annotations
@@ -38,16 +38,26 @@ class FragmentWriter:
 
     Left without `finish`, the file is closed and removed as far as that is possible. Until then `unique` may be
     lowered, and `surplus` (records that are not the first of their identity) and `topped` (topping.py) set.
+    Blocks have about `block_bytes`, those of the group unless it is given.
     """
 
     def __init__(
-        self, files: Files, path: str, table: str, layout: FragmentLayout, codec: KeyCodec, *, unique: bool
+        self,
+        files: Files,
+        path: str,
+        table: str,
+        layout: FragmentLayout,
+        codec: KeyCodec,
+        *,
+        unique: bool,
+        block_bytes: int | None = None,
     ) -> None:
         self._files = files
         self._path = path
         self._table = table
         self._layout = layout
         self._codec = codec
+        self._block_bytes = layout.group.block_bytes if block_bytes is None else block_bytes
         self.unique = unique
         self.surplus = 0
         self.topped = False
@@ -179,7 +189,7 @@ class FragmentWriter:
     def _start(self, sample: pa.Table) -> None:
         group = self._layout.group
         row_bytes = max(1, sample.nbytes // sample.num_rows)
-        self._block_rows = min(BLOCK_ROWS_MAX, max(1, group.block_bytes // row_bytes))
+        self._block_rows = min(BLOCK_ROWS_MAX, max(1, self._block_bytes // row_bytes))
         row_at = self._schema.get_field_index(self._layout.row_name)
         delta = {name: "DELTA_BINARY_PACKED" for name in (TXN, TIMESTAMP) if name in self._schema.names}
         self._writer = pq.ParquetWriter(

@@ -63,7 +63,7 @@ __all__ = [
 # A segment as it is read: all of it, or mapped into memory.
 SegmentBytes: TypeAlias = bytes | mmap.mmap
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 SEGMENT_HEADER_BYTES = 64
 ENTRY_HEADER_BYTES = 32
 ALIGNMENT_BYTES = 8  # what Arrow needs to use the bodies where they lie
@@ -161,6 +161,7 @@ class EntryKind(IntEnum):
 
     COMMIT = 1
     CLOSED = 2
+    REPLICAS = 3  # records of tablets that several servers keep: replica_entry.py
 
 
 class EntryHeader(msgspec.Struct, frozen=True):

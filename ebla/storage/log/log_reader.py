@@ -9,6 +9,7 @@ What a bad spot means, and why:
 - **In the header of the last segment: damage if anything follows it**, since the header is synced before the first
   entry is written. Otherwise the segment was being made when the crash came, and is empty.
 - **In the last segment, below what is on record as synced: damage** (log_extent.py), also if it merely ends there.
+- **Zeros to the end of the last segment: room** that its writer had reserved. It is cut off like a torn write.
 - **Else: a torn write** that nobody was told of. Replay ends there; the one who opens the log for writing cuts it off
   with `truncate_torn_tail` before a new segment is begun. That also syncs what is kept: whole entries that a killed
   process left unsynced are replayed and built upon, so they must not go with a power cut any more.
@@ -56,6 +57,7 @@ from ebla.storage.log.log_format import (
     segment_sequence,
 )
 from ebla.storage.log.log_removal import LogNames, list_names
+from ebla.storage.log.replica_entry import ReplicaEntry, decode_replica_entry
 
 __all__ = [
     "RESTORE",
@@ -278,7 +280,13 @@ class SegmentReading:
             raise Corruption(self.path, f"it is segment {header.sequence} of the log of server {header.server}", 0)
 
     def entries(self) -> Iterator[tuple[int, LogEntry]]:
-        """Yield offsets and entries; raise `Corruption` at a spot that was whole once."""
+        """Yield offsets and commits; raise `Corruption` at a spot that was whole once."""
+        for offset, entry in self.all_entries():
+            if isinstance(entry, LogEntry):
+                yield offset, entry
+
+    def all_entries(self) -> Iterator[tuple[int, LogEntry | ReplicaEntry]]:
+        """Yield what `entries` does, and the records of replicas."""
         if self.header is None:
             return
         buffer = pa.py_buffer(self._data)
@@ -299,8 +307,9 @@ class SegmentReading:
                 return
             entry = self._decode(header, offset, payload)
             self._end = end
-            self._txn_min = min(self._txn_min, entry.txn_min) if self._txn_max else entry.txn_min
-            self._txn_max = max(self._txn_max, entry.txn_max)
+            if entry.txn_max:
+                self._txn_min = min(self._txn_min, entry.txn_min) if self._txn_max else entry.txn_min
+                self._txn_max = max(self._txn_max, entry.txn_max)
             yield offset, entry
 
     def info(self) -> SegmentInfo:
@@ -314,8 +323,8 @@ class SegmentReading:
 
     def torn_tail(self) -> TornTail | None:
         """Return what is not good, if anything."""
-        rest = len(self._data) - self._end
-        return TornTail(self.path, self._end, rest) if rest else None
+        rest = self._data[self._end :]
+        return TornTail(self.path, self._end, len(rest)) if rest.strip(b"\0") else None
 
     def _check_torn(self, segment: SegmentHeader, offset: int) -> None:
         """Raise `Corruption` if the bad entry at `offset` was whole once."""
@@ -337,14 +346,16 @@ class SegmentReading:
         self._closed = True
         self._end = end
 
-    def _decode(self, header: EntryHeader, offset: int, payload: pa.Buffer) -> LogEntry:
-        if header.kind != EntryKind.COMMIT or header.flags:
+    def _decode(self, header: EntryHeader, offset: int, payload: pa.Buffer) -> LogEntry | ReplicaEntry:
+        if header.kind not in (EntryKind.COMMIT, EntryKind.REPLICAS) or header.flags:
             raise FormatTooNew(
                 f"{self.path} at offset {offset} has an entry of kind {header.kind} (flags {header.flags}), which this "
                 "version of Ebla does not know: update it"
             )
         assert self.header is not None
         try:
+            if header.kind == EntryKind.REPLICAS:
+                return decode_replica_entry(payload)
             return decode_entry(payload) if self.header.version >= 2 else decode_former_entry(payload)
         except (ValueError, struct.error, msgspec.MsgspecError, pa.ArrowException) as error:
             raise Corruption(

@@ -1,8 +1,8 @@
 """Writing the log: append entries, sync them, roll segments, remove segments that are no longer needed.
 
                  append(entry)            sync()
-    log worker ----- one writev ----- one fdatasync ----> acknowledge
-                        |
+    log worker ----- one writev ----- one fdatasync ----> acknowledge       the file is longer than what is written:
+                        |                                                   a sync of no new length costs a third less
                         | the segment is full: closed entry, sync; create the next, sync it and the directory; tell
                         v                      the witness (log_extent.py)
     segments:  0007 closed   0008 closed   0009 current
@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from ebla.errors import LogFailed, TooManyFiles
-from ebla.storage.files.files import Files, WritableFile
+from ebla.storage.files.files import BytesLike, Files, WritableFile
 from ebla.storage.log.log_entry import LogEntry, encode_entry
 from ebla.storage.log.log_extent import LogWitness, Unwitnessed
 from ebla.storage.log.log_format import (
@@ -43,8 +43,14 @@ from ebla.storage.log.log_format import (
     segment_path,
 )
 from ebla.storage.log.log_removal import remove_before
+from ebla.storage.log.replica_entry import ReplicaEntry, encode_replica_entry
 
 __all__ = ["LogWriter", "start_over"]
+
+# So much longer than what is written a segment is made at a time, the more the longer it is. It takes no room on the
+# disk, and a segment that is finished has none of it left.
+RESERVED_BYTES_MIN = 64 << 10
+RESERVED_BYTES_MAX = 1 << 20
 
 
 class _Segment:
@@ -56,6 +62,7 @@ class _Segment:
         self.file = file
         self.bytes = info.bytes
         self.synced = info.bytes
+        self.reserved = info.bytes
         self.txn_min = info.txn_min
         self.txn_max = info.txn_max
 
@@ -116,29 +123,41 @@ class LogWriter:
 
         Raises `LogFailed` if it could not be written; it may then be found by the recovery all the same.
         """
+        return self._append(EntryKind.COMMIT, encode_entry(entry), entry.txn_min, entry.txn_max)
+
+    def append_replicas(self, entry: ReplicaEntry) -> int:
+        """Write records of replicas, as `append` does commits."""
+        return self._append(EntryKind.REPLICAS, encode_replica_entry(entry), entry.txn_min, entry.txn_max)
+
+    def _append(self, kind: EntryKind, payload: list[BytesLike], txn_min: int, txn_max: int) -> int:
         self._check_open()
-        payload = encode_entry(entry)
         try:
             segment = self._current or self._write_on()
             if segment is None or segment.bytes >= self._segment_bytes:
                 segment = self._roll()
-            length = self._write(segment, EntryKind.COMMIT, payload)
+            if segment.bytes >= segment.reserved:
+                segment.reserved = segment.bytes + min(max(segment.bytes, RESERVED_BYTES_MIN), RESERVED_BYTES_MAX)
+                segment.file.reserve(segment.reserved)
+            length = self._write(segment, kind, payload)
         except OSError as error:
             raise self._failed(error) from error
         except BaseException as error:
             self._failure = error  # an interrupt, too, leaves an entry half written
             raise
-        txn_min = entry.txn_min
-        segment.txn_min = min(segment.txn_min, txn_min) if segment.txn_max else txn_min
-        segment.txn_max = max(segment.txn_max, entry.txn_max)
+        if txn_max:
+            segment.txn_min = min(segment.txn_min, txn_min) if segment.txn_max else txn_min
+            segment.txn_max = max(segment.txn_max, txn_max)
         return length
 
-    def sync(self) -> None:
-        """Make every appended entry durable. Raises `LogFailed`; then nothing since the last sync is known to be."""
+    def sync(self, *, is_last: bool = False) -> None:
+        """Make every appended entry durable. Raises `LogFailed`; then nothing since the last sync is known to be.
+
+        `is_last`: nothing is written after it, and the segment is as long as what is in it.
+        """
         self._check_open()
         try:
             if self._current is not None:
-                self._sync(self._current)
+                self._sync(self._current, is_last=is_last)
         except OSError as error:
             raise self._failed(error) from error
         except BaseException as error:
@@ -155,7 +174,7 @@ class LogWriter:
             return
         segment = self._current
         if segment is not None and not self.failed:
-            self.sync()
+            self.sync(is_last=True)
         self._closed = True
         if segment is not None:
             segment.file.close()
@@ -231,7 +250,8 @@ class LogWriter:
         previous_bytes = self._previous_bytes
         finished = self._current
         if finished is not None:
-            self._sync(finished)  # so that the mark vouches for every entry before it
+            # Before the mark, which vouches for every entry before it, and behind which nothing may be.
+            self._sync(finished, is_last=True)
             self._write(finished, EntryKind.CLOSED, ())
             self._sync(finished)
             finished.file.close()
@@ -260,10 +280,14 @@ class LogWriter:
         segment.bytes += length
         return length
 
-    def _sync(self, segment: _Segment) -> None:
-        if segment.synced < segment.bytes:
+    def _sync(self, segment: _Segment, *, is_last: bool = False) -> None:
+        is_longer = is_last and segment.reserved > segment.bytes
+        if is_longer:
+            segment.file.reserve(segment.bytes)
+        if is_longer or segment.synced < segment.bytes:
             segment.file.sync()
             segment.synced = segment.bytes
+            segment.reserved = segment.bytes if is_last else segment.reserved
             self._witness.reached(segment.header.sequence, segment.synced)
 
     def _check_open(self) -> None:
@@ -296,7 +320,7 @@ def start_over(
     writer = LogWriter(files, directory, server, next_sequence, segment_bytes, segments, witness=witness)
     try:
         writer.append(entry)
-        writer.sync()
+        writer.sync(is_last=True)
         writer.delete_segments(entry.txn_max + 1)
     finally:
         writer.close()

@@ -17,6 +17,7 @@ __all__ = [
     "FOUND_POINTS",
     "SHORT_SCAN_POINTS",
     "Held",
+    "decoded_points",
     "is_for_many",
     "is_worth_making",
     "who_goes",
@@ -26,6 +27,7 @@ __all__ = [
 FOUND_POINTS = 4
 CELLS_FOUND_POINTS = 40
 DECODED_POINTS = 400
+DECODED_POINTS_PER_KIB = 0.75  # of blocks that are so large that this is more
 SHORT_SCAN_POINTS = 100  # for each fragment that a short scan may touch
 # Many rows at once are found in blocks from one in so many rows of the fragment on, asked for until then, if they fit
 # into a share of the cache: picked from decoded columns, they cost a fraction of what they do one by one.
@@ -33,6 +35,11 @@ MANY_SHARE = 64
 CACHE_SHARE = 4
 # Files that were asked for in so many of the last rounds stay: else two that are asked for by turns are made for ever.
 STAYS_ROUNDS = 60
+
+
+def decoded_points(block_bytes: int) -> int:
+    """Return what a row costs for which a block of so many bytes, decoded, was decoded."""
+    return max(DECODED_POINTS, int(block_bytes / 1024 * DECODED_POINTS_PER_KIB))
 
 
 def is_worth_making(records: int, points: int) -> bool:

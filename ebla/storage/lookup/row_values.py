@@ -81,6 +81,17 @@ class RecordShape:
 
     def newest(self, values: Values, wanted: Wanted) -> dict[str, Any] | None:
         """Return the wanted columns of the newest record of a row, if that says all there is to say; None if not."""
+        pick = self._pick_of(wanted)
+        if pick is None or pick.values is None:
+            return None
+        return dict(zip(pick.names, pick.values(values), strict=True))
+
+    def pick(self, wanted: Wanted) -> Callable[[Values], tuple[Any, ...]] | None:
+        """Return what takes the wanted columns of the newest record of a row; None if that does not say it all."""
+        pick = self._pick_of(wanted)
+        return None if pick is None else pick.values
+
+    def _pick_of(self, wanted: Wanted) -> _Pick | None:
         if self._set is not None or self._erased is not None or self._logical:
             return None
         pick = self._picks.get(id(wanted))
@@ -91,7 +102,7 @@ class RecordShape:
             if len(self._picks) >= PICKS_MAX:
                 self._picks.clear()
             self._picks[id(wanted)] = pick
-        return None if pick.values is None else dict(zip(pick.names, pick.values(values), strict=True))
+        return pick
 
     def records(
         self, values: Values, txn: int | None, erased_at: int, as_of: int, names: Collection[str] | None = None

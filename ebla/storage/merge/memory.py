@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ebla.storage.merge.combined import combine_runs
+from ebla.storage.record.cell_block import CellBlock, combine_cells
 from ebla.storage.record.records import (
     Block,
     Run,
@@ -27,7 +28,7 @@ COMBINE_BLOCKS_MIN = 8
 COMBINE_BYTES_MAX = 12 << 20
 ERASURE_BYTES = 256
 
-_ByRow: TypeAlias = dict[bytes, list[Block]]
+_Placed: TypeAlias = tuple[int, Block]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +41,34 @@ class MemoryErasure:
     index: int = 0
 
 
+class _Index:
+    """Blocks with their places, divided by whether all records of a block are of one row, by which it is then found.
+
+    It is added to while others read it, who pass over what is beyond their own blocks.
+    """
+
+    __slots__ = ("of_one_row", "of_rows")
+
+    def __init__(self) -> None:
+        self.of_rows: list[_Placed] = []
+        self.of_one_row: dict[bytes, list[_Placed]] = {}
+
+    def add(self, place: int, block: Block) -> None:
+        if block.first == block.last:
+            self.of_one_row.setdefault(block.first, []).append((place, block))
+        else:
+            self.of_rows.append((place, block))
+
+
 class Memory:
     """The unflushed records and range erasures of one group of one tablet. Blocks stand in commit order.
 
     To add a block must not cost more the more there are. So a value and those that come after it share one list, of
-    which each has the first `count` blocks; only who adds to a value that has successors already copies the list.
+    which each has the first `count` blocks; only who adds to a value that has successors already copies the list. They
+    share an index of it as well, once somebody has asked for one.
     """
 
-    __slots__ = ("_blocks", "_of_one_row", "_of_rows", "_shared", "bytes", "count", "erasures")
+    __slots__ = ("_blocks", "_index", "_shared", "bytes", "count", "erasures")
 
     def __init__(
         self,
@@ -55,12 +76,10 @@ class Memory:
         erasures: tuple[MemoryErasure, ...] = (),
         bytes: int = 0,
     ) -> None:
-        # Set once, but for what is made when somebody asks for it: `_blocks`, and these divided by whether all records
-        # of a block are of one row, by which they are then found.
+        # Set once, but for what is made when somebody asks for it: `_blocks` and `_index`.
         self._shared = list(blocks)
         self._blocks: tuple[Block, ...] | None = tuple(blocks)
-        self._of_rows: list[Block] = []
-        self._of_one_row: _ByRow | None = None
+        self._index: _Index | None = None
         self.count = len(blocks)
         self.erasures = erasures
         self.bytes = bytes
@@ -82,18 +101,15 @@ class Memory:
 
     def blocks_around(self, row: bytes) -> Sequence[Block]:
         """Return the blocks between whose ends a row lies. Most blocks are of one row each, and cost nothing here."""
-        of_one_row = self._of_one_row
-        if of_one_row is None:
-            of_one_row, of_rows = {}, []
-            for block in self.blocks:
-                if block.first == block.last:
-                    of_one_row.setdefault(block.first, []).append(block)
-                else:
-                    of_rows.append(block)
-            self._of_rows = of_rows  # first: who sees the other has both
-            self._of_one_row = of_one_row
-        found = [block for block in self._of_rows if block.first <= row <= block.last]
-        return found + of_one_row[row] if row in of_one_row else found
+        index, count = self._index, self.count
+        if index is None:
+            made = _Index()
+            for place, block in enumerate(self.blocks):
+                made.add(place, block)
+            index = self._index = made
+        found = [block for place, block in index.of_rows if place < count and block.first <= row <= block.last]
+        alone = index.of_one_row.get(row)
+        return found if alone is None else found + [block for place, block in alone if place < count]
 
     @property
     def is_empty(self) -> bool:
@@ -114,7 +130,9 @@ class Memory:
         longer._shared = self._shared if is_last else self._shared[: self.count]
         longer._shared.append(block)
         longer._blocks = None
-        longer._of_one_row = None
+        longer._index = index = self._index if is_last else None
+        if index is not None:
+            index.add(self.count, block)
         longer.count = self.count + 1
         longer.erasures = self.erasures
         longer.bytes = self.bytes + block.bytes
@@ -190,10 +208,17 @@ def combine(blocks: Sequence[Block], *, is_cells: bool) -> Block:
 def rows_combined(blocks: Sequence[Block]) -> Sequence[Block]:
     """Return the blocks with those of single rows combined, which is cheap, as far as they have the same columns."""
     single: dict[RowPlan, list[RowBlock]] = {}
+    cells: list[CellBlock] = []
+    larger: list[Block] = []
     for block in blocks:
         if isinstance(block, RowBlock):
             single.setdefault(block.plan, []).append(block)
-    if not single:
-        return blocks
-    larger = [block for block in blocks if not isinstance(block, RowBlock)]
+        elif isinstance(block, CellBlock):
+            cells.append(block)
+        else:
+            larger.append(block)
+    if len(cells) > 1:
+        larger.append(combine_cells(cells))
+    else:
+        larger += cells
     return [*larger, *(of[0] if len(of) == 1 else combine_rows(of) for of in single.values())]

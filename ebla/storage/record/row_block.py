@@ -22,20 +22,20 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from ebla.model.python_values import python_value
 from ebla.storage.record.records import ROW, TXN, Block, schema_bytes
 
-__all__ = ["Physical", "RowBlock", "RowPlan", "combine_rows", "is_plain", "plan_of"]
+__all__ = ["Physical", "RowBlock", "RowPlan", "combine_rows", "is_plain", "plan_of", "read_example"]
 
 Physical: TypeAlias = bool | int | float | bytes | None
 
 _ALIGNMENT = 8
 _PADDING = tuple(bytes(-length % _ALIGNMENT) for length in range(_ALIGNMENT))
-_OFFSETS = struct.Struct("<ii")
+_pack_offsets = struct.Struct("<ii").pack
 _NULL = bytes(2 * _ALIGNMENT)  # a bitmap that says so, and a value or offsets that mean nothing
 _INTEGERS = {
     pa.int8(): "b",
@@ -49,7 +49,7 @@ _INTEGERS = {
 }
 # What a flatbuffer calls its fields, by number: of a Message, of a RecordBatch.
 _MESSAGE_HEADER, _MESSAGE_BODY_LENGTH = 2, 3
-_BATCH_NODES, _BATCH_BUFFERS = 1, 2
+_BATCH_LENGTH, _BATCH_NODES, _BATCH_BUFFERS = 0, 1, 2
 
 
 def is_plain(kind: pa.DataType) -> bool:
@@ -77,17 +77,20 @@ def _logical_of(kind: pa.DataType) -> Callable[[Any], Any] | None:
     return None
 
 
-class _Packing:
+class _Packing(NamedTuple):
     """How the values of a column lie in a message: `pack` makes the eight bytes of one; None for text."""
 
-    __slots__ = ("pack", "width")
+    pack: Callable[[Any], bytes] | None
+    width: int
 
-    def __init__(self, kind: pa.DataType) -> None:
-        physical = _physical_type(kind)
-        code = "?" if physical == pa.bool_() else "d" if physical == pa.float64() else _INTEGERS.get(physical)
-        fixed = None if code is None else struct.Struct(f"<{code}{_ALIGNMENT - struct.calcsize('<' + code)}x")
-        self.pack = None if fixed is None else fixed.pack
-        self.width = 0 if code is None else struct.calcsize("<" + code)
+
+def _packing_of(kind: pa.DataType) -> _Packing:
+    physical = _physical_type(kind)
+    code = "?" if physical == pa.bool_() else "d" if physical == pa.float64() else _INTEGERS.get(physical)
+    if code is None:
+        return _Packing(None, 0)
+    width = struct.calcsize("<" + code)
+    return _Packing(struct.Struct(f"<{code}{_ALIGNMENT - width}x").pack, width)
 
 
 class RowPlan:
@@ -103,49 +106,52 @@ class RowPlan:
         self._names = tuple(value_types)
         self.fields = frozenset(value_types)
         self._logical = tuple(map(_logical_of, value_types.values()))
-        self._packings = tuple(map(_Packing, self._types))
+        self._packings = tuple(map(_packing_of, self._types))
         self._fixed_bytes = sum(packing.width or 4 for packing in self._packings)
         example = pa.RecordBatch.from_arrays([pa.nulls(1, kind) for kind in self._types], schema=self.schema)
-        self._message_start, body_length, nodes, buffers = _read_example(example.serialize().to_pybytes())
-        self._body_length_at, self._pack_body_length = body_length, struct.Struct("<q").pack_into
-        self._nodes_at, self._pack_nodes = nodes, struct.Struct(f"<{2 * len(self._types)}q").pack_into
+        start, self._body_length_at, _, self._nodes_at, self._buffers_at = read_example(example)
+        self._pack_body_length = struct.Struct("<q").pack_into
+        self._pack_nodes = struct.Struct(f"<{2 * len(self._types)}q").pack_into
         numbers = 2 * sum(2 if packing.pack is not None else 3 for packing in self._packings)
-        self._buffers_at, self._pack_buffers = buffers, struct.Struct(f"<{numbers}q").pack_into
+        self._pack_buffers = struct.Struct(f"<{numbers}q").pack_into
+        without_nulls = bytearray(start)
+        self._pack_nodes(without_nulls, self._nodes_at, *([1, 0] * len(self._types)))
+        self._message_start = bytes(without_nulls)
 
     def size_bytes(self, row: bytes, values: Sequence[Physical]) -> int:
         """Return about how many bytes the row takes as a record batch."""
         return self._fixed_bytes + len(row) + sum([len(value) for value in values if type(value) is bytes])
 
+    def block(self, row: bytes, values: tuple[Physical, ...], txn: int, size_bytes: int, index: int) -> RowBlock:
+        """Return a row as a block."""
+        return RowBlock(self, row, values, txn=txn, size_bytes=size_bytes, index=index)
+
     def message(self, row: bytes, values: Sequence[Physical]) -> bytes:
         """Return the bytes that the record batch of the row serializes to."""
         numbers: list[int] = []
-        nodes: list[int] = []
-        body: list[bytes] = []
+        body: list[bytes | bytearray] = [b""]
         at = 0
-        for packing, value in zip(self._packings, (row, *values), strict=True):
-            pack = packing.pack
+        for (pack, width), value in zip(self._packings, (row, *values), strict=True):
             if value is None:
-                nodes += (1, 1)
-                numbers += (at, 1, at + 8, packing.width) if pack is not None else (at, 1, at + 8, 8, at + 16, 0)
+                numbers += (at, 1, at + 8, width) if pack is not None else (at, 1, at + 8, 8, at + 16, 0)
                 body.append(_NULL)
                 at += 16
             elif pack is not None:
-                nodes += (1, 0)
-                numbers += (at, 0, at, packing.width)
+                numbers += (at, 0, at, width)
                 body.append(pack(value))
                 at += 8
             else:
-                assert type(value) is bytes
-                length = len(value)
-                nodes += (1, 0)
+                length = len(value)  # type: ignore[arg-type]
                 numbers += (at, 0, at, 8, at + 8, length)
-                body += (_OFFSETS.pack(0, length), value, _PADDING[length % _ALIGNMENT])
-                at += 8 + length + -length % _ALIGNMENT
-        start = bytearray(self._message_start)
+                body += (_pack_offsets(0, length), value, _PADDING[length & 7])  # type: ignore[arg-type]
+                at += 8 + length + (-length & 7)
+        body[0] = start = bytearray(self._message_start)
         self._pack_body_length(start, self._body_length_at, at)
-        self._pack_nodes(start, self._nodes_at, *nodes)
+        if None in values:
+            nodes = [number for value in (row, *values) for number in (1, value is None)]
+            self._pack_nodes(start, self._nodes_at, *nodes)
         self._pack_buffers(start, self._buffers_at, *numbers)
-        return b"".join((start, *body))
+        return b"".join(body)
 
     def cells(self, values: Sequence[Physical]) -> dict[str, Any]:
         """Return the values of a row by column, as Arrow would give them to Python."""
@@ -166,8 +172,19 @@ def _array(values: Sequence[Physical], kind: pa.DataType) -> pa.Array:
     return array if physical == kind else array.view(kind)
 
 
-def _read_example(message: bytes) -> tuple[bytes, int, int, int]:
-    """Return what a message begins with before its body, and where in it body length, nodes and buffers stand."""
+class Example(NamedTuple):
+    """What a message begins with before its body, and where in that some numbers stand."""
+
+    start: bytes
+    body_length_at: int
+    rows_at: int
+    nodes_at: int
+    buffers_at: int
+
+
+def read_example(batch: pa.RecordBatch) -> Example:
+    """Return what the message of a batch, which has rows, begins with."""
+    message = batch.serialize().to_pybytes()
     continuation, length = struct.unpack_from("<Ii", message)
     assert continuation == 0xFFFFFFFF, "an encapsulated message"
     root = 8
@@ -180,9 +197,10 @@ def _read_example(message: bytes) -> tuple[bytes, int, int, int]:
     def target(place: int) -> int:
         return place + int(struct.unpack_from("<I", message, place)[0])
 
-    batch = target(field(table, _MESSAGE_HEADER))
-    nodes, buffers = target(field(batch, _BATCH_NODES)), target(field(batch, _BATCH_BUFFERS))
-    return message[: 8 + length], field(table, _MESSAGE_BODY_LENGTH), nodes + 4, buffers + 4
+    batch_table = target(field(table, _MESSAGE_HEADER))
+    nodes, buffers = target(field(batch_table, _BATCH_NODES)), target(field(batch_table, _BATCH_BUFFERS))
+    rows = field(batch_table, _BATCH_LENGTH)
+    return Example(message[: 8 + length], field(table, _MESSAGE_BODY_LENGTH), rows, nodes + 4, buffers + 4)
 
 
 @lru_cache(maxsize=1024)

@@ -31,7 +31,7 @@ from ebla.storage.fragment.fragment_format import FragmentInfo, Tail
 from ebla.storage.fragment.fragment_reader import Fragment
 from ebla.tablet.check.inspection import BlockInspector, headings
 
-__all__ = ["Condition", "Loss", "look_into", "losses_of", "replacements"]
+__all__ = ["Condition", "Loss", "instead_of", "look_into", "losses_of", "references_to", "replacements"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,13 +256,14 @@ def replacements(metadata: TableMetadata, file: str, kept: FragmentInfo | None) 
     """Return the changes after which a table refers to what was kept of a file, in the place of all of it."""
     changes = []
     for tablet, state, refs in references_to(metadata, file):
-        made = [] if kept is None else [_instead(ref, kept) for ref in refs]
+        made = [] if kept is None else [instead_of(ref, kept) for ref in refs]
         added = tuple(ref for ref in made if ref.may_have_rows_in(tablet.range))
         changes.append(ReplaceFragments(TabletAt(tablet.id, tablet.epoch), state.group, tuple(refs), added, (), 0))
     return changes
 
 
-def _instead(ref: FragmentRef, kept: FragmentInfo) -> FragmentRef:
+def instead_of(ref: FragmentRef, kept: FragmentInfo) -> FragmentRef:
+    """Return the reference to what was kept of a damaged file."""
     return msgspec.structs.replace(
         ref,
         file=kept.file,

@@ -60,9 +60,17 @@ FRAGMENTS = "fragments"
 class Verifier:
     """Looks at all tables of a store through its coordination service and its files."""
 
-    def __init__(self, coordination: CoordinationService, files: Files, directory: TableDirectory) -> None:
+    def __init__(
+        self,
+        coordination: CoordinationService,
+        files: Files,
+        directory: TableDirectory,
+        kept: tuple[Files, MetadataStore] | None = None,
+    ) -> None:
+        """`kept` is where METADATA lies in a cluster, whose servers have a log each: those are not looked at."""
         self._coordination = coordination
         self._files = files
+        self._metadata_files = files if kept is None else kept[0]
         try:
             identity = read_identity(coordination)
         except StoreNotFound:  # it was never opened
@@ -70,6 +78,8 @@ class Verifier:
         else:
             self._store = stores_at(coordination, files, identity.cluster, identity.server)
             self._server = identity.server
+        if kept is not None:
+            self._store, self._server = kept[1], ""
         self._directory = directory
         self._names = NamesVerifier(coordination)
         self._facts: dict[str, FileFacts] = {}
@@ -100,7 +110,7 @@ class Verifier:
         if not seen.damaged:
             unnamed = [path for path in listed if path not in named]
             gone = DroppedTables(self._coordination).ids()
-            unknown = look_at_strangers(self._files, saved, seen.configs, gone, unnamed).lost
+            unknown = look_at_strangers(self._metadata_files, saved, seen.configs, gone, unnamed).lost
             findings += [Finding("lost table", table_id, str(lost([table_id]))) for table_id in unknown]
             is_whole &= not unknown
         if is_whole:  # else nobody knows whether a file belongs to what could not be read
@@ -248,7 +258,7 @@ class Verifier:
         """Return the fragments that are there, and the METADATA files by table id."""
         try:
             listed = [info.path for d in self._files.list_directories(FRAGMENTS) for info in self._files.list(d)]
-            return listed, saved_metadata(self._files)
+            return listed, saved_metadata(self._metadata_files)
         except TooManyFiles:
             raise
         except OSError as error:

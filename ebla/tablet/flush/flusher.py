@@ -15,7 +15,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 
-from ebla.errors import EblaError, OutcomeUnknown, StoreError, TooManyFiles, UnknownTable
+from ebla.errors import EblaError, StoreError, TooManyFiles, UnknownTable
 from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.changes import RequirementFailed
 from ebla.metadata.values.table_metadata import TableMetadata
@@ -28,6 +28,7 @@ from ebla.storage.log.log_writer import LogWriter
 from ebla.storage.merge.erasure_cover import TXN_MAX
 from ebla.storage.merge.memory import choose_blocks, combine
 from ebla.tablet.flush.pending_files import PendingFiles
+from ebla.tablet.flush.replica_flush import ReplicaFlush
 from ebla.tablet.flush.serialize import Candidate, FlushWork, choose, flush_change, write_fragment
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
@@ -74,6 +75,7 @@ class Flusher:
         self._before_release: Callable[[int], None] = lambda txn: None
         self._on_flushed: Callable[[], None] = lambda: None
         self._record_log: Callable[[], None] = lambda: None
+        self._replicas: ReplicaFlush | None = None
         # Written by this object alone, read by others.
         self.failure: EblaError | None = None
         self.flushing = Timing(_log, "a flush")
@@ -89,17 +91,19 @@ class Flusher:
         before_release: Callable[[int], None],
         on_flushed: Callable[[], None],
         record_log: Callable[[], None],
+        replicas: ReplicaFlush | None = None,
     ) -> None:
         """Begin to work in the background.
 
         `before_release(txn)` runs before log below `txn` is removed, `on_flushed()` after each flush, `record_log()`
-        when writing pauses.
+        when writing pauses. `replicas` keep some of the tablets on other servers, too.
         """
         self._writer = writer
         self._opened_txn = self._sequencer.allocated
         self._before_release = before_release
         self._on_flushed = on_flushed
         self._record_log = record_log
+        self._replicas = replicas
         self._worker.start()
 
     def stop(self) -> None:
@@ -155,10 +159,15 @@ class Flusher:
 
     # --- flush ---
 
-    def flush_table(self, table: TableState, tablets: Collection[str] | None = None) -> None:
-        """Flush everything that is committed in a table, or in some of its tablets."""
+    def flush_table(
+        self, table: TableState, tablets: Collection[str] | None = None, *, keeps_log: bool = False
+    ) -> None:
+        """Flush everything that is committed in a table, or in some of its tablets.
+
+        With `keeps_log` the log is left as it is: to shorten it may take a commit, for which a gate can be closed.
+        """
         for group in table.view.schema.groups:
-            self.flush_group(table, group.id, tablets)
+            self.flush_group(table, group.id, tablets, keeps_log=keeps_log)
 
     def flush_down_to(self, bytes_left: int) -> None:
         """Flush the largest table groups until at most this much is left in memory, as far as that is possible."""
@@ -200,8 +209,12 @@ class Flusher:
                 found.append(Candidate(table.id, group.id, size, held))
         return found
 
-    def flush_group(self, table: TableState, group: int, tablets: Collection[str] | None = None) -> bool:
+    def flush_group(
+        self, table: TableState, group: int, tablets: Collection[str] | None = None, *, keeps_log: bool = False
+    ) -> bool:
         """Flush what is committed of one group, of some tablets or of all; False if there is nothing."""
+        if self._replicas is not None:
+            self._replicas.keep_replies(table, tablets)
         with self._flush_lock:
             with self._tables.lock:
                 work = FlushWork.of(table, group, tablets)
@@ -234,7 +247,8 @@ class Flusher:
             now_seconds() - began,
         )
         self._tables.events.deliver()
-        self._release_log()
+        if not keeps_log:
+            self._release_log()
         self._on_flushed()
         return True
 
@@ -244,46 +258,46 @@ class Flusher:
         Writers wait. Nothing is let go of: the caller does that, together with putting the new schema in force.
         """
         newest = table.later or table.view.metadata
+        if self._replicas is not None:
+            self._replicas.keep_replies(table, None)
+        done: list[int] = []
         with self._flush_lock:
             for group in table.view.schema.groups:
                 with self._tables.lock:
                     work = FlushWork.of(table, group.id)
-                saved = None if work.is_empty else self._save(work)
+                saved = None if work.is_empty else self._save(work, done)
+                done.append(group.id)
                 if saved is not None and saved[0].sequence > newest.sequence:
                     newest = saved[0]
         return newest
 
-    def _save(self, work: FlushWork) -> tuple[TableMetadata, FragmentInfo | None] | None:
-        """Write the fragment and make METADATA name it; return both, None if the table was dropped meanwhile."""
+    def _save(self, work: FlushWork, done: Collection[int] = ()) -> tuple[TableMetadata, FragmentInfo | None] | None:
+        """Write the fragment and make METADATA name it; return both, None if the table was dropped meanwhile.
+
+        `done` are groups all of which is in files already, though in memory still.
+        """
         begun: list[str] = []
 
         def new_path(table_id: str) -> str:
             begun.append(self._pending.new_path(table_id))
             return begun[-1]
 
-        try:
-            info = write_fragment(work, self._files, new_path)
-        except TooManyFiles:
-            self._pending.let_go(begun)
-            raise
-        except OSError as error:
-            self._pending.let_go(begun)
-            raise StoreError(
-                f"cannot write a fragment of {work.table.name!r}: {error}; free space and retry"
-            ) from error
-        try:
-            metadata = self._name(work, info)
-        except OutcomeUnknown:
-            raise  # METADATA may come to name it yet
-        except EblaError:
-            self._pending.let_go(begun)  # or what each attempt leaves behind would stay until the store is closed
-            raise
-        self._pending.let_go(begun)
+        with self._pending.until_settled(begun):
+            try:
+                info = write_fragment(work, self._files, new_path)
+            except TooManyFiles:
+                raise
+            except OSError as error:
+                raise StoreError(
+                    f"cannot write a fragment of {work.table.name!r}: {error}; free space and retry"
+                ) from error
+            metadata = self._name(work, info, done)
         return None if metadata is None else (metadata, info)
 
-    def _name(self, work: FlushWork, info: FragmentInfo | None) -> TableMetadata | None:
+    def _name(self, work: FlushWork, info: FragmentInfo | None, done: Collection[int]) -> TableMetadata | None:
+        points = {} if self._replicas is None else self._replicas.points(work, done)
         try:
-            return self._metadata.commit(work.table.id, [flush_change(work, info)])
+            return self._metadata.commit(work.table.id, [flush_change(work, info, points=points)])
         except UnknownTable:
             return None
         except RequirementFailed as error:
@@ -291,7 +305,7 @@ class Flusher:
                 raise
             # An earlier attempt whose outcome was not known did land. What was written since then is not part of it.
             landed = self._metadata.refresh(work.table.id)
-            change = flush_change(work, info, landed)
+            change = flush_change(work, info, landed, points)
             return self._metadata.commit(work.table.id, [change]) if change.tablets else landed
 
     def _release_log(self) -> None:
@@ -303,11 +317,15 @@ class Flusher:
             oldest = self._tables.oldest_txn()
             if oldest is not None:
                 needed = min(needed, oldest)
+        if self._replicas is not None:
+            needed = min(needed, self._replicas.needed_txn(needed))
         segments = self._writer.segments()
         if not segments or segments[0].txn_max >= needed:
             return
         try:
             self._before_release(needed)
+            if self._replicas is not None:
+                self._replicas.before_release()
             self._writer.delete_segments(needed)
         except (OSError, EblaError) as error:
             _log.warning("log segments could not be removed, trying again after the next flush: %s", error)
@@ -320,6 +338,8 @@ class Flusher:
         assert self._writer is not None
         with self._tables.lock:
             is_needed = self._tables.oldest_txn() is not None
+        if self._replicas is not None and self._replicas.is_log_needed:
+            is_needed = True
         segments = self._writer.segments()
         newest = max((segment.txn_max for segment in segments), default=0)
         entry = replies(newest)

@@ -171,9 +171,15 @@ def _is_dense(metadata: TableMetadata, group: int, blocks: Sequence[Block]) -> b
     return all(fragment.txn_max < oldest for state in states for fragment in state.fragments)
 
 
-def flush_change(work: FlushWork, info: FragmentInfo | None, landed: TableMetadata | None = None) -> Flush:
+def flush_change(
+    work: FlushWork,
+    info: FragmentInfo | None,
+    landed: TableMetadata | None = None,
+    points: Mapping[str, tuple[int, int]] | None = None,
+) -> Flush:
     """Return the METADATA change that makes a flush part of the table.
 
+    `points`: of tablets with replicas, up to which entry (epoch, index) all is in files with it.
     `landed` is METADATA in which an earlier attempt, whose outcome was not known, may have been saved. Tablets that it
     flushed as far as this one would are left out: their records are in its fragment.
     """
@@ -191,7 +197,8 @@ def flush_change(work: FlushWork, info: FragmentInfo | None, landed: TableMetada
         tablet = metadata.by_id(tablet_id)
         assert tablet is not None, "memory belongs to tablets that METADATA knows"
         own = tuple(RangeErasure(one.first, one.last, one.txn) for one in work.held[tablet_id].erasures)
-        tablets.append(FlushedTablet(tablet.id, tablet.epoch, index, own))
+        epoch, upto = (points or {}).get(tablet_id, (0, 0))
+        tablets.append(FlushedTablet(tablet.id, tablet.epoch, index, own, flushed_epoch=epoch, flushed_index=upto))
     return Flush(work.group, fragments, tuple(tablets), metadata.schema.version)
 
 

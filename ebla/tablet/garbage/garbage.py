@@ -163,16 +163,7 @@ class Garbage:
             for table_id in (*ended, *strangers.dropped, *strangers.abandoned)
             for info in saved.get(table_id, ())
         }
-        shared = [path for path in listed if named[path] > 1]
-        seen = Seen(
-            files=len(listed),
-            bytes=sum(listed.values()),
-            shared=len(shared),
-            shared_bytes=sum(listed[path] for path in shared),
-            unnamed=unnamed,
-            dropped=dropped,
-            strangers=strangers,
-        )
+        seen = Seen.of(listed, named, dropped, strangers)
         report, verdict = sum_up(seen, young, held, prefixes, before, now, self._age_microseconds)
         if dry_run:
             return report

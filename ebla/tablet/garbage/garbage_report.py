@@ -60,6 +60,19 @@ class Seen:
     dropped: Mapping[str, int]  # METADATA of tables that were dropped, or not made in the end
     strangers: Strangers
 
+    @classmethod
+    def of(
+        cls,
+        listed: Mapping[str, int],
+        named: Mapping[str, int],
+        dropped: Mapping[str, int],
+        strangers: Strangers,
+    ) -> Seen:
+        """Return what was found, from the sizes of fragments and by how many tables each is named."""
+        shared = [size for path, size in listed.items() if named.get(path, 0) > 1]
+        unnamed = {path: size for path, size in listed.items() if path not in named}
+        return cls(len(listed), sum(listed.values()), len(shared), sum(shared), unnamed, dropped, strangers)
+
 
 def sum_up(
     seen: Seen,

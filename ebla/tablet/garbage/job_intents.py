@@ -30,7 +30,6 @@ __all__ = [
     "end_jobs",
     "list_intents",
     "remove_expired",
-    "remove_leftovers",
 ]
 
 DIRECTORY = "intents"
@@ -148,12 +147,6 @@ def end_jobs(
         with contextlib.suppress(CoordinationConflict, OutcomeUnknown):  # ended, or begun again, by somebody else
             coordination.delete(path, version)
     return removed
-
-
-def remove_leftovers(files: Files, table_id: str, job: str, keep: Collection[str]) -> list[str]:
-    """Remove the files of a job but those to `keep`, and return them; only once its commit's outcome is known."""
-    kept = set(keep)
-    return _remove(files, [file for file in _files_of(files, table_id, check_job(job)) if file not in kept], table_id)
 
 
 def _files_of(files: Files, table_id: str, job: str) -> list[str]:

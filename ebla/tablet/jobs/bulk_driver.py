@@ -92,15 +92,9 @@ class BulkDriver:
                 return BulkResult(done, repeated=True)
             files = [one.fragment.file for one in commit.fragments]
             self._pending.adopt(files)  # from here on no sweep takes them away
-            try:
-                self._check(commit, table, metadata)
+            with self._pending.until_settled(files):
+                check_fits(commit, table.name, metadata, self._files)
                 result = self._commit(commit, table, log)
-            except _Unsettled:
-                raise  # METADATA may name them yet
-            except BaseException:
-                self._pending.let_go(files)
-                raise
-            self._pending.let_go(files)
             self.commits += 1
             _log.info(
                 "bulk commit of job %s to %s: %d files, %d bytes, txn %d, in %.3f s",
@@ -125,19 +119,6 @@ class BulkDriver:
         if table is None:
             raise UnknownTable(f"there is no table of id {table_id} (any more): it was dropped, or is in another store")
         return table
-
-    def _check(self, commit: BulkCommit, table: TableState, metadata: TableMetadata) -> None:
-        """Raise if the commit does not fit the table, or a file of it is not as it was written."""
-        if commit.schema_version != metadata.schema.version:
-            raise _schema_changed(commit, table.name)
-        for one in commit.fragments:
-            ref = one.fragment
-            directory, _, _ = ref.file.rpartition("/")
-            if directory != f"fragments/{commit.table_id}" or job_of(ref.file) != commit.job:
-                raise RequestError(f"{ref.file} is not a file of job {commit.job} for {table.name!r}")
-            if one.group not in metadata.schema.group_by_id or ref.schema_version != commit.schema_version:
-                raise RequestError(f"{ref.file} was written for another schema of {table.name!r}: run the job again")
-            check_file(self._files, ref, commit.job)
 
     def _carry_out(self, commit: BulkCommit, table: TableState, log: CommitLog, layers: int) -> int:
         """Reserve the txns, save and show; return the last of them."""
@@ -213,6 +194,20 @@ class BulkDriver:
             self._sequencer.commit(last)
             self._gate.open()
         self._tables.events.deliver()
+
+
+def check_fits(commit: BulkCommit, name: str, metadata: TableMetadata, files: Files) -> None:
+    """Raise if a commit does not fit its table, which has that name, or a file of it is not as it was written."""
+    if commit.schema_version != metadata.schema.version:
+        raise _schema_changed(commit, name)
+    for one in commit.fragments:
+        ref = one.fragment
+        directory, _, _ = ref.file.rpartition("/")
+        if directory != f"fragments/{commit.table_id}" or job_of(ref.file) != commit.job:
+            raise RequestError(f"{ref.file} is not a file of job {commit.job} for {name!r}")
+        if one.group not in metadata.schema.group_by_id or ref.schema_version != commit.schema_version:
+            raise RequestError(f"{ref.file} was written for another schema of {name!r}: run the job again")
+        check_file(files, ref, commit.job)
 
 
 def check_file(files: Files, ref: FragmentRef, job: str) -> None:

@@ -104,15 +104,9 @@ class CompactDriver:
             added = [ref for one in commit.replacements for ref in one.added]
             files = [ref.file for ref in added]
             self._pending.adopt(files)  # from here on no sweep takes them away
-            try:
+            with self._pending.until_settled(files):
                 self._check_files(commit, added, table.name)
                 result = self._save(commit, table)
-            except OutcomeUnknown:
-                raise  # METADATA may come to name them yet
-            except BaseException:
-                self._pending.let_go(files)
-                raise
-            self._pending.let_go(files)
             self.merges.end(commit.job)
             refused = {number for number, _ in result.refused}
             names = {group.id: group.name for group in table.view.schema.groups}

@@ -14,7 +14,7 @@ nearly reached is refused, as everywhere.
 from __future__ import annotations
 
 from ebla.clock import TxnClock
-from ebla.errors import ClockSkew, Conflict, OutcomeUnknown, RequestError, TableExists
+from ebla.errors import ClockSkew, Conflict, RequestError, TableExists
 from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.restoring import appeared, every_reference, unpack_metadata
 from ebla.metadata.values.table_metadata import TableMetadata
@@ -29,7 +29,7 @@ from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.write.passing_txns import PassingTxns
 
-__all__ = ["Restorer"]
+__all__ = ["Restorer", "check_restored", "newest_txn"]
 
 
 class Restorer:
@@ -69,17 +69,11 @@ class Restorer:
         metadata = unpack_metadata(commit.metadata, f"job {commit.job}")
         files = set(metadata.files())
         self._pending.adopt(files)  # from here on no sweep takes them away
-        try:
-            self._check(commit, metadata)
+        with self._pending.until_settled(files):
+            check_restored(commit, metadata, self._files, self._txn_clock)
             txn = self._passing.pass_txn()
             made = appeared(metadata, commit.job, txn, without_history=former is not None)
             self._lifecycle.bring(commit.name, made, txn, former)
-        except OutcomeUnknown:
-            raise  # METADATA may name them: they stay for as long as this process runs
-        except BaseException:
-            self._pending.let_go(files)
-            raise
-        self._pending.let_go(files)
         return txn
 
     def _txn_of(self, commit: RestoreCommit) -> int | None:
@@ -104,23 +98,25 @@ class Restorer:
             raise Conflict(f"{commit.name!r} is another table than when the job began: look at it, and run it again")
         return former
 
-    def _check(self, commit: RestoreCommit, metadata: TableMetadata) -> None:
-        metadata.schema.check()
-        metadata.check()
-        if metadata.table_id != commit.table_id:
-            raise RequestError(f"job {commit.job} brings table {metadata.table_id}, not {commit.table_id}")
-        for ref in every_reference(metadata).values():
-            # Copies lie below the id of the table that wrote them, a part of the job for each such id.
-            if (job_of(ref.file) or "").rpartition(".")[0] != commit.job:
-                raise RequestError(f"{ref.file} is not a file of job {commit.job}")
-            check_file(self._files, ref, commit.job)
-        try:
-            self._txn_clock.observe(newest_txn(metadata))
-        except ClockSkew as error:
-            raise ClockSkew(
-                f"the backup was taken later than it is here by the clock of this machine ({error}): "
-                "set the clock right, or wait until then"
-            ) from None
+
+def check_restored(commit: RestoreCommit, metadata: TableMetadata, files: Files, txn_clock: TxnClock) -> None:
+    """Raise unless a table that a job brings is whole, and not from the future."""
+    metadata.schema.check()
+    metadata.check()
+    if metadata.table_id != commit.table_id:
+        raise RequestError(f"job {commit.job} brings table {metadata.table_id}, not {commit.table_id}")
+    for ref in every_reference(metadata).values():
+        # Copies lie below the id of the table that wrote them, a part of the job for each such id.
+        if (job_of(ref.file) or "").rpartition(".")[0] != commit.job:
+            raise RequestError(f"{ref.file} is not a file of job {commit.job}")
+        check_file(files, ref, commit.job)
+    try:
+        txn_clock.observe(newest_txn(metadata))
+    except ClockSkew as error:
+        raise ClockSkew(
+            f"the backup was taken later than it is here by the clock of this machine ({error}): "
+            "set the clock right, or wait until then"
+        ) from None
 
 
 def newest_txn(metadata: TableMetadata) -> int:

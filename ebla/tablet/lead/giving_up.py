@@ -15,8 +15,10 @@ from collections.abc import Collection
 
 from ebla.clock import Clock
 from ebla.errors import EblaError, OutcomeUnknown, StoreError
-from ebla.metadata.values.handing_over import VacateTablets
+from ebla.metadata.values.changes import Change
+from ebla.metadata.values.handing_over import Offer, OfferTablets, VacateTablets
 from ebla.metadata.values.requirements import TabletAt
+from ebla.metadata.values.serving import UnloadTablets
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.retry import SAVES
 from ebla.tablet.engine import TabletStore
@@ -37,8 +39,11 @@ class TabletGiver:
         self._clock = clock
         self._server = server_of_run(store.server)
 
-    def give_up(self, table: TableState, tablets: Collection[str]) -> None:
-        """Flush tablets and lead them no more; those that are not led here are passed over."""
+    def give_up(self, table: TableState, tablets: Collection[str], *, is_unloaded: bool = False) -> None:
+        """Flush tablets and lead them no more; those that are not led here are passed over.
+
+        If they are to be unloaded, nobody else leads them either, until METADATA has them as loaded.
+        """
         led = table.led
         assert led is not None, "a store that leads everything gives nothing up"
         store = self._store
@@ -53,7 +58,7 @@ class TabletGiver:
                 with store.open_tables.lock:
                     led.resign(own)
                     table.lose(own, store.sequencer.allocated)
-                saved = self._save(table, own)
+                saved = self._save(table, own, is_unloaded=is_unloaded)
             except OutcomeUnknown:
                 raise
             except BaseException:
@@ -75,17 +80,21 @@ class TabletGiver:
         if table.holds_unflushed(tablets):
             raise StoreError(f"tablets of {table.name!r} could not be flushed, and are not given up: retry")
 
-    def _save(self, table: TableState, tablets: frozenset[str]) -> TableMetadata:
+    def _save(self, table: TableState, tablets: frozenset[str], *, is_unloaded: bool) -> TableMetadata:
         """Have METADATA say that nobody leads the tablets. It may be repeated: it names the epochs."""
         store = self._store
         known = [one for one in table.view.metadata.tablets if one.id in tablets]
         # What clients were told of a tablet is in the log alone: whoever leads it next reads it there.
         told = [one for one in known if table.tablet(one.id).replies is not None]
-        changes = [
+        changes: list[Change] = [
             VacateTablets(tuple(TabletAt(one.id, one.epoch) for one in some), self._server, is_flushed=some is not told)
             for some in (told, [one for one in known if one not in told])
             if some
         ]
+        if is_unloaded:
+            offered = tuple(Offer(one.id, one.epoch + 1, None) for one in known if one.target is not None)
+            changes += [OfferTablets(offered)] if offered else []
+            changes.append(UnloadTablets(tuple(TabletAt(one.id, one.epoch + 1) for one in known), keeps_log=True))
         unknown: OutcomeUnknown | None = None
         for attempt in SAVES.attempts(self._clock):
             try:

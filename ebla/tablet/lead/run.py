@@ -17,23 +17,14 @@ from ebla.clock import Clock, TxnClock
 from ebla.coordination.service import CoordinationService
 from ebla.errors import StoreError
 from ebla.metadata.server.metadata_access import MetadataAccess
+from ebla.metadata.values.runs import run_name, server_of_run
 from ebla.settings import Settings
 from ebla.storage.files.files import Files
 from ebla.storage.log.log_writer import LogWriter
-from ebla.tablet.engine import TabletStore
+from ebla.tablet.engine import ServerReplicas, TabletStore
 from ebla.tablet.recovery.server_record import ServerRecord, read_bound
 
 __all__ = ["open_run", "run_name", "server_of_run"]
-
-
-def run_name(server: str, start: int) -> str:
-    """Return how METADATA names a run, and the log that it has below ``log/``."""
-    return f"{server}/{start}"
-
-
-def server_of_run(run: str) -> str:
-    """Return the server of a run."""
-    return run.partition("/")[0]
 
 
 def open_run(
@@ -47,16 +38,21 @@ def open_run(
     start: int,
     new_id: Callable[[], str],
     fence: Callable[[], None],
+    replicas: ServerReplicas | None = None,
+    log_files: Files | None = None,
 ) -> TabletStore:
     """Begin a run that leads nothing yet; `fence` is asked before anything is acknowledged.
+
+    Its log is among `log_files`, or else among `files`.
 
     `start` is greater than that of every run before. The caller holds the lease of the server.
     """
     run = run_name(server, start)
     directory = f"log/{run}"
-    if list(files.list(directory)):
+    logs = files if log_files is None else log_files
+    if list(logs.list(directory)):
         raise StoreError(f"{directory} has a log already: the start number {start} was used before; start again")
-    record = ServerRecord(coordination, files, run)
+    record = ServerRecord(coordination, logs, run)
     bound = max(read_bound(coordination, run_name(server, start - 1)), record.txn)
     txn_clock = TxnClock(clock, bound, record.reserve, settings.clock_reserve_seconds, settings.clock_skew_seconds_max)
     store = TabletStore(
@@ -71,7 +67,7 @@ def open_run(
         leads_all=False,
     )
     record.recovered((), 1)
-    writer = LogWriter(files, directory, server, 1, settings.log_segment_bytes, witness=record)
+    writer = LogWriter(logs, directory, server, 1, settings.log_segment_bytes, witness=record)
     store.recovered({})
-    store.start(writer, record.save, fence)
+    store.start(writer, record.save, fence, replicas)
     return store

@@ -26,6 +26,7 @@ from ebla.metadata.values.changes import Change, update
 from ebla.metadata.values.handing_over import Offer, OfferTablets, TakeOver, VacateTablets
 from ebla.metadata.values.requirements import TabletAt
 from ebla.metadata.values.table_metadata import LogEnd, TableMetadata, TabletMetadata
+from ebla.storage.files.files import Files
 from ebla.storage.log.log_format import SegmentBytes
 from ebla.storage.log.log_reader import list_segments
 from ebla.tablet.engine import TabletStore
@@ -42,7 +43,7 @@ from ebla.tablet.recovery.log_sort import (
 from ebla.tablet.recovery.server_record import read_bound, read_extent
 from ebla.tablet.tables.table_state import TableState
 
-__all__ = ["Offered", "TabletTaker"]
+__all__ = ["Offered", "TabletTaker", "newest_txn"]
 
 _log = logging.getLogger(__name__)
 
@@ -84,8 +85,10 @@ class _Claim:
 class TabletTaker:
     """Takes tablets over for a run. One thread at a time."""
 
-    def __init__(self, store: TabletStore, coordination: CoordinationService) -> None:
+    def __init__(self, store: TabletStore, coordination: CoordinationService, logs: Files | None = None) -> None:
+        """`logs` are those of this server, if they are not among the files that all servers see."""
         # Set once.
+        self._logs = store.files if logs is None else logs
         self._store = store
         self._coordination = coordination
         self._run = store.server
@@ -165,7 +168,8 @@ class TabletTaker:
         tablets = [tablet for claim in claims for tablet in claim.tablets]
         runs = {one.taken.log for one in tablets if one.taken is not None} | ({log} if log is not None else set())
         bounds = [read_bound(self._coordination, run) for run in sorted(runs)]
-        self._store.txn_clock.pass_by(max([*bounds, *map(_newest_txn, tablets)]))
+        made = [claim.base.created_txn for claim in claims]
+        self._store.txn_clock.pass_by(max([*bounds, *made, *map(newest_txn, tablets)]))
         with self._store.passing.passing() as pass_txn:
             pass_txn()  # so that the newest moment here is after all that the tablets have
 
@@ -174,8 +178,12 @@ class TabletTaker:
     ) -> tuple[LogEnd, SortedPortion, list[SortedTable]]:
         """Return the end of the log, what became of it, and what of it was written under former schemas."""
         files, settings = self._store.files, self._store.settings
-        extent = read_extent(self._coordination, files, log)
-        paths = list_segments(files, f"log/{log}", extent)
+        is_own = server_of_run(log) == self._server and f"log/{log}" in self._logs.list_directories(
+            f"log/{self._server}"
+        )
+        logs = self._logs if is_own else files
+        extent = read_extent(self._coordination, logs, log)
+        paths = list_segments(logs, f"log/{log}", extent)
         to_come = {
             claim.base.table_id: update(claim.base, claim.changes(self._server, self._run, LogEnd(log, "", 0)))
             for claim in claims
@@ -190,7 +198,7 @@ class TabletTaker:
         former: list[SortedTable] = []
         late = former_schemas(to_come.values())
         read: Iterable[tuple[str, SegmentBytes, bool]]
-        read = ((path, files.read(path), path == paths[-1]) for path in paths)
+        read = ((path, logs.read(path), path == paths[-1]) for path in paths)
         if late:
             read = [*read]  # once: what a stopped process writes meanwhile is behind the end
         # What was written under former schemas becomes fragments of these, which METADATA counts for that of today.
@@ -259,7 +267,8 @@ def _whole(log: str, portion: SortedPortion) -> SortedPortion:
     return portion
 
 
-def _newest_txn(tablet: TabletMetadata) -> int:
+def newest_txn(tablet: TabletMetadata) -> int:
+    """Return the newest txn that METADATA has of a tablet."""
     found = [0]
     for state in tablet.groups:
         found.append(state.floor_txn)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ebla.errors import OutcomeUnknown, UnknownTable
+from ebla.errors import UnknownTable
 from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.clone import cloned
 from ebla.metadata.values.table_metadata import TableMetadata
@@ -48,16 +48,8 @@ class Cloner:
         self._metadata.directory.check_free(name)
         with self._recutter.held_still(origin):
             taken = self._take(origin)
-        files = set(taken.files())
-        try:
-            made = self._lifecycle.bring(name, cloned(taken, self._new_id(), self._new_id))
-        except OutcomeUnknown:
-            raise  # METADATA may name them: they stay for as long as this process runs
-        except BaseException:
-            self._pending.let_go(files)
-            raise
-        self._pending.let_go(files)
-        return made
+        with self._pending.until_settled(set(taken.files())):
+            return self._lifecycle.bring(name, cloned(taken, self._new_id(), self._new_id))
 
     def _take(self, origin: TableState) -> TableMetadata:
         """Return METADATA with all of the origin in it, its files safe from sweeps."""

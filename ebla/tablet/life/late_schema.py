@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import logging
 
+from ebla.errors import Unavailable
+from ebla.storage.merge.memory import Memory
 from ebla.tablet.flush.flusher import Flusher
 from ebla.tablet.life.recutter import Recutter
 from ebla.tablet.tables.open_tables import OpenTables
@@ -40,7 +42,9 @@ class LateSchemas:
             if table.later is None:
                 return
             began = now_seconds()
+            self._check_committed(table)  # before writers wait, and when nothing comes any more
             with self._recutter.paused_as_is(table):
+                self._check_committed(table)
                 metadata = self._flusher.flush_late(table)
                 with self._tables.lock, self._tables.counted(table):
                     table.use_metadata(metadata, self._server, is_flushed=True)
@@ -51,3 +55,20 @@ class LateSchemas:
                 now_seconds() - began,
             )
         self._tables.events.deliver()
+
+    def _check_committed(self, table: TableState) -> None:
+        """Let go of what is led by others by now; raise if a tablet waits for its replicas, and has rows in memory."""
+        newest = table.later
+        assert newest is not None, "there is another schema"
+        with self._tables.lock, self._tables.counted(table):
+            for tablet in [one for one in table.view.metadata.tablets if one.is_replicated]:
+                known = newest.by_id(tablet.id)
+                if known is not None and (known.log != self._server or known.epoch != tablet.epoch):
+                    for group in [*table.view.memory.get(tablet.id, {})]:
+                        table.set_memory(tablet.id, group, Memory())
+            waiting = sorted(table.held.intersection(table.view.memory))
+        if waiting:
+            raise Unavailable(
+                f"table {table.name!r} has another schema, which is in force here when tablets {', '.join(waiting)} "
+                "have enough replicas: see `ebla status`"
+            )

@@ -77,7 +77,8 @@ class Loader(TabletListener):
         METADATA names the log of this server before the first write to a tablet is acknowledged: that is the saving of
         the config, and nobody has to wait for it here.
         """
-        if is_unloaded(table.view.metadata):
+        # Of tablets that several servers share out, those that are unloaded are led by nobody.
+        if table.led is None and is_unloaded(table.view.metadata):
             table.is_offline = True
             table.door.move_all(LifeEvent.FAILED, "load it with load_table")
             return

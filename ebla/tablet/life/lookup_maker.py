@@ -49,7 +49,10 @@ class LookupMaker:
     def __init__(
         self, tables: Callable[[], list[TableState]], fragments: OpenFragments, bytes_max: int, *, at_once: bool
     ) -> None:
-        """`at_once`: every fragment has one as soon as it can be made, whether it is read by row or not."""
+        """`at_once`: every fragment has one as soon as it can be made, whether it is read by row or not.
+
+        Else those of groups that ask for it.
+        """
         # Set once.
         self._tables = tables
         self._fragments = fragments
@@ -106,7 +109,8 @@ class LookupMaker:
                 self._remove_others(refs.keys())
                 self._never &= refs.keys()
                 self._owners, self._seen = owners, seen
-            wanted = worth | (self._owners.keys() - self._never if self._at_once else set())
+            at_once = {file for file in self._owners.keys() & refs.keys() if self._at_once or _asks(*refs[file][:2])}
+            wanted = worth | (at_once - self._never)
             for file in sorted(wanted & refs.keys() - self._held.keys()):
                 if self._worker.is_stopping:
                     return
@@ -199,6 +203,10 @@ def _fragments_of(table: TableState) -> Iterator[tuple[int, FragmentRef]]:
         for state in tablet.groups:
             for ref in state.fragments:
                 yield state.group, ref
+
+
+def _asks(table: TableState, group: int) -> bool:
+    return table.view.schema.group_by_id[group].lookup_at_once
 
 
 def _fields_of(fragment: Fragment) -> pa.Schema | None:

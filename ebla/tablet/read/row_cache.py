@@ -101,6 +101,11 @@ class CachedRows:
         """Return how many bytes a cache holds. The lock is held."""
         return sum(size_bytes for (owner, _), size_bytes in self._turns.items() if owner is cache)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether half of what may be held is free. Told without the lock."""
+        return self._bytes < self.bytes_max // 2
+
     def is_asked_again(self, cache: RowCache, row: bytes) -> bool:
         """Tell whether a row is asked for a second time, as far as that is remembered; if not, remember it."""
         asked = hash(row) ^ id(cache)  # others may share it: then one is kept a little early
@@ -117,7 +122,7 @@ class CachedRows:
 
         Where there is no room for all, a row that comes again so late would be gone before it comes a third time.
         """
-        if self._bytes < self.bytes_max // 2:
+        if self.has_room:
             return ASKED_ONCE_MAX
         return min(ASKED_ONCE_MAX, ASKED_ONCE_FACTOR * len(self._turns) + 1)
 
@@ -138,8 +143,11 @@ class RowCache:
         self._cleared_at = 0
 
     def wants(self, row: bytes, *, was_read: bool) -> bool:
-        """Tell whether to keep a row that was just got: if a file was read for it, or it is asked for again."""
-        return was_read or self._all.is_asked_again(self, row)
+        """Tell whether to keep a row that was just got: if a block was decoded for it, or it is asked for again.
+
+        Any, while half of the room is free: then it costs no other its place.
+        """
+        return was_read or self._all.has_room or self._all.is_asked_again(self, row)
 
     def put(self, row: bytes, value: dict[str, Any], size_bytes: int, slot: int, read_at: int) -> None:
         """Keep a row of so many bytes that was read at txn `read_at`, unless something may have changed it since."""

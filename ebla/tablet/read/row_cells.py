@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ebla.storage.lookup.row_values import CellLists
-from ebla.storage.record.records import ERASED, FAMILY, QUALIFIER, TIMESTAMP, TXN, VALUE, Run
+from ebla.storage.record.cell_block import CellBlock
+from ebla.storage.record.records import ERASED, FAMILY, QUALIFIER, TIMESTAMP, TXN, VALUE, Block, Run
 
-__all__ = ["CELL_RECORDS_MAX", "Cells", "cell_lists", "newest_cells"]
+__all__ = ["CELL_RECORDS_MAX", "Cells", "cell_lists", "cell_lists_in", "newest_cells"]
 
 # From here on the merge is quicker.
 CELL_RECORDS_MAX = 256
@@ -22,6 +23,13 @@ Cells: TypeAlias = dict[tuple[str, str], bytes]
 
 # Timestamp, txn and value.
 _Found: TypeAlias = tuple[int, int, bytes]
+
+
+def cell_lists_in(block: Block, begin: int, end: int) -> CellLists:
+    """Return the cells at these places of a block, all of one row, as lists."""
+    if isinstance(block, CellBlock):
+        return block.lists
+    return cell_lists(Run(block.records.slice(begin, end - begin), block.txn))
 
 
 def cell_lists(run: Run) -> CellLists:

@@ -18,7 +18,7 @@ from ebla.model.schema import GroupSchema
 from ebla.storage.fragment.bloom import RowHash
 from ebla.storage.fragment.fragment_reader import Fragment
 from ebla.storage.fragment.open_fragments import OpenFragments
-from ebla.storage.lookup.lookup_policy import CELLS_FOUND_POINTS, DECODED_POINTS, FOUND_POINTS, is_for_many
+from ebla.storage.lookup.lookup_policy import CELLS_FOUND_POINTS, FOUND_POINTS, decoded_points, is_for_many
 from ebla.storage.lookup.row_values import CellLists, RecordShape, Values, Wanted
 from ebla.storage.merge.erasure_cover import TXN_MAX
 from ebla.storage.merge.memory import Memory
@@ -35,7 +35,7 @@ from ebla.tablet.read.answers import (
     rules_for,
     tops_suffice,
 )
-from ebla.tablet.read.row_cells import Cells, cell_lists, newest_cells
+from ebla.tablet.read.row_cells import Cells, cell_lists, cell_lists_in, newest_cells
 from ebla.tablet.read.row_records import RowRecord, newest_first, places_in_memory, resolve, visible_records
 from ebla.tablet.read.scopes import WHOLE, Scoped, covers, is_mixed, merge_scoped, restricted, scope_of
 from ebla.tablet.read.view import NO_SOURCES, Sources, TableView, check_history
@@ -86,7 +86,9 @@ class RowReader:
         """Return the places of a row in the blocks of a fragment, and note what that has cost."""
         before = self._cache.filled
         places = self._opened(ref).find(row, hashed, newest=newest)
-        points = found_points if before == self._cache.filled else DECODED_POINTS
+        points = found_points
+        if before != self._cache.filled:
+            points = decoded_points(places[0][0].bytes if places else 0)
         self._lookups.note_cost(ref.file, ref.rows, points)
         return places
 
@@ -171,7 +173,7 @@ class RowReader:
         for block in memory.blocks_around(row) if memory.count else ():
             begin, end = block.find(row)
             if begin < end:
-                found.append(cell_lists(Run(block.records.slice(begin, end - begin), block.txn)))
+                found.append(cell_lists_in(block, begin, end))
         if as_of < state.floor_txn:
             check_history(state, as_of)
         hashed = RowHash(row)
@@ -428,8 +430,9 @@ class RowReader:
             memory = view.memory_of(tablet.id, group.id)
             for block in memory.blocks_around(row) if memory.count else ():
                 begin, end = block.find(row)
-                if begin < end:
-                    latest = max(latest, _newest_txn(Run(block.records.slice(begin, end - begin), block.txn)))
+                if begin < end and block.txn_max > latest:
+                    txn = block.txn or _newest_txn(Run(block.records.slice(begin, end - begin)))
+                    latest = max(latest, txn)
             # The newest may be an erasure, and those are history where nothing older is left.
             for ref in _with_row(tablet.group(group.id), row, TXN_MAX, 0, with_history=True):
                 looked_up = None if ref.is_restricted else self._looked_up(ref, row)

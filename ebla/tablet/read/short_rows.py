@@ -11,8 +11,9 @@ does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from ebla.metadata.values.table_metadata import FragmentRef, TabletMetadata
@@ -24,11 +25,12 @@ from ebla.storage.lookup.lookup_file import LookupFile
 from ebla.storage.lookup.lookup_format import Damaged
 from ebla.storage.lookup.lookup_policy import SHORT_SCAN_POINTS
 from ebla.storage.lookup.lookups import Lookups
-from ebla.storage.lookup.row_values import CellLists, RecordShape, Values, Wanted
-from ebla.storage.record.records import Block, Run
+from ebla.storage.lookup.row_values import CellLists, Elsewhere, RecordShape, Values, Wanted
+from ebla.storage.record.cell_block import CellBlock
+from ebla.storage.record.records import Block
 from ebla.storage.record.row_block import RowBlock
 from ebla.tablet.read.answers import ReadPoint, rules_for
-from ebla.tablet.read.row_cells import cell_lists, newest_cells
+from ebla.tablet.read.row_cells import cell_lists_in, newest_cells
 from ebla.tablet.read.row_records import RowRecord, newest_first, resolve, visible_records
 from ebla.tablet.read.view import NO_SOURCES, TableView, check_history
 
@@ -36,8 +38,9 @@ __all__ = ["SHORT_ROWS_MAX", "ShortRows", "Taken"]
 
 # More rows than this are quicker by Arrow.
 SHORT_ROWS_MAX = 128
-# More blocks of memory are combined first.
+# More blocks of memory, or of single rows there, are combined first.
 BLOCKS_MAX = 32
+SINGLE_ROWS_MAX = 256
 # So many rows are looked at for each that is wanted: where more are erased, a window tells that quicker.
 LOOKED_AT_FACTOR = 4
 
@@ -55,7 +58,7 @@ class Taken(NamedTuple):
 class _Source:
     """A lookup file or a block, at one of its rows."""
 
-    __slots__ = ("_rows", "found", "group", "is_past", "row", "shape", "txn")
+    __slots__ = ("_rows", "found", "group", "is_past", "pick", "row", "shape", "txn")
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class _Source:
     ) -> None:
         """`is_past`: no record of it is newer than the reader."""
         self.is_past = is_past
+        self.pick: Callable[[Values], tuple[Any, ...]] | None = None  # what takes the wanted columns of its rows
         self.group = group
         self._rows = rows
         self.shape = shape
@@ -82,6 +86,24 @@ class _Source:
             return False
         self.row, self.found = found
         return True
+
+    def run(self, bound: bytes | None, count: int) -> Iterator[tuple[bytes, Values]]:
+        """Yield up to `count` rows below `bound`, from this one on, of a lookup file, and stand at the one after them.
+
+        Where there is none, `row` is empty then.
+        """
+        row, found = self.row, self.found
+        for _ in range(count):
+            if bound is not None and row >= bound:
+                break
+            assert not isinstance(found, tuple), "of a lookup file"
+            if len(found) == 1:
+                raise Elsewhere
+            yield row, found
+            row, found = next(self._rows, (b"", []))
+            if not found:
+                break
+        self.row, self.found = row, found
 
 
 class ShortRows:
@@ -106,14 +128,30 @@ class ShortRows:
             return None
         sources = [source for source in sources if source.advance()]
         taken: list[tuple[bytes, dict[str, Any]]] = []
+        names = (*point.projection.schema.key_names, *(name for name, _ in point.projection.by_group[0][1]))
+        decode = self._codec.decode
         for _ in range(LOOKED_AT_FACTOR * limit):
             if not sources:
                 return Taken(taken, None)
-            row = sources[0].row if len(sources) == 1 else min([source.row for source in sources])
+            first = sources[0] if len(sources) == 1 else min(sources, key=_row_of)
+            row = first.row
             if share.last is not None and row >= share.last:
                 return Taken(taken, None)
             if len(taken) == limit:
                 return Taken(taken, row)
+            pick = first.pick
+            if pick is not None:
+                # Up to the next row of another source it has them alone.
+                bounds = [source.row for source in sources if source is not first]
+                if share.last is not None:
+                    bounds.append(share.last)
+                bound = min(bounds, default=None)
+                if bound is None or row < bound:
+                    for row, found in first.run(bound, limit - len(taken)):
+                        taken.append((row, dict(zip(names, (*decode(row), *pick(found)), strict=True))))
+                    if not first.found:
+                        sources.remove(first)
+                    continue
             shown = self._shown(row, [source for source in sources if source.row == row], point)
             if shown is None:
                 return None
@@ -128,17 +166,24 @@ class ShortRows:
         """Return all that may have rows from the first of `share` on, before their first rows; None if too much may."""
         as_of = point.as_of
         sources: list[_Source] = []
-        for group in point.projection.groups:
+        is_alone = len(point.projection.groups) == 1
+        for group, (_, wanted) in zip(point.projection.groups, point.projection.by_group, strict=True):
             memory = view.memory_of(tablet.id, group.id)
             state = tablet.group(group.id)
             check_history(state, as_of)
-            if memory.erasures or state.erasures or memory.count > BLOCKS_MAX:
+            if memory.erasures or state.erasures or memory.count > BLOCKS_MAX + SINGLE_ROWS_MAX:
                 return None
-            sources += [
-                _Source(group.id, _rows_of_block(block, share.first))
-                for block in memory.blocks
-                if block.txn_min <= as_of and block.last >= share.first
-            ]
+            blocks = [block for block in memory.blocks if block.txn_min <= as_of and block.last >= share.first]
+            single = [block for block in blocks if isinstance(block, (RowBlock, CellBlock))]
+            if len(blocks) - len(single) > BLOCKS_MAX or len(single) > SINGLE_ROWS_MAX:
+                return None
+            if len(single) < len(blocks):
+                sources += [
+                    _Source(group.id, _rows_of_block(block, share.first))
+                    for block in blocks
+                    if not isinstance(block, (RowBlock, CellBlock))
+                ]
+            sources += [_Source(group.id, rows) for rows in _rows_of_single(single)]
             for ref in state.fragments:
                 if not ref.is_read_at(as_of) or not ref.may_have_rows_in(share):
                     continue
@@ -150,7 +195,10 @@ class ShortRows:
                     return None
                 rows = self._rows_of_file(file, ref.file, share.first)
                 is_past = ref.txn_max <= as_of
-                sources.append(_Source(group.id, rows, file.shape, ref.txn, is_past=is_past))
+                source = _Source(group.id, rows, file.shape, ref.txn, is_past=is_past)
+                if is_past and is_alone and not group.is_cells:
+                    source.pick = file.shape.pick(wanted)
+                sources.append(source)
         has_only_blocks = bool(sources) and all(source.shape is None for source in sources)
         return None if has_only_blocks else sources  # which Arrow reads as quickly
 
@@ -197,6 +245,10 @@ class ShortRows:
         return projection.shown_cells(key, values, cells) if cells else _in_order(projection, key, values)
 
 
+_row_of = attrgetter("row")
+_first_of = attrgetter("first")
+
+
 def _in_order(projection: Projection, key: Iterator[tuple[str, Any]], values: dict[str, Any]) -> dict[str, Any]:
     if len(projection.groups) == 1:
         return dict(chain(key, values.items()))
@@ -210,11 +262,21 @@ def _expired_before(group: GroupSchema, as_of: int) -> int | None:
     return rules.expired_before if rules.expires_alone else None
 
 
+def _rows_of_single(blocks: Sequence[Block]) -> list[Iterator[tuple[bytes, _Found]]]:
+    """Return blocks of single rows in order, in as few lines as each row is at most once in a line."""
+    lines: list[list[Block]] = []
+    for block in sorted(blocks, key=_first_of):
+        for line in lines:
+            if line[-1].first < block.first:
+                line.append(block)
+                break
+        else:
+            lines.append([block])
+    return [((block.first, (block, 0, len(block))) for block in line) for line in lines]
+
+
 def _rows_of_block(block: Block, first: bytes) -> Iterator[tuple[bytes, _Found]]:
     """Yield the rows of a block from one on, with their places."""
-    if isinstance(block, RowBlock):
-        yield block.first, (block, 0, 1)
-        return
     begin = block.lower_bound(first)
     while begin < len(block):
         row = block.row_at(begin)
@@ -246,8 +308,7 @@ def _records(source: _Source, as_of: int) -> Sequence[RowRecord] | Iterator[RowR
 def _cells(source: _Source) -> CellLists:
     found = source.found
     if isinstance(found, tuple):
-        block, begin, end = found
-        return cell_lists(Run(block.records.slice(begin, end - begin), block.txn))
+        return cell_lists_in(*found)
     assert source.shape is not None, "values are those of a lookup file"
     source.shape.check_here(found)
     return source.shape.cell_lists(found, source.txn)

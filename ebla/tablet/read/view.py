@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 
 from ebla.clock import microseconds_of
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 NO_MEMORY = Memory()
 
 
-@dataclass(frozen=True, slots=True)
-class TableView:
+class TableView(msgspec.Struct, frozen=True, eq=False):
     """A table at one moment."""
 
     metadata: TableMetadata

@@ -6,10 +6,15 @@ from collections.abc import Iterable, Sequence
 
 from ebla.model.ranges import KeyRange
 
+__all__ = ["WINDOW_GROWTH", "Window", "after", "cut", "even_window_rows", "lie_on_each_other"]
+
 WINDOW_GROWTH = 4
 
+Window = tuple[KeyRange, int]
+"""A range to be read at once, and about how many records it has."""
 
-def cut(share: KeyRange, marks: Sequence[tuple[bytes, int]], first: int, largest: int) -> list[tuple[KeyRange, int]]:
+
+def cut(share: KeyRange, marks: Sequence[tuple[bytes, int]], first: int, largest: int) -> list[Window]:
     """Cut a range at some of the sorted `marks` into windows of about `first` records and then ever more."""
     windows = []
     begin, held, size = share.first, 0, min(first, largest)
@@ -37,3 +42,12 @@ def lie_on_each_other(spans: Iterable[tuple[bytes, bytes]]) -> bool:
             return True
         reach = last
     return False
+
+
+def after(rows: KeyRange, window: KeyRange, *, reverse: bool) -> KeyRange | None:
+    """Return what comes after a window in a scan of `rows`, None if that is nothing."""
+    if reverse:
+        return None if window.first <= rows.first else KeyRange(rows.first, window.first)
+    if window.last is None or (rows.last is not None and window.last >= rows.last):
+        return None
+    return KeyRange(window.last, rows.last)

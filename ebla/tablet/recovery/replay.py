@@ -77,7 +77,7 @@ def _restore(parts: Sequence[LogPart], table: TableState) -> bool:
         table.tablet(tablet.id).saw_index(part.index)
         for logged in part.blocks:
             if logged.group in table.view.schema.group_by_id and logged.index > tablet.group(logged.group).flushed:
-                table.restore(tablet.id, logged.group, _block_of(logged))
+                table.restore(tablet.id, logged.group, block_of(logged))
                 is_changed = True
         for erasure in part.erasures:
             held = MemoryErasure(erasure.first, erasure.last, erasure.txn, erasure.index)
@@ -109,7 +109,8 @@ def _tablet(table: TableState, part: LogPart) -> TabletMetadata | None:
     raise UnknownTablet("the log", f"{write}, {problem}: restore the newer METADATA")
 
 
-def _block_of(logged: LogBlock) -> Block:
+def block_of(logged: LogBlock) -> Block:
+    """Return a block of the log as it is in memory."""
     if TXN in logged.records.schema.names:
         return Block(logged.records, index=logged.index)
     return Block(logged.records, txn=logged.txn, index=logged.index)

@@ -114,6 +114,7 @@ class ReadTxns:
             target = self._sequencer.allocated if txn is None else min(txn, self._sequencer.allocated)
         log.wait(target)
         self._sequencer.wait_stable(target)
+        log.check_none_held(target)
         return self._sequencer.stable
 
     def hold_newest(self) -> int:

@@ -15,27 +15,46 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from ebla.model.ranges import KeyRange
 from ebla.service.listener import FragmentsChanged, RangeChanged, TabletListener, Unloaded
+from ebla.tablet.read.windows import Window, after
 from ebla.tablet.scan.scanners import Scanners
 from ebla.tablet.tables.events import Events
 
-__all__ = ["ScanProgress", "Window", "after"]
+__all__ = ["ScanProgress", "Windows"]
 
 T = TypeVar("T")
-Window = tuple[KeyRange, int]
-"""A range to be read at once, and about how many records it has."""
+
+
+class Windows(Protocol[T]):
+    """What a scan is cut into."""
+
+    @property
+    def inline_rows(self) -> int:
+        """How many records a window has at most that is not worth another thread."""
+        ...
+
+    def plan(self, rest: KeyRange) -> tuple[list[Window], KeyRange | None]:
+        """Return the windows of the first tablet of a range, and what is left of the range after it."""
+        ...
+
+    def read(self, window: KeyRange) -> T:
+        """Read a window."""
+        ...
+
+    def read_ahead(self, window: KeyRange) -> Future[T]:
+        """Have a window read by another thread."""
+        ...
 
 
 class ScanProgress(TabletListener, Generic[T]):
     """Gives the windows of a scan in order, once each. One thread reads; any may `release`.
 
-    `plan(rest)` returns the windows of the first tablet of a range, and what is left of the range after it. `read`
-    reads a window; it is called here, or through `submit` on another thread if the window is long.
+    Short windows are read here, long ones ahead, by other threads.
     """
 
     def __init__(
@@ -44,11 +63,8 @@ class ScanProgress(TabletListener, Generic[T]):
         rows: KeyRange,
         *,
         reverse: bool,
-        plan: Callable[[KeyRange], tuple[list[Window], KeyRange | None]],
-        read: Callable[[KeyRange], T],
-        submit: Callable[[Callable[[KeyRange], T], KeyRange], Future[T]],
+        windows: Windows[T],
         ahead_max: int,
-        inline_rows: int,
         scanners: Scanners,
         events: Events,
     ) -> None:
@@ -56,11 +72,9 @@ class ScanProgress(TabletListener, Generic[T]):
         self._table = table
         self._rows = rows
         self._reverse = reverse
-        self._plan = plan
-        self._read = read
-        self._submit = submit
+        self._source = windows
         self._ahead_max = ahead_max
-        self._inline_rows = inline_rows
+        self._inline_rows = windows.inline_rows
         self._scanners = scanners
         self._events = events
         self._lock = threading.RLock()  # a scan may be cleared away by Python while it lets go
@@ -80,7 +94,7 @@ class ScanProgress(TabletListener, Generic[T]):
                 window, future, releases = self._next()
                 if window is None:
                     return
-                found = self._read(window) if future is None else future.result()
+                found = self._source.read(window) if future is None else future.result()
                 self._given(window, releases)
                 if self._ahead:
                     self._enter()
@@ -152,13 +166,13 @@ class ScanProgress(TabletListener, Generic[T]):
                         return window, None, self._releases
                     if len(self._ahead) <= self._ahead_max:
                         self._windows.popleft()
-                        self._ahead.append((window, self._submit(self._read, window)))
+                        self._ahead.append((window, self._source.read_ahead(window)))
                         continue
                     return *self._ahead.popleft(), self._releases
                 if unplanned is None or len(self._ahead) > self._ahead_max:
                     return *(self._ahead.popleft() if self._ahead else (None, None)), self._releases
                 releases = self._releases
-            windows, left = self._plan(unplanned)
+            windows, left = self._source.plan(unplanned)
             with self._lock:
                 if releases == self._releases:
                     self._windows.extend(windows)
@@ -180,12 +194,3 @@ class ScanProgress(TabletListener, Generic[T]):
 
     def _after(self, window: KeyRange) -> KeyRange | None:
         return after(self._rows, window, reverse=self._reverse)
-
-
-def after(rows: KeyRange, window: KeyRange, *, reverse: bool) -> KeyRange | None:
-    """Return what comes after a window in a scan of `rows`, None if that is nothing."""
-    if reverse:
-        return None if window.first <= rows.first else KeyRange(rows.first, window.first)
-    if window.last is None or (rows.last is not None and window.last >= rows.last):
-        return None
-    return KeyRange(window.last, rows.last)

@@ -11,6 +11,7 @@ from ebla.errors import Closed, ReadOnly, RequestError, UnknownTable, shown
 from ebla.metadata.values.table_metadata import initial_metadata
 from ebla.service.counters import Counters
 from ebla.service.job_orders import Order
+from ebla.service.job_reads import HoldForJob
 from ebla.service.listener import TabletListener
 from ebla.service.reports import VerifyReport
 from ebla.service.requests import (
@@ -29,11 +30,15 @@ from ebla.service.requests import (
     ListDropped,
     ListHeld,
     LoadTable,
+    MoveTablet,
+    PassTxn,
     ReadCounters,
+    RecoverTablet,
     ReleaseName,
     RenameTable,
     Repair,
     Reply,
+    SetReplicas,
     StoreRequest,
     Sync,
     UndeleteTable,
@@ -45,11 +50,13 @@ from ebla.settings import Settings
 from ebla.tablet.check.verify import Verifier
 from ebla.tablet.engine import TabletStore
 from ebla.tablet.garbage.job_intents import begin_job, end_job
+from ebla.tablet.serve.capturing import hold_for_job
 from ebla.tablet.serve.dropped_tables import dropped_tables
 from ebla.tablet.serve.listening import Listening
 from ebla.tablet.serve.local_table import LocalTable
 from ebla.tablet.serve.system_tables import system_table
 from ebla.tablet.serve.table_description import describe_table
+from ebla.tablet.upkeep.horizon import Horizon
 
 __all__ = ["LocalService"]
 
@@ -74,6 +81,9 @@ class LocalService:
             CloneTable: lambda request: engine.cloner.clone(engine.table(request.origin), request.name),
             AlterTable: lambda request: engine.alterer.alter(engine.table(request.name), request.alteration),
             UnloadTable: self._unload,
+            MoveTablet: self._move,
+            SetReplicas: self._set_replicas,
+            RecoverTablet: self._recover,
             CollectGarbage: lambda request: engine.garbage.collect(dry_run=request.dry_run),
             Repair: self._repair,
             **dict.fromkeys(get_args(Order), engine.orders.carry_out),
@@ -81,12 +91,14 @@ class LocalService:
             EndJob: lambda request: end_job(coordination, engine.metadata, engine.files, request.job, request.keep),
         }
         self._readers: dict[type, Callable[[Any], object]] = {
-            LoadTable: lambda request: engine.unloader.bring_back(engine.table(request.name)),
+            LoadTable: self._load,
             Sync: lambda request: engine.sync(request.txn),
             HoldNewest: lambda request: engine.hold_newest(),
+            PassTxn: self._pass_txn,
             LetGo: lambda request: engine.pins.let_go(request.txn),
             HoldByName: self._hold_by_name,
             ReleaseName: lambda request: engine.pins.release(request.name),
+            HoldForJob: lambda request: hold_for_job(engine, Horizon(coordination), request),
             ListHeld: lambda request: {pin.name: pin.txn for pin in engine.pins.all()},
             DescribeStore: lambda request: {**engine.report.stats(), "tables": self._described()},
             DescribeTables: lambda request: self._described(),
@@ -170,15 +182,48 @@ class LocalService:
             raise ReadOnly("the store was opened read-only: open it without read_only to write")
 
     def _create(self, request: CreateTable) -> None:
+        if request.replicas is not None:
+            self._check_alone(request.replicas)
         ids = [self._new_id() for _ in range(len(request.splits) + 1)]
         initial = initial_metadata(self._new_id(), request.schema, ids, list(request.splits), is_fixed=request.is_fixed)
         self.engine.lifecycle.create(request.name, initial)
 
+    def _check_alone(self, replicas: int) -> None:
+        if replicas != 1:
+            raise RequestError(
+                f"a store in one process keeps one copy, not {replicas}: connect to a cluster to have replicas, see "
+                "docs/howto/cluster.md"
+            )
+
+    def _set_replicas(self, request: SetReplicas) -> None:
+        self.engine.table(request.name)
+        self._check_alone(request.replicas)
+
+    def _recover(self, request: RecoverTablet) -> str:
+        raise RequestError("a store in one process has no replicas to recover from: see `ebla verify`, `ebla restore`")
+
+    def _move(self, request: MoveTablet) -> None:
+        raise RequestError("a store in one process has no other servers: connect to a cluster to move tablets")
+
+    def _load(self, request: LoadTable) -> None:
+        self._check_whole_table(request.tablet)
+        self.engine.unloader.bring_back(self.engine.table(request.name))
+
+    def _check_whole_table(self, tablet: str | None) -> None:
+        if tablet is not None:
+            raise RequestError("a store in one process takes tables offline as a whole: leave out the tablet")
+
     def _unload(self, request: UnloadTable) -> None:
+        self._check_whole_table(request.tablet)
         self.engine.state.writable_log()
         self.engine.unloader.unload(self.engine.table(request.name))
 
+    def _pass_txn(self, request: PassTxn) -> None:
+        self.engine.read_txn(request.txn)
+
     def _hold_by_name(self, request: HoldByName) -> int:
+        if request.txn is not None or request.expires_seconds is not None:
+            raise RequestError("a store that has its commits itself holds the newest: hold it by name alone")
         pins = self.engine.pins
         pin = pins.find(request.name)
         if pin is None:
@@ -197,7 +242,7 @@ class LocalService:
         return self.engine.report.counters()
 
     def _begin_job(self, request: BeginJob) -> str:
-        table_id = self.engine.table(request.table).id
+        table_id = request.table_id or self.engine.table(request.table).id
         return begin_job(self.coordination, self._clock, request.job, table_id, request.expires_seconds).table_id
 
     def _verifier(self) -> Verifier:

@@ -23,7 +23,10 @@ from ebla.model.ranges import KeyRange, successor
 from ebla.model.schema import TableSchema
 from ebla.model.where import to_expression
 from ebla.rows.row import Row
+from ebla.service.job_reads import CaptureTablets
 from ebla.service.requests import (
+    THIS_VERY_MOMENT,
+    BringTogether,
     Compact,
     DescribeTable,
     DescribeTablets,
@@ -48,6 +51,7 @@ from ebla.service.service import Progress, RowRead, RowStream
 from ebla.tablet.engine import TabletStore
 from ebla.tablet.read.view import check_existed
 from ebla.tablet.scan.scanner import Scanner, ScanRequest
+from ebla.tablet.serve.capturing import capture
 from ebla.tablet.serve.row_reading import RowReading, at_newest
 from ebla.tablet.serve.sums import appended, count_of, incremented
 from ebla.tablet.serve.table_description import describe_table, describe_tablets
@@ -158,9 +162,12 @@ class LocalTable:
     def read_row(self, request: ReadRow) -> RowRead:
         """Read one row at a moment."""
         version = self.state.view.parts.version
-        txn, row = self._read(
-            request.at, lambda txn: self._reading.one(request.row, request.columns, txn, request.versions)
-        )
+        if request.at is THIS_VERY_MOMENT and request.columns is None and request.versions == 1:
+            txn, row = self._read(request.at, lambda txn: self._reading.one_now(request.row, txn))
+        else:
+            txn, row = self._read(
+                request.at, lambda txn: self._reading.one(request.row, request.columns, txn, request.versions)
+            )
         return RowRead(txn, row, version)
 
     def read_rows(self, request: ReadRows) -> pa.Table:
@@ -248,10 +255,15 @@ class LocalTable:
                 neighbours = self._neighbours(request)
                 self.engine.readiness.check_online(self.state)
                 return self.engine.recutter.join(self.state, *neighbours)
+            case BringTogether():
+                return None  # they are: all are here
             case DescribeTablets():
                 return describe_tablets(self.state)
             case DescribeTable():
                 return describe_table(self.state)
+            case CaptureTablets(txn, wanted, with_memory):
+                at = self._txn(Moment(txn))
+                return capture(self.engine, self.state, at, wanted, with_memory=with_memory)
             case ListFiles():
                 tablets = self.state.view.metadata.tablets
                 return sorted({ref.file for tablet in tablets for state in tablet.groups for ref in state.current})
@@ -272,6 +284,8 @@ class LocalTable:
             raise CannotJoin(
                 f"the tablets {left.id} and {right.id} of {self.name!r} are not neighbours in this order: see tablets()"
             )
+        if left.is_replicated or right.is_replicated:
+            raise CannotJoin(f"{self.name!r} has several replicas: tablets that have cannot be joined")
         return left, right
 
 

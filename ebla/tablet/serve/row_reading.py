@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -62,23 +62,45 @@ class RowReading:
     def keep_changed(self, mutation: RowMutation, txn: int) -> None:
         """Keep a row as its commit at `txn` has left it, if that is known without reading it. The commit is visible."""
         parts = self._state.view.parts
-        if parts.version != mutation.schema_version or parts.expires:
+        if parts.version != mutation.schema_version or parts.expires or mutation.has_cells:
             return
-        row = parts.row_cache.taken_back(mutation.row, txn)
-        if row is None and not parts.sets_all(mutation):
+        was = parts.row_cache.taken_back(mutation.row, txn)
+        if was is None and not mutation.is_whole:
             return
+        row = {} if was is None and parts.is_in_order(mutation.names) else dict(was or parts.no_values)
         try:
-            if row is None:
-                row = dict(zip(parts.schema.key_names, parts.codec.decode(mutation.row), strict=True))
-                row.update(dict.fromkeys(parts.everything.names))
-            changed = {parts.column_names[field_id]: value for field_id, value in mutation.cells().items()}
+            if mutation.given is None:
+                row.update(zip(parts.schema.key_names, parts.codec.decode(mutation.row), strict=True))
+                row.update((parts.column_names[field_id], value) for field_id, value in mutation.cells().items())
+            else:
+                row.update(zip(mutation.names, mutation.given, strict=True))
         except (OverflowError, ValueError, RequestError):
             return  # Arrow has times that Python has not: whoever reads the row is told so
-        row = {**row, **changed}
         slot = self._store.recent.slot_of(mutation.row, self._state.salt)
         parts.row_cache.put(
             mutation.row, row, row_bytes(row, names_too=parts.has_cells, is_flat=not parts.has_nested), slot, txn
         )
+
+    def one_now(self, encoded: bytes, txn: int) -> Row | None:
+        """Return a row with all its columns at `txn`, which was the newest a moment ago, committed or not."""
+        cached = self.cached(encoded, txn)
+        if cached is None:
+            return self.one(encoded, None, txn)
+        row = Row(copy.deepcopy(cached) if self._state.view.parts.has_nested else cached)
+        row.txn = txn
+        return row
+
+    def cached(self, encoded: bytes, txn: int) -> dict[str, Any] | None:
+        """Return a row as it is at `txn`, which was the newest a moment ago, committed or not, if it is cached.
+
+        Whoever changes a row takes it out before: one that is there, and that nobody has changed since, is as it was.
+        It is not the caller's to change.
+        """
+        cached = self._state.view.parts.row_cache.rows.get(encoded)
+        if cached is None:
+            return None
+        recent = self._store.recent
+        return cached if recent.newest(recent.slot_of(encoded, self._state.salt)) <= txn else None
 
     def one(self, encoded: bytes, columns: Sequence[str] | None, txn: int, versions: int = 1) -> Row | None:
         """Return a row with some of its columns, or None if there is none; several `versions` are lists of them."""

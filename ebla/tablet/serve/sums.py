@@ -56,6 +56,17 @@ def _sum(name: str, kind: pa.DataType, value: Any, by: Any) -> Any:
 
 def _stored(column: Column, value: Any) -> Any:
     """Return a value as the column will have it."""
+    kind = column.type
+    if type(value) is int and pa.types.is_integer(kind):
+        low = -(1 << kind.bit_width - 1) if pa.types.is_signed_integer(kind) else 0
+        if low <= value < low + (1 << kind.bit_width):
+            return value
+    if type(value) is float and kind == pa.float64():
+        return value
+    if (type(value) is str and value.isascii() and kind == pa.string()) or (
+        type(value) is bytes and kind == pa.binary()
+    ):
+        return value
     return python_value(array_of([value], column.type, f"column {column.name!r}")[0])
 
 

@@ -47,6 +47,7 @@ _TABLETS = Schema(
     columns={
         "last": "binary", "id": "string", "state": "string", "epoch": "int64", "leader": "string",
         "replicas": "list<string>", "log": "string", "fragments": "int32", "records": "int64", "bytes": "int64",
+        "in_sync": "list<string>", "wanted": "int32",
     },
 )  # fmt: skip
 _SERVERS = Schema(
@@ -157,6 +158,8 @@ def _of_tablets(tables: Iterable[tuple[str, TableMetadata]]) -> PutBatch:
                 "replicas": [replica.server for replica in tablet.replicas],
                 "log": tablet.log,
                 **sizes,
+                "in_sync": [replica.server for replica in tablet.in_sync],
+                "wanted": tablet.wanted,
             }
             for name, table in tables
             for tablet, sizes in zip(table.tablets, _shares(table), strict=True)

@@ -7,7 +7,7 @@ modify            read at a txn, changed, and committed if nothing has touched t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -225,7 +225,11 @@ class Writing:
     ) -> int | None:
         row, column = request.row, request.column
         parts = self._state.view.parts
-        read_at, found = at_newest(self._read_txn, lambda txn: self._reading.one(row, [column], txn))
+
+        def read(txn: int) -> Mapping[str, Any] | None:
+            return self._reading.cached(row, txn) or self._reading.one(row, [column], txn)
+
+        read_at, found = at_newest(self._read_txn, read)
         after[:] = [change(target, None if found is None else found.get(column))]
         named = dict(zip(parts.schema.key_names, parts.codec.decode(row), strict=True))
         mutation = self._admit({column: after[0], **named})

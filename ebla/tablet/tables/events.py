@@ -13,18 +13,15 @@ the store is held during a callback, and a callback may change tables.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ebla.metadata.values.table_metadata import TableMetadata, TabletMetadata
-from ebla.service.listener import Event, FragmentsChanged, RangeChanged, TabletListener, Unloaded
+from ebla.service.listener import Event, FragmentsChanged, RangeChanged, TabletListener, Unloaded, tell
 
 __all__ = ["Events", "events_between"]
-
-_log = logging.getLogger(__name__)
 
 
 def events_between(before: TableMetadata, after: TableMetadata) -> Iterator[Event]:
@@ -171,19 +168,6 @@ class Events:
         self._own.delivering += 1
         try:
             for listener in {id(one): one for one in heard}.values():
-                _tell(listener, event)
+                tell(listener, event)
         finally:
             self._own.delivering -= 1
-
-
-def _tell(listener: TabletListener, event: Event) -> None:
-    try:
-        match event:
-            case FragmentsChanged():
-                listener.on_fragments_changed(event)
-            case RangeChanged():
-                listener.on_range_changed(event)
-            case Unloaded():
-                listener.on_unloaded(event)
-    except Exception:
-        _log.exception("a listener failed on %s", event)

@@ -13,7 +13,9 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
 
 from ebla.clock import TxnClock
 from ebla.storage.log.log_entry import LogEntry, LogPart, Reply
@@ -52,6 +54,22 @@ class KeptReplies:
             log = self._writable_log()
             parts, former = self._only_below(needed), self.former.only_below(needed)  # the lock was given up in between
             txn = self._push(log, parts, former)
+        log.wait(txn)
+
+    def keep_of(self, table: TableState, tablets: Collection[str]) -> None:
+        """Log the replies again of those of some tablets that other servers keep, too."""
+        with self._tables.lock:
+            if not any(table.tablet(one).is_replicated for one in tablets):
+                return
+            log = self._writable_log()
+            newest = self._sequencer.allocated
+            parts = []
+            for tablet in tablets:
+                state = table.tablet(tablet)
+                old = state.replies.only_below(newest) if state.is_replicated and state.replies is not None else []
+                if old:
+                    parts.append(_part_of(table, tablet, state, old))
+            txn = self._push(log, parts) if parts else 0
         log.wait(txn)
 
     def bequeath(self, table: TableState, heirs: Mapping[str, Sequence[str]]) -> None:
@@ -120,6 +138,7 @@ class KeptReplies:
         size = REPLY_BYTES * (len(former) + sum(len(part.replies) for part in parts))
         try:
             self._sequencer.allocate(txn)
+            parts = [_with_index(part, txn) if part.state.is_replicated else part for part in parts]
             log.push(Commit(txn, size, tuple(parts), tuple(former)), attended=True)
         except BaseException as error:
             log.fail(error)  # nobody may wait for a txn that will never be in the log
@@ -129,6 +148,11 @@ class KeptReplies:
             assert part.state.replies is not None, "whose replies they are, remembers them"
             part.state.replies.logged_again(part.replies, txn)
         return txn
+
+
+def _with_index(part: StagedPart, txn: int) -> StagedPart:
+    """Return a part that takes an index: what other servers keep is told apart by it."""
+    return msgspec.structs.replace(part, index=part.state.allocate(txn), takes_index=True)
 
 
 def _part_of(

@@ -37,13 +37,29 @@ class LedTablets:
         self.ids: frozenset[str] = frozenset()
         self._resigned: frozenset[str] = frozenset()  # given up, or about to be; METADATA may not say so yet
         self._frozen: frozenset[str] = frozenset()  # read, and not written any more
+        self._begun: frozenset[tuple[str, int]] = frozenset()  # replicated tablets with the epochs that have begun
 
     def use(self, metadata: TableMetadata) -> None:
         """Take over what METADATA says."""
-        named = frozenset(one.id for one in metadata.tablets if one.log == self._run and one.leader is not None)
+        self._begun = frozenset((one.id, one.epoch) for one in metadata.tablets if self.has_begun(one))
+        named = frozenset(
+            one.id
+            for one in metadata.tablets
+            if one.log == self._run and one.leader is not None and (not one.is_replicated or self.has_begun(one))
+        )
         self._resigned &= named
         self.ids = named - self._resigned
         self._frozen &= self.ids
+
+    def has_begun(self, tablet: TabletMetadata) -> bool:
+        """Tell whether the epoch of a replicated tablet has begun here."""
+        return (tablet.id, tablet.epoch) in self._begun
+
+    def begun(self, tablets: Iterable[TabletMetadata], metadata: TableMetadata) -> None:
+        """Lead replicated tablets, which have begun their epochs."""
+        self._begun |= {(one.id, one.epoch) for one in tablets}
+        self._resigned -= {one.id for one in tablets}
+        self.use(metadata)
 
     def freeze(self, tablets: Iterable[str]) -> None:
         """Let tablets be read and not be written: they are about to be given up."""

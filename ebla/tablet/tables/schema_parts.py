@@ -21,7 +21,7 @@ from ebla.storage.fragment.open_fragments import OpenFragments
 from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.row_cache import CachedRows, RowCache
 from ebla.tablet.write.admission import Admission
-from ebla.tablet.write.row_admission import RowAdmission, RowMutation
+from ebla.tablet.write.row_admission import RowAdmission
 
 __all__ = ["SchemaParts"]
 
@@ -41,6 +41,9 @@ class SchemaParts:
         self.reader = Reader(fragments, self.codec, schema)
         self.row_cache = RowCache(cached)
         self.everything = Projection.of(schema)
+        self._names = (*schema.key_names, *self.everything.names)
+        self.no_values = dict.fromkeys(self._names)
+        """A row of nulls: what it has is put in the places where it is read."""
         columns = [column for group in schema.groups for column in group.columns]
         self.column_names = {str(column.id): column.name for column in columns}
         self.has_nested = any(pa.types.is_nested(column.type) for column in columns)
@@ -50,9 +53,9 @@ class SchemaParts:
         # Any thread adds to it; the same twice does no harm.
         self._projections: dict[tuple[tuple[str, ...] | None, int], Projection] = {}
 
-    def sets_all(self, mutation: RowMutation) -> bool:
-        """Tell whether nothing is left of what the row was before."""
-        return not self.has_cells and mutation.sets == len(self.column_names)
+    def is_in_order(self, names: tuple[str, ...]) -> bool:
+        """Tell whether these are the key and all columns, as a row that is read has them."""
+        return names == self._names
 
     def projection(self, columns: Sequence[str] | None, versions: int = 1) -> Projection:
         """Return the projection on these columns, remembered if it is a common one."""

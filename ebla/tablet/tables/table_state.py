@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -27,7 +26,6 @@ from ebla.storage.log.log_entry import Reply
 from ebla.storage.merge.erasure_cover import TXN_MAX
 from ebla.storage.merge.memory import ERASURE_BYTES, Memory, MemoryErasure
 from ebla.storage.record.records import Block
-from ebla.storage.record.row_block import RowBlock
 from ebla.tablet.read.reader import Reader
 from ebla.tablet.read.row_cache import CachedRows, RowCache
 from ebla.tablet.read.view import NO_MEMORY, TableView
@@ -44,14 +42,14 @@ from ebla.tablet.write.turns import Turns
 
 _log = logging.getLogger(__name__)
 
-# Scans that began under a former schema go on for so many changes of it.
+# How many former schemas are kept, for scans that began under them.
 FORMER_MAX = 4
-# So many blocks may gather in a group before small ones are combined, even if nobody reads.
+# How many blocks a group has at most before small ones are combined, also while there are no readers.
 BLOCKS_GATHERED_MAX = 64
 
 
 class TableState:
-    """One open table. Fields that change are guarded by the store's commit lock; `view` may be read by anybody."""
+    """One open table. Fields that change are guarded by the store's commit lock; any thread may read `view`."""
 
     def __init__(
         self,
@@ -64,7 +62,7 @@ class TableState:
         events: Events | None = None,
         led: LedTablets | None = None,
     ) -> None:
-        """`events` are told of every change of METADATA, if somebody listens to the table; `led`: None for all."""
+        """`events` are told of every change of METADATA, if there are listeners; `led`: None for all."""
         # Set once.
         self.id = metadata.table_id
         self.damage = damage  # what is wrong with METADATA: nothing is changed then, and only whole tablets are read
@@ -92,6 +90,8 @@ class TableState:
         self.later: TableMetadata | None = None  # under a later schema, which is not in force yet: see late_schema.py
         self.invalid_schema: SchemaError | None = None  # what METADATA says and cannot be, so that it is ignored
         self.is_offline = False  # it was unloaded, or is damaged, and takes no writes: see loader.py
+        self.held: frozenset[str] = frozenset()  # tablets that wait for their replicas, while others go on
+        self.holds = 0  # how often a tablet was held
         self._tablets: dict[str, TabletState] = {}
         self._heirs: dict[str, TabletState] = {}
 
@@ -187,7 +187,8 @@ class TableState:
                     index=part.index,
                     bytes_known=given.size_bytes * end // rows - given.size_bytes * begin // rows,
                 )
-                part.blocks.append(StagedBlock(group, block, given.schema_bytes))
+                whole = None if is_whole else records
+                part.blocks.append(StagedBlock(group, block, given.schema_bytes, whole, begin))
                 own = changed[tablet.id]
                 held = own[group_id] = own.get(group_id, NO_MEMORY).with_block(block)
                 self.memory_bytes += block.bytes
@@ -218,7 +219,7 @@ class TableState:
             state.remember((reply,))
         own = dict(view.memory.get(tablet.id, {}))
         for group, plan, values, size_bytes in mutation.parts:
-            block = RowBlock(plan, mutation.row, values, txn=txn, size_bytes=size_bytes, index=index)
+            block = plan.block(mutation.row, values, txn, size_bytes, index)
             part.blocks.append(StagedBlock(group, block, plan.schema_bytes))
             held = own[group.id] = own.get(group.id, NO_MEMORY).with_block(block)
             self.memory_bytes += block.bytes
@@ -255,7 +256,7 @@ class TableState:
         changed = {**view.memory, tablet: own}
         if not own:
             del changed[tablet]
-        self.view = replace(view, memory=changed)
+        self.view = TableView(view.metadata, changed, view.parts)
 
     def tablet(self, tablet: str) -> TabletState:
         """Return what is kept of a tablet."""
@@ -289,6 +290,10 @@ class TableState:
             return []
         cuts = divide(rows, self.view.metadata)
         return [(begin, end) for tablet, begin, end in cuts if self.tablet(tablet.id).floor_txn > txn]
+
+    def may_have_changed_since(self, row: bytes, txn: int) -> bool:
+        """Tell whether a row is of a tablet whose rows may all have changed since."""
+        return self._floor_txn_max > txn and self.tablet(self.view.metadata.tablet_for(row).id).floor_txn > txn
 
     def touched(self, mutation: Mutation | RowMutation) -> list[TabletMetadata]:
         """Return the tablets that a mutation touches."""
@@ -341,6 +346,16 @@ class TableState:
 
     # --- leading, under the commit lock ---
 
+    def hold(self, tablet: str) -> None:
+        """Note that commits of a tablet are not committed though later ones are: it is read before them."""
+        self.held |= {tablet}
+        self.holds += 1
+
+    def safe_txn(self, tablets: Iterable[str]) -> int | None:
+        """Return the largest txn at which tablets can be read if some of them are held; None if none is."""
+        found = [self.tablet(one).safe_txn(TXN_MAX) for one in tablets if one in self.held]
+        return min(found, default=None)
+
     def gain(self, tablets: Collection[str], txn: int) -> None:
         """Begin to lead tablets at `txn`, the newest allocated one: what was known of their rows does not count."""
         self.raise_floor(txn, tablets)
@@ -371,7 +386,7 @@ class TableState:
         if metadata.sequence >= self.view.metadata.sequence:
             before = self.view.metadata
             if metadata.schema.version == self.view.parts.version:
-                self.view = replace(self.view, metadata=metadata)
+                self.view = TableView(metadata, self.view.memory, self.view.parts)
                 self.invalid_schema = None  # what METADATA says now is what is in force
             elif not self._use_schema(metadata, is_flushed):
                 return
@@ -411,7 +426,7 @@ class TableState:
         assert is_flushed or not self.view.memory, "a schema is changed when all is in fragments"
         self.invalid_schema = None
         self.former[self.view.parts.version] = self.view
-        self.view.parts.row_cache.clear(TXN_MAX)  # the view stays for a while, and nobody asks its cache any more
+        self.view.parts.row_cache.clear(TXN_MAX)  # the view stays for a while; its cache is not asked any more
         while len(self.former) > FORMER_MAX:
             del self.former[min(self.former)]
         self.combining_wanted.clear()

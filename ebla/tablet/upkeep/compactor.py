@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ebla.clock import Clock
-from ebla.errors import EblaError, MissingFile, OutcomeUnknown, StoreError, TooManyFiles, UnknownTable
+from ebla.errors import EblaError, MissingFile, StoreError, TooManyFiles, UnknownTable
 from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.changes import RequirementFailed, RequireSchema, TabletAt
 from ebla.metadata.values.table_metadata import GroupState, TableMetadata, TabletMetadata
@@ -223,17 +223,12 @@ class Compactor:
             began = self._clock.monotonic_seconds()
             begun: list[str] = []
             try:
-                horizon = self._history.agreed(table, chosen.group.id, chosen.horizon)
-                done = self._replace(table, replace(chosen, horizon=horizon), begun)
-            except OutcomeUnknown:
-                raise  # METADATA may come to name them yet
-            except BaseException:
-                self._pending.let_go(begun)
-                raise
+                with self._pending.until_settled(begun):
+                    horizon = self._history.agreed(table, chosen.group.id, chosen.horizon)
+                    done = self._replace(table, replace(chosen, horizon=horizon), begun)
             finally:
                 if chosen.choice.bytes >= MUCH_BYTES:
                     self._spare.give_back()
-            self._pending.let_go(begun)
             if done is None:
                 return False
             self.tally.note(replace(done, seconds=self._clock.monotonic_seconds() - began))

@@ -80,7 +80,6 @@ class Admission:
         self._schema = schema
         self._codec = codec
         self._columns_groups = [group for group in schema.groups if not group.is_cells]
-        self._cells_groups = [group for group in schema.groups if group.is_cells]
         # Any thread adds to it; the same twice does no harm.
         self._plans: dict[tuple[str, ...], _Plan] = {}
 

@@ -5,6 +5,8 @@
 Whoever waits for a commit and finds nobody draining drains himself, for all that are queued: a single writer pays for
 no change of thread, and many writers share one sync. Everybody else waits for a lock of his own, so that only those are
 woken whose commit is in the log, and one more: the next to drain. A background thread drains what nobody waits for.
+Where other servers keep a tablet, too, a commit that is in the log waits until they have it (log_replicas.py): the next
+is written meanwhile, and all are shown in the order of their txns.
 What is queued of one tablet becomes one part of the entry. Its small blocks of one group are combined into one, for the
 log and for memory alike.
 """
@@ -14,16 +16,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
 
-from ebla.errors import Closed, EblaError, LogFailed
+import msgspec
+import pyarrow as pa
+
+from ebla.errors import Closed, EblaError, LogFailed, OutcomeUnknown
 from ebla.model.schema import GroupSchema
 from ebla.storage.log.log_entry import LogBlock, LogEntry, LogErasure, LogPart, Reply
 from ebla.storage.log.log_writer import LogWriter
 from ebla.storage.merge.memory import MemoryErasure, combine
+from ebla.storage.record.cell_block import CellBlock
 from ebla.storage.record.records import Block, schema_bytes
 from ebla.storage.record.row_block import RowBlock
+from ebla.tablet.write.log_replicas import LogReplicas, Mark
 from ebla.tablet.write.sequencer import Sequencer
 from ebla.tablet.write.tablet_state import TabletState
 from ebla.threads.sleeper import Sleeper
@@ -32,21 +38,25 @@ from ebla.timing import Timing, now_seconds
 # Blocks of at most this many records are combined with their neighbours in the queue.
 SMALL_BLOCK_ROWS = 256
 ENTRY_BYTES_MAX = 16 * 1024 * 1024
+# Whoever waits for replicas for longer is told that the outcome is unknown.
+REPLICAS_SECONDS = 10.0
+# A tablet that holds up others for longer than it takes to go on without a replica is held itself.
+HOLD_SECONDS = 3.0
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class StagedBlock:
-    """A block in memory that is not in the log yet."""
+class StagedBlock(msgspec.Struct, frozen=True):
+    """A block in memory that is not in the log yet. If it is rows of a larger batch, from `begin` on: of which one."""
 
     group: GroupSchema
     block: Block
     schema_bytes: bytes
+    whole: pa.RecordBatch | None = None
+    begin: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StagedPart:
+class StagedPart(msgspec.Struct, frozen=True):
     """What a commit has for one tablet, whose next `index` it takes; but replies that are logged again take none."""
 
     table: str
@@ -55,14 +65,13 @@ class StagedPart:
     epoch: int
     schema_version: int
     index: int
-    blocks: list[StagedBlock] = field(default_factory=list)
-    erasures: list[MemoryErasure] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
+    blocks: list[StagedBlock] = []
+    erasures: list[MemoryErasure] = []
+    replies: list[Reply] = []
     takes_index: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True):
     """What one request adds to the log."""
 
     txn: int
@@ -71,8 +80,7 @@ class Commit:
     former_replies: tuple[Reply, ...] = ()  # of no tablet: see kept_replies.py
 
 
-@dataclass(frozen=True, slots=True)
-class Combined:
+class Combined(msgspec.Struct, frozen=True):
     """Small blocks of one tablet and group that were combined into one."""
 
     table: str
@@ -80,6 +88,23 @@ class Combined:
     group: int
     old: tuple[Block, ...]
     new: Block
+
+
+class _Group(msgspec.Struct, frozen=True):
+    """Commits that are in the log, and shown when all marks are committed."""
+
+    commits: Sequence[Commit]
+    combined: Sequence[Combined]
+    marks: Sequence[Mark] = ()
+    written_at: float = 0.0
+
+
+class HeldPart(msgspec.Struct, frozen=True):
+    """What was logged of a tablet that is held: not committed, while later commits of others are."""
+
+    mark: Mark
+    parts: Sequence[StagedPart]
+    txns: Sequence[int]
 
 
 class _Waiting(Sleeper):
@@ -99,19 +124,26 @@ class CommitLog:
         self,
         writer: LogWriter,
         sequencer: Sequencer,
-        on_durable: Callable[[Sequence[Commit], Sequence[Combined]], None],
+        on_durable: Callable[[Sequence[Commit], Sequence[Combined], Collection[tuple[str, str]]], None],
         fence: Callable[[], None] | None = None,
         slow_seconds: float = 0.0,
+        replicas: LogReplicas | None = None,
+        on_released: Callable[[Sequence[StagedPart], bool], None] = lambda parts, is_last: None,
     ) -> None:
-        """`on_durable` runs after the sync and makes commits visible.
+        """`on_durable` runs after the sync and makes commits visible, but for those of tablets that are held.
+
+        `on_released` makes such commits visible when replicas have them, and is told whether there are no more.
 
         `fence` runs in between, and raises if somebody else may be writing by now: then nothing is acknowledged.
+        `replicas` keep some of the tablets on other servers, too.
         """
         # Set once.
         self._writer = writer
         self._sequencer = sequencer
         self._on_durable = on_durable
         self._fence = fence
+        self._replicas = replicas
+        self._on_released = on_released
         self.writing = Timing(_log, "writing and syncing an entry of the log", slow_seconds)
         self._state = threading.Lock()
         self._worker_wakes = threading.Condition(self._state)
@@ -124,6 +156,13 @@ class CommitLog:
         self._unattended_txn = 0  # the newest commit that nobody waits for
         self._failure: EblaError | None = None
         self._closed = False
+        self._written_txn = 0  # what is in the log, and waits for replicas or for its turn to be shown
+        # Guarded by _completing, which is taken before the commit lock.
+        self._completing = threading.Lock()
+        self._groups: deque[_Group] = deque()
+        self._held: dict[tuple[str, str], deque[HeldPart]] = {}
+        # Changed under _completing, read by all: txns that have parts of held tablets, and how many.
+        self._held_txns: dict[int, int] = {}
         self._worker = threading.Thread(target=self._run, name="ebla-log", daemon=True)
         self._worker.start()
 
@@ -160,20 +199,21 @@ class CommitLog:
         """Return once `txn` is in the log, writing it there if nobody else is at it."""
         own = object()
         try:
-            while self._sequencer.committed < txn:
+            while not self._is_committed(txn):
                 waiting: _Waiting | None = None
                 with self._state:
-                    if self._sequencer.committed >= txn:
+                    if self._is_committed(txn):
                         return
                     if self._failure is not None:
                         raise self._failure
-                    if self._drainer is not None:
+                    if self._drainer is not None or txn <= self._written_txn:
                         waiting = _Waiting(txn)
                         self._waiting.append(waiting)
                     else:
                         self._drainer = own
                 if waiting is not None:
-                    waiting.wait()
+                    if not waiting.wait(-1 if self._replicas is None else REPLICAS_SECONDS):
+                        raise _replicas_missing()
                 else:
                     self._drain_once(own)
         except BaseException:
@@ -182,6 +222,36 @@ class CommitLog:
                 self._let_go(own)
                 self._wake()
             raise
+
+    def _is_committed(self, txn: int) -> bool:
+        return self._sequencer.committed >= txn and txn not in self._held_txns
+
+    def check_none_held(self, txn: int) -> None:
+        """Raise `OutcomeUnknown` if some commit up to a txn is not committed, though later ones are."""
+        if self._held_txns and min(self._held_txns, default=txn + 1) <= txn:
+            raise _replicas_missing()
+
+    def wake(self) -> None:
+        """Say that there are records of replicas to be written."""
+        with self._state:
+            self._unattended = True
+            self._worker_wakes.notify()
+
+    def complete(self) -> None:
+        """Show what is in the log and has become committed, as replicas have it, in the order of txns."""
+        if not self._groups and not self._held:
+            return
+        try:
+            with self._completing:
+                self._release()
+                while self._groups and self._failure is None and self._may_be_shown(self._groups[0]):
+                    self._show(self._groups[0])
+                    self._groups.popleft()
+        except BaseException as error:
+            self.fail(error)
+            raise
+        with self._state:
+            self._wake()
 
     def close(self) -> None:
         """Write what is queued, stop, and close the log. Raises its failure if that cost commits nobody waits for."""
@@ -210,7 +280,7 @@ class CommitLog:
                     self._worker_wakes.wait()
                 if self._failure is not None:
                     return
-                if not self._queue:
+                if not self._queue and not (self._replicas is not None and self._replicas.has_records):
                     self._unattended = False
                     if self._closed:
                         return
@@ -231,7 +301,7 @@ class CommitLog:
                 while self._queue and (not taken or size + self._queue[0].bytes <= ENTRY_BYTES_MAX):
                     taken.append(self._queue.popleft())
                     size += taken[-1].bytes
-            if taken:
+            if taken or (self._replicas is not None and self._replicas.has_records):
                 seconds = self._write(taken)
         except BaseException as error:
             self.fail(error)
@@ -240,6 +310,8 @@ class CommitLog:
             with self._state:
                 self._let_go(drainer)
                 self._queued_bytes -= size
+                if taken:
+                    self._written_txn = taken[-1].txn
                 self._wake()
         if seconds is not None:
             self.writing.add(seconds)
@@ -252,11 +324,17 @@ class CommitLog:
         """Wake everybody whose wait is over, and if nobody drains, one who will. The lock is held."""
         if self._waiting:
             committed = self._sequencer.committed
-            is_over = [self._failure is not None or waiting.txn <= committed for waiting in self._waiting]
+            held = self._held_txns
+            is_over = [
+                self._failure is not None or (waiting.txn <= committed and waiting.txn not in held)
+                for waiting in self._waiting
+            ]
             woken = [waiting for waiting, over in zip(self._waiting, is_over, strict=True) if over]
             self._waiting = [waiting for waiting, over in zip(self._waiting, is_over, strict=True) if not over]
             if self._waiting and self._drainer is None:
-                woken.insert(0, self._waiting.pop(0))
+                unwritten = [at for at, one in enumerate(self._waiting) if one.txn > self._written_txn]
+                if unwritten:
+                    woken.insert(0, self._waiting.pop(unwritten[0]))
             for waiting in woken:
                 waiting.wake()
         if self._unattended or self._failure is not None:
@@ -283,23 +361,101 @@ class CommitLog:
         """Write an entry, make it durable and show it; return how long the disk took."""
         parts, combined = _parts_of(commits)
         former = tuple([reply for commit in commits for reply in commit.former_replies])
+        replicas = self._replicas
+        if replicas is not None:
+            return self._write_with(replicas, commits, parts, combined, former)
         entry = LogEntry(commits[-1].txn, parts, former)
         began = now_seconds()
         self._writer.append(entry)
         self._writer.sync()
         seconds = now_seconds() - began
+        self._show(_Group(commits, combined))
+        return seconds
+
+    def _write_with(
+        self,
+        replicas: LogReplicas,
+        commits: Sequence[Commit],
+        parts: Sequence[LogPart],
+        combined: Sequence[Combined],
+        former: tuple[Reply, ...],
+    ) -> float:
+        """Do what `_write` does where some parts, and other records, are of tablets that others keep, too."""
+        own: list[LogPart] = []
+        led: list[LogPart] = []
+        for part in parts:
+            (led if replicas.is_led(part) else own).append(part)
+        marks = replicas.append(led) if led else []
+        began = now_seconds()
+        if own or former:
+            self._writer.append(LogEntry(commits[-1].txn, tuple(own), former))
+        records = replicas.take_records()
+        if records is not None:
+            self._writer.append_replicas(records[0])
+        self._writer.sync()
+        seconds = now_seconds() - began
+        if commits:
+            with self._completing:
+                self._groups.append(_Group(commits, combined, marks, now_seconds()))
+        if records is not None:
+            replicas.synced(records[1])
+        self.complete()
+        return seconds
+
+    def _may_be_shown(self, group: _Group) -> bool:
+        """Tell whether a group is committed but for tablets that are held, as those are that hold it up for long."""
+        late = [mark for mark in group.marks if mark.tablet not in self._held and not mark.is_committed]
+        if late and now_seconds() - group.written_at < HOLD_SECONDS:
+            return False
+        for mark in late:
+            _log.warning("tablet %s waits for its replicas, and others go on without it", mark.tablet[1])
+            self._held[mark.tablet] = deque()
+        return True
+
+    def _show(self, group: _Group) -> None:
         if self._fence is not None:
             self._fence()
-        self._on_durable(commits, combined)
-        return seconds
+        held = {mark.tablet: mark for mark in group.marks if mark.tablet in self._held} if self._held else {}
+        for tablet, mark in held.items():
+            parts = [part for commit in group.commits for part in commit.parts if (part.table, part.tablet) == tablet]
+            txns = [
+                commit.txn
+                for commit in group.commits
+                if any((part.table, part.tablet) == tablet for part in commit.parts)
+            ]
+            for txn in txns:
+                self._held_txns[txn] = self._held_txns.get(txn, 0) + 1
+            self._held[tablet].append(HeldPart(mark, parts, txns))
+        self._on_durable(group.commits, group.combined, held.keys())
+
+    def _release(self) -> None:
+        """Show what has become committed of tablets that are held; hold them no more when that is all."""
+        for tablet, queue in [*self._held.items()]:
+            while queue and queue[0].mark.is_committed:
+                if self._fence is not None:
+                    self._fence()
+                one = queue.popleft()
+                self._on_released(one.parts, not queue)
+                for txn in one.txns:
+                    self._held_txns[txn] -= 1
+                    if not self._held_txns[txn]:
+                        del self._held_txns[txn]
+            if not queue:
+                del self._held[tablet]
+
+
+def _replicas_missing() -> OutcomeUnknown:
+    return OutcomeUnknown(
+        "not every replica that has to have the commit has it: it may become durable yet; repeat it with the same "
+        "request id, or read before repeating it"
+    )
 
 
 def _parts_of(commits: Sequence[Commit]) -> tuple[tuple[LogPart, ...], list[Combined]]:
     """Return the parts of an entry that has all these commits, and what was combined on the way."""
     if len(commits) == 1:
         commit = commits[0]
-        parts = [_log_part([part], [_log_block(staged) for staged in part.blocks], commit.txn) for part in commit.parts]
-        return tuple(parts), []
+        return tuple([_part_of_one(part, commit.txn) for part in commit.parts]), []
     gathered: dict[tuple[str, str, int, int], list[StagedPart]] = defaultdict(list)
     newest: dict[tuple[str, str, int, int], int] = {}
     for commit in commits:
@@ -333,6 +489,22 @@ def _blocks_of(several: Sequence[StagedPart], combined: list[Combined]) -> list[
     return blocks
 
 
+def _part_of_one(part: StagedPart, txn: int) -> LogPart:
+    """Return what `_log_part` returns of a part alone."""
+    return LogPart(
+        part.table,
+        part.tablet,
+        part.epoch,
+        part.schema_version,
+        part.index if part.takes_index else part.index + 1,
+        part.index,
+        txn,
+        tuple([_log_block(staged) for staged in part.blocks]),
+        tuple([LogErasure(one.first, one.last, one.txn, one.index) for one in part.erasures]) if part.erasures else (),
+        tuple(part.replies),
+    )
+
+
 def _log_part(several: Sequence[StagedPart], blocks: Sequence[LogBlock], txn: int) -> LogPart:
     first = several[0]
     erasures = [LogErasure(one.first, one.last, one.txn, one.index) for part in several for one in part.erasures]
@@ -353,7 +525,7 @@ def _log_part(several: Sequence[StagedPart], blocks: Sequence[LogBlock], txn: in
 
 def _log_block(staged: StagedBlock) -> LogBlock:
     block = staged.block
-    body = block.message if isinstance(block, RowBlock) else None
+    body = block.message if isinstance(block, (RowBlock, CellBlock)) else None
     return LogBlock(
         staged.group.id,
         block.index,
@@ -362,4 +534,7 @@ def _log_block(staged: StagedBlock) -> LogBlock:
         staged.schema_bytes,
         block.records if body is None else None,
         body,
+        staged.whole,
+        staged.begin,
+        len(block),
     )

@@ -12,11 +12,16 @@ batch are handled at once.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from ebla.model.order import Indices, key_hash_of, key_hashes
+
+# The slots of many rows, or the slot of one.
+Slots: TypeAlias = Indices | int
 
 _NONE = np.zeros(0, dtype=np.int64)
 _FIRST = np.zeros(1, dtype=np.int64)
@@ -34,32 +39,30 @@ class RecentRows:
         self._floor = floor_txn
         self._txns: npt.NDArray[np.int64] = np.zeros(slots, dtype=np.int64)
         self._watched: npt.NDArray[np.bool_] = np.zeros(slots, dtype=np.bool_)
+        # The same, of which single ones are Python's numbers: numpy takes three times as long to give one.
+        self._txn_of = memoryview(self._txns)  # type: ignore[arg-type]
+        self._is_watched = memoryview(self._watched)  # type: ignore[arg-type]
 
     def slots_of(self, rows: pa.Array, salt: int) -> Indices:
         """Return the slot of every row; `salt` tells the rows of one table from those of another."""
         if len(rows) == 1:
-            return self.slots_of_one(rows[0].as_py(), salt)
+            return np.array([self.slot_of(rows[0].as_py(), salt)])
         hashes = key_hashes(rows) ^ np.uint64(salt)
         slots: Indices = (hashes & self._mask).astype(np.int64)
         return slots
 
-    def slots_of_one(self, row: bytes, salt: int) -> Indices:
-        """Return what `slots_of` returns for a single row."""
-        return np.array([self.slot_of(row, salt)])
-
     def changed_after(self, slots: Indices, txn: int) -> npt.NDArray[np.bool_]:
-        """Tell which rows may have changed after `txn`; those that are False certainly did not."""
+        """Tell which rows may have changed after `txn`; those that are False certainly did not. For one: `newest`."""
         if self._floor > txn:
             return np.ones(len(slots), dtype=np.bool_)
         changed: npt.NDArray[np.bool_] = self._txns[slots] > txn
         return changed
 
-    def change(self, slots: Indices, txn: int) -> npt.NDArray[np.int64]:
+    def change(self, slots: Slots, txn: int) -> npt.NDArray[np.int64]:
         """Note that these rows change at `txn`; return the places in `slots` of rows somebody watches."""
-        if len(slots) == 1:
-            slot = slots.item()
-            self._txns[slot] = txn
-            return _FIRST if self._watched[slot] else _NONE
+        if isinstance(slots, int):
+            self._txn_of[slots] = txn
+            return _FIRST if self._is_watched[slots] else _NONE
         self._txns[slots] = txn
         watched = self._watched[slots]
         return np.flatnonzero(watched) if watched.any() else _NONE
@@ -74,8 +77,9 @@ class RecentRows:
 
     def newest(self, slot: int) -> int:
         """Return the newest txn of any row in a slot."""
-        return max(int(self._txns[slot]), self._floor)
+        txn = self._txn_of[slot]
+        return txn if txn > self._floor else self._floor
 
     def watch(self, slot: int) -> None:
         """Ask for changes in a slot to be pointed out by `change`."""
-        self._watched[slot] = True
+        self._is_watched[slot] = True

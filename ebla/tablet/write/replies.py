@@ -58,6 +58,10 @@ class Replies:
         """Return all replies."""
         return [Reply(client, sequence, txn) for client, (sequence, txn) in self._replies.items()]
 
+    def logged_txns(self) -> list[int]:
+        """Return the txns of the newest entries of the log that have the replies."""
+        return [self._logged_again.get(client, answered) for client, (_, answered) in self._replies.items()]
+
     def logged_again(self, replies: Iterable[Reply], txn: int) -> None:
         """Note that the log has these replies once more, at `txn`."""
         self._logged_again.update((reply.client, txn) for reply in replies)

@@ -10,41 +10,53 @@ raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
-from typing import Any, NamedTuple, cast
+from operator import itemgetter
+from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from ebla.errors import RequestError
 from ebla.model.keys import KeyCodec
 from ebla.model.ranges import KeyRange
 from ebla.model.schema import GroupSchema, TableSchema
+from ebla.rows.row_parts import resolve_cell
+from ebla.storage.record.cell_block import CellPlan
 from ebla.storage.record.row_block import Physical, RowPlan, is_plain, plan_of
 
 __all__ = ["RowAdmission", "RowMutation", "RowPart"]
 
 _SHAPES_MAX = 256
+# What is read of these is what was put, and not only equal to it.
+_READ_AS_PUT = frozenset((str, bytes, int, bool))
 
 
 class RowPart(NamedTuple):
     """What a row sets in one group."""
 
     group: GroupSchema
-    plan: RowPlan
-    values: tuple[Physical, ...]
+    plan: RowPlan | CellPlan
+    values: tuple[Any, ...]
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class RowMutation:
-    """One commit's worth of changes: a row, divided by group. Used in the place of a `Mutation`."""
+class RowMutation(msgspec.Struct, frozen=True):
+    """One commit's worth of changes: a row, divided by group. Used in the place of a `Mutation`.
+
+    `is_whole` says that it sets all that the row can have. `given` has the key and what the row sets, as Python will
+    read them, under `names`; None where they first have to be made of what lies in the parts.
+    """
 
     row: bytes
     parts: tuple[RowPart, ...]
     bytes: int
     schema_version: int = 0
+    is_whole: bool = False
+    has_cells: bool = False
+    names: tuple[str, ...] = ()
+    given: tuple[Any, ...] | None = None
 
     @property
     def rows(self) -> pa.Array:
@@ -61,16 +73,12 @@ class RowMutation:
         """Whether there is nothing to commit."""
         return False
 
-    @property
-    def sets(self) -> int:
-        """How many columns it sets."""
-        return sum([len(part.values) for part in self.parts])
-
     def cells(self) -> dict[str, Any]:
         """Return what the row sets, by field id, as Python will read it."""
         cells: dict[str, Any] = {}
-        for part in self.parts:
-            cells.update(part.plan.cells(part.values))
+        for _, plan, values, _ in self.parts:
+            assert isinstance(plan, RowPlan), "what is read of cells depends on those that were there before"
+            cells.update(plan.cells(values))
         return cells
 
 
@@ -87,16 +95,25 @@ class _Value(NamedTuple):
 
 
 class _Share(NamedTuple):
+    """What of the values of a dict, from `begin` to `end` after those of the key, is one group's."""
+
     group: GroupSchema
-    plan: RowPlan
-    values: tuple[_Value, ...]
+    plan: RowPlan | CellPlan
+    begin: int
+    end: int
 
 
 class _Shape(NamedTuple):
-    """What the names of a dict mean."""
+    """What the names of a dict mean. `take` returns its values in the order of `names`: first the key."""
 
-    key: tuple[_Value, ...]
+    names: tuple[str, ...]
+    take: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    kinds: tuple[type, ...]
+    values: tuple[Callable[[Any], Physical] | None, ...]
     shares: tuple[_Share, ...]
+    is_whole: bool
+    has_cells: bool
+    is_read_as_put: bool
 
 
 class RowAdmission:
@@ -109,6 +126,9 @@ class RowAdmission:
         self._codec = codec
         self._bytes_max = min(value_bytes_max, batch_bytes_max)
         self._key = tuple(_value(column.name, column.type) for column in schema.key)
+        self._key_length = len(self._key)
+        columns = [column for group in schema.groups for column in group.columns]
+        self._columns = None if any(group.is_cells for group in schema.groups) else len(columns)
         # Any thread adds to it; the same twice does no harm.
         self._shapes: dict[tuple[Any, ...], _Shape | None] = {}
 
@@ -122,20 +142,36 @@ class RowAdmission:
         if shape is None:
             return None
         try:
-            key = [_key_value(value, row[value.name]) for value in shape.key]
-            encoded = self._codec.encode(key[0] if len(key) == 1 else tuple(key))
+            given = shape.take(row)
+            values = [
+                _physical(kind, physical, value)
+                for kind, physical, value in zip(shape.kinds, shape.values, given, strict=True)
+            ]
+            of_key = self._key_length
+            encoded = self._codec.encode(given[0] if of_key == 1 else given[:of_key])
             parts = []
             total = 0
-            for group, plan, wanted in shape.shares:
-                values = tuple([_physical(value, row[value.name]) for value in wanted])
-                size = plan.size_bytes(encoded, values)
+            for group, plan, begin, end in shape.shares:
+                own = tuple(values[begin:end])
+                if shape.has_cells and None in own and group.is_cells:
+                    return None
+                size = plan.size_bytes(encoded, own)
                 total += size
-                parts.append(RowPart(group, plan, values, size))
+                parts.append(RowPart(group, plan, own, size))
         except (_Unusual, RequestError, pa.ArrowException, ValueError, OverflowError):
             return None
         if total > self._bytes_max:
             return None
-        return RowMutation(encoded, tuple(parts), total, self._schema_version)
+        return RowMutation(
+            encoded,
+            tuple(parts),
+            total,
+            self._schema_version,
+            shape.is_whole,
+            shape.has_cells,
+            shape.names,
+            given if shape.is_read_as_put else None,
+        )
 
     def _remember(self, names: tuple[Any, ...]) -> _Shape | None:
         if len(self._shapes) >= _SHAPES_MAX:
@@ -144,13 +180,14 @@ class RowAdmission:
         return shape
 
     def _work_out(self, names: tuple[Any, ...]) -> _Shape | None:
-        """Return what the names mean; None if there is anything but a whole key and typed columns of plain types."""
+        """Return what the names mean; None if there is anything but a whole key, plain typed columns, and cells."""
         left = set(names).difference(self._schema.key_names)
         if len(left) + len(self._schema.key_names) != len(names) or not left:
             return None
         shares = []
+        values = [*self._key]
         for group in self._schema.groups:
-            columns = [column for column in group.columns if not group.is_cells and column.name in left]
+            columns = [column for column in group.columns if column.name in left]
             if not columns:
                 continue
             left.difference_update(column.name for column in columns)
@@ -158,24 +195,56 @@ class RowAdmission:
             if not all(is_plain(column.type) for column in columns):
                 return None
             plan = plan_of(tuple(str(column.id) for column in columns), tuple(column.type for column in columns))
-            shares.append(_Share(group, plan, tuple(_value(column.name, column.type) for column in columns)))
-        if left or not all(is_plain(column.type) for column in self._schema.key):
+            begin = len(values)
+            values += [_value(column.name, column.type) for column in columns]
+            shares.append(_Share(group, plan, begin, len(values)))
+        if not all(is_plain(column.type) for column in self._schema.key):
             return None
-        return _Shape(self._key, tuple(shares))
+        try:
+            cells = self._cells_of(left)
+        except RequestError:
+            return None
+        for group_id, named in sorted(cells.items()):
+            begin = len(values)
+            values += [_Value(name, bytes, None) for _, name in named]
+            of_cells = CellPlan([cell for cell, _ in named])
+            shares.append(_Share(self._schema.group_by_id[group_id], of_cells, begin, len(values)))
+        kinds = [value.kind for value in values]
+        read_as_put = [kind in _READ_AS_PUT for kind in kinds[: len(self._key)]]
+        read_as_put += [kind in _READ_AS_PUT or kind is float for kind in kinds[len(self._key) :]]
+        return _Shape(
+            tuple(value.name for value in values),
+            itemgetter(*(value.name for value in values)),
+            tuple(kinds),
+            tuple(value.physical for value in values),
+            tuple(shares),
+            len(values) - len(self._key) == self._columns,
+            bool(cells),
+            all(read_as_put),
+        )
+
+    def _cells_of(self, names: Iterable[Any]) -> dict[int, list[tuple[tuple[str, str], str]]]:
+        """Return which cells are meant, in order, by group, each with its name. Raises `RequestError`."""
+        by_group: dict[int, list[tuple[tuple[str, str], str]]] = {}
+        for name in names:
+            family, qualifier, _ = resolve_cell(self._schema, name)
+            if name.startswith("_"):
+                raise RequestError("the name of a column of Ebla's own")
+            group = self._schema.family_group(family)
+            if group is None or qualifier is None:
+                raise RequestError("a whole family")
+            by_group.setdefault(group.id, []).append(((family, qualifier), name))
+        for named in by_group.values():
+            named.sort()
+            if len({cell for cell, _ in named}) < len(named):
+                raise RequestError("two names of one cell")
+        return by_group
 
 
-def _key_value(wanted: _Value, value: Any) -> Any:
-    if type(value) is not wanted.kind:
-        raise _Unusual
-    if wanted.physical is not None and wanted.kind is not str:
-        wanted.physical(value)  # for what it refuses
-    return value
-
-
-def _physical(wanted: _Value, value: Any) -> Physical:
-    if type(value) is wanted.kind:
-        return cast(Physical, value if wanted.physical is None else wanted.physical(value))
-    if value is None:
+def _physical(kind: type, physical: Callable[[Any], Physical] | None, value: Any) -> Any:
+    if type(value) is kind:
+        return value if physical is None else physical(value)
+    if value is None:  # of a key: refused when it is encoded
         return None
     raise _Unusual
 

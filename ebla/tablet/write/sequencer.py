@@ -134,6 +134,9 @@ class Sequencer:
     def _advance(self) -> list[Callback]:
         """Move `stable` as far as it can go; return the callbacks that are due. The lock is held."""
         stable = self._committed
+        if not (self._unresolved or self._depends_on or self._callbacks):
+            self._stable = max(self._stable, stable)
+            return []
         if self._unresolved:
             stable = min(stable, min(self._unresolved) - 1)
         for txn in sorted(self._depends_on):

@@ -25,7 +25,7 @@ __all__ = ["TabletState"]
 class TabletState:
     """The state of one tablet on this server. Guarded by the commit lock."""
 
-    __slots__ = ("_uncommitted", "committed_index", "floor_txn", "index", "is_log_taken", "replies")
+    __slots__ = ("_uncommitted", "committed_index", "floor_txn", "index", "is_log_taken", "is_replicated", "replies")
 
     def __init__(self, floor_txn: int = 0) -> None:
         self.index = 0
@@ -36,6 +36,8 @@ class TabletState:
         """Whether a row changed at this txn or before is not known here, and has to be looked up."""
         self.is_log_taken = False
         """Whether METADATA says, or is about to say, that its writes are in the log of this server."""
+        self.is_replicated = False
+        """Whether other servers keep it, too: what is logged of it takes an index, whatever it is."""
         self.replies: Replies | None = None
         """What clients were told that it has carried out, once there is something."""
         self._uncommitted: deque[tuple[int, int]] | None = None  # indices with their txns, in order
@@ -59,6 +61,11 @@ class TabletState:
         """Note an index that was found in the log or in METADATA, and so is committed: later ones are greater."""
         self.index = max(self.index, index)
         self.committed_index = max(self.committed_index, index)
+
+    def follow(self) -> None:
+        """Be led elsewhere: what clients are told is told there."""
+        self.is_replicated = False
+        self.replies = None
 
     def remember(self, replies: Iterable[Reply]) -> None:
         """Take over what clients were told."""

@@ -10,8 +10,6 @@ import pytest
 from ebla.cli.shared.command_failures import ExitCode
 from tests.cli.conftest import Cli
 
-pytestmark = pytest.mark.usefixtures("spark")
-
 
 def test_changes_are_printed_as_json_lines(cli: Cli) -> None:
     cli.fine("create", "users", "--key", "user:string", "--column", "name:string")
@@ -34,19 +32,26 @@ def test_changes_are_printed_as_json_lines(cli: Cli) -> None:
     assert "give one of them" in cli.fails(ExitCode.REQUEST, "changes", "users", "--since", "now")
 
 
-@pytest.mark.soak
-def test_each_call_goes_on_where_the_one_before_ended(cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["--no-spark", pytest.param("--spark", marks=pytest.mark.soak)])
+def test_each_call_goes_on_where_the_one_before_ended(
+    cli: Cli, tmp_path: Path, where: str, request: pytest.FixtureRequest
+) -> None:
+    if where == "--spark":
+        request.getfixturevalue("spark")
     cli.fine("create", "users", "--key", "user:string", "--column", "name:string")
     cli.fine("put", "users", *(json.dumps({"user": u, "name": u}) for u in ("ada", "bob")))
     seen = ("--checkpoint", str(tmp_path / "seen"))
-    assert "no checkpoint yet" in cli.fails(ExitCode.REQUEST, "changes", "users", *seen)
-    first = cli.fine("changes", "users", "--since", "snapshot", *seen).rows
+    assert "no checkpoint yet" in cli.fails(ExitCode.REQUEST, "changes", "users", where, *seen)
+    first = cli.fine("changes", "users", where, "--since", "snapshot", *seen).rows
     assert sorted(row["user"] for row in first) == ["ada", "bob"]
     cli.fine("erase", "users", "bob")
     assert cli.fine("changes", "users", *seen).rows == [{"user": "bob", "name": None, "_change": "erase"}]
+    assert cli.fine("changes", "users", *seen).rows == []
+    elsewhere = "--spark" if where == "--no-spark" else "--no-spark"
+    assert "another checkpoint" in cli.fails(ExitCode.REQUEST, "changes", "users", elsewhere, *seen)
     assert "since when" in cli.fails(ExitCode.REQUEST, "changes", "users")
     assert "--until" in cli.fails(ExitCode.REQUEST, "changes", "users", "--until", "5", "--follow")
-    cli.fails(ExitCode.REQUEST, "changes", "users", "--since", "yesterday", "--follow")
+    cli.fails(ExitCode.REQUEST, "changes", "users", where, "--since", "yesterday", "--follow")
 
 
 def test_changes_since_a_snapshot_by_its_name(cli: Cli) -> None:

@@ -80,7 +80,7 @@ def test_every_command_on_spark_shows_how_far_it_is(cli: Cli) -> None:
         "backup backups users --spark": "counting",
         "backups backups --check last --spark": "counting",
         "restore backups again --of users --spark": "checking",
-        "export users out": "writing",
+        "export users out --spark": "writing",
         "mirror users reflection --checkpoint seen": "3 rows",
         "replay": "replay",
     }.items():

@@ -22,7 +22,17 @@ from ebla.model.declaration import Group, Schema, parse_age
 USERS = Schema(
     key={"user": "string", "day": "date32"},
     columns={"name": "string", "position": "struct<x: float64, y: list<int32>>"},
-    groups=[Group("events", families=["click", "*"], max_versions=3, max_age="90m", purge_join="and", in_memory=True)],
+    groups=[
+        Group(
+            "events",
+            families=["click", "*"],
+            max_versions=3,
+            max_age="90m",
+            purge_join="and",
+            in_memory=True,
+            lookup_at_once=True,
+        )
+    ],
 )
 
 
@@ -30,7 +40,7 @@ def test_options_say_the_same_as_the_python_form() -> None:
     given = schema_from_options(
         ["user:string", "day:date32"],
         ["name:string", "position:struct<x: float64, y: list<int32>>"],
-        ["events: families=click, *; max_versions=3; max_age=90m; purge_join=and; in_memory"],
+        ["events: families=click, *; max_versions=3; max_age=90m; purge_join=and; in_memory; lookup_at_once"],
     )
     assert given.number() == USERS.number()
 

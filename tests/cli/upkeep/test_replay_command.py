@@ -12,7 +12,7 @@ from ebla.cli.shared.command_failures import ExitCode
 from tests.cli.conftest import Cli
 from tests.pipeline.replaying.replay_world import UNFLUSHED
 from tests.support.inside import abandon
-from tests.support.logs import flipped
+from tests.support.logs import flipped, without_reserved
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -29,6 +29,7 @@ def died(store: str) -> list[Path]:
 
 def test_a_log_is_replayed_and_told_of(cli: Cli) -> None:
     last = died(cli.store)[-1]
+    without_reserved(last)
     last.write_bytes(last.read_bytes() + b"\xebLE\x01torn")
     told = cli.fine("replay", "--portions", "2").out
     assert "30 record(s) of 1 table(s) into 2 file(s)" in told

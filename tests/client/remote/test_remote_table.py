@@ -250,6 +250,27 @@ def test_a_scan_goes_on_after_any_failure_without_a_missing_or_double_row(
     assert scan.to_arrow().column("k").to_pylist() == expected, "it can be used again"
 
 
+@pytest.mark.parametrize("error", [ebla.Unavailable, ebla.StaleRoute])
+def test_rows_of_several_servers_in_any_order_come_once_each_whatever_fails(
+    world: Behind, table: ebla.Table, error: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebla.client.remote.remote_scan.SEGMENT_BYTES_FIRST", 20_000)
+    monkeypatch.setattr("ebla.client.remote.remote_scan.SEGMENT_BYTES", 20_000)
+    table.put(pa.table({"k": pa.array(range(20_000)), "n": pa.array(range(20_000))}))
+    spread_out(world, table, 5_000, 9_000, 15_000)
+    world.tampered[ScanOn] = Fails(3, error)
+    scan = table.scan(ordered=False, where="n >= 100")
+    table.erase_range()  # the scan sees its own moment
+    assert sorted(row["k"] for row in scan) == list(range(100, 20_000))
+    assert len(table.scan(ordered=False, as_of=scan.txn, limit=7_000).to_arrow()) == 7_000
+    assert table.scan(as_of=scan.txn).to_arrow().column("k").to_pylist() == list(range(20_000)), "all, in order"
+    with pytest.raises(ebla.RequestError, match="position"):
+        _ = scan.position
+    for refused in ({"reverse": True}, {"latest": True}):
+        with pytest.raises(ebla.RequestError, match="any order"):
+            table.scan(ordered=False, **refused)
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_scan_goes_on_when_tablets_move_between_any_two_segments(
     world: Behind, table: ebla.Table, reverse: bool, monkeypatch: pytest.MonkeyPatch
@@ -293,7 +314,7 @@ def test_a_snapshot_and_a_sync_concern_every_server(world: Behind, db: ebla.Data
         table.erase_range()
         assert [row["k"] for row in snapshot.table("t").scan()] == list(range(20))
     asked = [server for server, kind in world.asked if kind == "CarryOut"]
-    assert asked.count(0) == asked.count(1) == 3, "sync, hold and let go, on each"
+    assert (asked.count(0), asked.count(1)) == (3, 1), "sync on each; hold and let go where all tables are known"
 
 
 def test_an_expression_of_pyarrow_filters_as_in_the_process(world: Behind, table: ebla.Table) -> None:

@@ -119,3 +119,14 @@ def test_where_all_was_flushed_first_nothing_is_kept() -> None:
     metadata = after(table(), is_late=False, move={"b": "y"})
     assert metadata.former == ()
     assert metadata.tablets[0].behind == ()
+
+
+def test_a_late_flush_that_says_what_it_was_made_upon_lands_once() -> None:
+    based = Flush(
+        X,
+        (NewFragment(FragmentRef("late", 1, 1, b"a", b"z", 1, 9, 1), ("t",)),),
+        (FlushedTablet("t", 1, 7, base=5),),
+    )
+    once = update(moved(), [based])
+    with pytest.raises(RequirementFailed, match="flushed to 7, not 5"):
+        update(once, [based])

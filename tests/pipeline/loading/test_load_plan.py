@@ -1,4 +1,4 @@
-"""How a load divides its work: decided from sizes alone, and from a sample that may hold anything."""
+"""How a load divides its work: decided from sizes alone."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 
 import ebla
 from ebla.model.keys import KeyCodec
-from ebla.pipeline.loading.load_plan import count_partitions, input_bytes, sample_fraction, sample_rows, tablet_keys
-from ebla.pipeline.loading.load_task import REASON
+from ebla.pipeline.loading.load_plan import count_partitions, input_bytes, sample_fraction, tablet_keys
 from ebla.settings import MIB
 
 
@@ -54,11 +52,3 @@ def test_spark_knows_the_size_of_files_and_not_of_everything(spark: SparkSession
     assert size is not None
     assert 1_000 < size < 1_000_000
     assert input_bytes(spark.sparkContext.parallelize([(1,)]).toDF(["n"])) is None
-
-
-def test_keys_that_are_none_of_the_table_are_left_out_of_the_sample(spark: SparkSession) -> None:
-    schema = ebla.Schema(key={"k": "uint8"}, columns={}).number()
-    keys = spark.createDataFrame([(-1,), (7,), (256,), (3,)], "c0 smallint").withColumn(
-        REASON, F.lit(None).cast("string")
-    )
-    assert sample_rows(keys, schema.key, ["c0"], 1.0) == [b"\x03", b"\x07"]

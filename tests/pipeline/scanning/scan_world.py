@@ -12,6 +12,9 @@ from ebla.pipeline.spark.types import to_spark
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+# What a plan is called in which tasks of Ebla merge rows.
+MERGE = "EblaMerge"
+
 
 def rows_of(table: pa.Table, key: tuple[str, ...]) -> list[str]:
     """Return rows in key order, as text, so that what is not a number equals itself. Cells of a row are sorted."""
@@ -49,3 +52,15 @@ def scanned_rows(frame: DataFrame) -> list[int]:
     leaves = plan.collectLeaves()
     scans = [leaves.apply(at) for at in range(leaves.size())]
     return [scan.metrics().apply("numOutputRows").value() for scan in scans if "parquet" in scan.nodeName()]
+
+
+def opened_files(frame: DataFrame) -> int:
+    """Collect a DataFrame and return how many files its Parquet scans opened."""
+    query = frame._jdf.queryExecution()
+    query.executedPlan().executeCollect()
+    plan = query.executedPlan()
+    if plan.nodeName() == "AdaptiveSparkPlan":
+        plan = plan.executedPlan()
+    leaves = plan.collectLeaves()
+    scans = [leaves.apply(at) for at in range(leaves.size())]
+    return sum(scan.metrics().apply("numFiles").value() for scan in scans if "parquet" in scan.nodeName())

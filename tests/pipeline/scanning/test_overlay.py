@@ -17,6 +17,7 @@ from ebla.pipeline.scanning.scan import scan
 from ebla.pipeline.scanning.sections import SectionPlan, plan_scan
 from ebla.settings import Settings
 from ebla.storage.cache.block_cache import BlockCache
+from tests.pipeline.scanning.scan_world import MERGE
 
 ROWS = 100_000
 SCHEMA = ebla.Schema(key={"k": "int64"}, columns={"n": "int64", "text": "string"})
@@ -62,7 +63,7 @@ def test_corrections_here_and_there_stay_in_catalyst(db: ebla.Database, spark: S
     frame = scan(db, "t", spark=spark)
     narrow = frame.where("n < 0 and k > 50000").select("n")
     plan = narrow._jdf.queryExecution().executedPlan().toString()
-    assert "MapInArrow" not in plan
+    assert MERGE not in plan
     assert "ReadSchema: struct<k:bigint,n:bigint,_tmp_metadata_row_index:bigint>" in plan, (
         "columns are pruned, the overlaid ones as well"
     )
@@ -76,7 +77,7 @@ def test_corrections_here_and_there_stay_in_catalyst(db: ebla.Database, spark: S
 def test_what_is_in_memory_only_is_part_of_the_overlay(db: ebla.Database, spark: SparkSession) -> None:
     db.table("t").put([{"k": 7, "n": 70}, {"k": ROWS + 1, "n": 1}])
     frame = scan(db, "t", spark=spark)
-    assert "MapInArrow" not in frame._jdf.queryExecution().executedPlan().toString()
+    assert MERGE not in frame._jdf.queryExecution().executedPlan().toString()
     assert sorted(tuple(row) for row in frame.where(f"k = 7 or k > {ROWS}").collect()) == [
         (7, 70, "text 7"),
         (ROWS + 1, 1, None),

@@ -19,12 +19,13 @@ import pytest
 import ebla
 import ebla.pipeline
 from ebla.errors import Closed, RequestError, StoreNotFound, UnknownColumn, UnknownTable
+from ebla.pipeline.scanning.frame_ends import check_views
 from ebla.pipeline.scanning.plan import Limits
 from ebla.pipeline.scanning.scan import frame_of, scan, string_bound
 from ebla.pipeline.scanning.sections import SectionPlan, plan_scan, read_section
 from ebla.pipeline.spark.types import to_spark
 from ebla.settings import Settings
-from tests.pipeline.scanning.scan_world import assert_same_rows, executed, rows_of, scanned_rows
+from tests.pipeline.scanning.scan_world import MERGE, assert_same_rows, executed, rows_of, scanned_rows
 from tests.support.inside import engine_of
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def test_a_settled_table_is_read_by_spark_alone_and_without_a_filter(db: ebla.Da
     frame = db.spark("t")
     plan = executed(frame)
     assert "FileScan parquet" in plan
-    assert "MapInArrow" not in plan
+    assert MERGE not in plan
     assert "Filter (" not in plan
     assert_same_rows(frame, table.scan(), table)
 
@@ -83,7 +84,7 @@ def test_row_groups_outside_of_the_clean_ranges_are_not_read(
     start, stop = ("000200", "000400") if schema is POINTS else (("u002",), ("u004",))
     frame = scan(db, "t", start=start, stop=stop, limits=FINE, spark=spark)
     assert f"GreaterThanOrEqual({row}," in executed(frame)
-    assert "MapInArrow" not in executed(frame)
+    assert MERGE not in executed(frame)
     assert_same_rows(frame, table.scan(start, stop), table)
     (handed_on,) = scanned_rows(frame)
     assert 200 <= handed_on < 1000
@@ -123,7 +124,7 @@ def test_files_older_than_the_schema_are_read_by_spark_where_names_and_types_are
     table.put([{"k": k, "x": k, "y": "why", "z": k} for k in range(50)])
     table.flush()
     db.alter_table("t", add_columns={"a": {"w": "string"}}, drop_columns=["y"])
-    assert "MapInArrow" not in executed(db.spark("t", columns=["x"]))
+    assert MERGE not in executed(db.spark("t", columns=["x"]))
     for change in (
         {"add_columns": {"a": {"y": "int64"}}},  # not what the file has under that name
         {"rename": {"x": "w", "w": "x"}},
@@ -133,7 +134,7 @@ def test_files_older_than_the_schema_are_read_by_spark_where_names_and_types_are
         db.alter_table("t", **change)
         assert_same_rows(db.spark("t"), table.scan(), table)
     table.compact()
-    assert "MapInArrow" not in executed(db.spark("t"))
+    assert MERGE not in executed(db.spark("t"))
     assert_same_rows(db.spark("t"), table.scan(), table)
 
 
@@ -181,7 +182,7 @@ def test_corrections_of_neighbouring_rows_leave_all_others_clean(db: ebla.Databa
     assert clean_numbers(planned, 10_000) == {*range(10_000)} - {*range(3_000, 3_100), *range(7_000, 7_100)}
     frame = frame_of(planned, spark)
     assert "FileScan parquet" in executed(frame)
-    assert "MapInArrow" in executed(frame)
+    assert MERGE in executed(frame)
     assert_same_rows(frame, table.scan(), table)
 
 
@@ -263,7 +264,7 @@ def test_whole_rows_put_again_are_left_out_of_the_file_they_were_in_by_spark_alo
     assert planned.sections == ()
     assert len(planned.layers.masks) >= 2
     frame = frame_of(planned, spark)
-    assert "MapInArrow" not in executed(frame)
+    assert MERGE not in executed(frame)
     assert_same_rows(frame, table.scan(), table)
     assert "ReadSchema: struct<_tmp_metadata_row_index:bigint>" in executed(frame.groupBy().count())
     assert frame.count() == table.scan().to_arrow().num_rows
@@ -372,7 +373,7 @@ def test_the_past_can_be_read_by_txn_by_time_and_by_snapshot(db: ebla.Database, 
     table.flush()
     for as_of in (first, snapshot, moment, "monday"):
         frame = db.spark("t", as_of=as_of)
-        assert "MapInArrow" not in executed(frame)  # what is newer does not make the older dirty
+        assert MERGE not in executed(frame)  # what is newer does not make the older dirty
         assert_same_rows(frame, table.scan(as_of=as_of), table)
     with pytest.raises(UnknownTable, match="there was no table 't' yet"):
         db.spark("t", as_of=1)
@@ -401,12 +402,34 @@ def clean_up(db: ebla.Database, *, is_held: bool = True) -> set[str]:
     """Compact everything, collect garbage until nothing more goes, and return the files that are left."""
     db.table("t").compact()
     gc.collect()
+    check_views()
     deadline = time.monotonic() + 10
     while not is_held and db.snapshots() and time.monotonic() < deadline:
         time.sleep(0.01)  # what is held by name is let go by a thread
     for _ in range(3):
         db.gc(dry_run=False)
     return {path.name for path in Path(db.path).glob("fragments/*/*.parquet")}
+
+
+@pytest.mark.parametrize("is_global", [False, True])
+def test_a_temporary_view_keeps_the_snapshot_and_the_files_of_a_frame_that_is_gone(
+    root: str, spark: SparkSession, is_global: bool
+) -> None:
+    with ebla.open(root, settings=FORGETFUL) as db:
+        table = db.create_table("t", POINTS)
+        table.put(points(range(1_000)))
+        table.flush()
+        (before,) = {path.name for path in Path(root).glob("fragments/*/*.parquet")}
+        frame = db.spark("t").where("n >= 0")
+        (frame.createOrReplaceGlobalTempView if is_global else frame.createOrReplaceTempView)("held_points")
+        del frame
+        table.put(points(range(1_000), n=1))
+        table.flush()
+        assert before in clean_up(db)
+        name = "global_temp.held_points" if is_global else "held_points"
+        assert spark.table(name).count() == 1_000
+        (spark.catalog.dropGlobalTempView if is_global else spark.catalog.dropTempView)("held_points")
+        assert before not in clean_up(db, is_held=False)
 
 
 @pytest.mark.parametrize("is_elsewhere", [False, True])
@@ -477,6 +500,31 @@ def test_a_table_dropped_before_its_rows_are_read_is_an_error_that_says_so(
     with pytest.raises(Exception, match="was dropped"):
         frame.count()
     assert db.spark("t").count() == 20
+
+
+def test_a_table_altered_before_its_rows_are_merged_is_an_error_that_says_so(
+    db: ebla.Database, spark: SparkSession
+) -> None:
+    db.create_table("t", POINTS).put(points(range(10)))
+    frame = scan(db, "t", limits=FINE, spark=spark)
+    db.alter_table("t", add_columns={"more": "int64"})
+    with pytest.raises(Exception, match="the schema of 't' was changed since the scan was planned"):
+        frame.count()
+
+
+def test_a_view_fails_by_the_name_of_a_file_that_is_gone(root: str, spark: SparkSession) -> None:
+    with ebla.open(root, settings=FORGETFUL) as db:
+        table = db.create_table("t", POINTS)
+        table.put(points(range(1_000)))
+        table.flush()
+        (before,) = Path(root).glob("fragments/*/*.parquet")
+        scan(db, "t", spark=spark).createOrReplaceTempView("outlived")
+        before.unlink()  # as where what a session held expired, because its process was stopped for long
+        try:
+            with pytest.raises(Exception, match=before.name):
+                spark.table("outlived").agg({"n": "sum"}).collect()
+        finally:
+            spark.catalog.dropTempView("outlived")
 
 
 def test_what_cannot_be_is_refused_before_any_job_runs(db: ebla.Database, root: str, spark: SparkSession) -> None:
@@ -588,7 +636,7 @@ def test_values_of_every_type_are_the_same_by_both_ways(db: ebla.Database, spark
     table.flush()
     native = db.spark("t")
     assert "FileScan parquet" in executed(native)
-    assert "MapInArrow" not in executed(native)
+    assert MERGE not in executed(native)
     assert_same_rows(native, table.scan(), table)
     merged = frame_of(plan_scan(db, "t", native=False), spark)
     assert "FileScan parquet" not in executed(merged)
@@ -635,7 +683,7 @@ def test_ranges_that_end_between_strings_hold_the_same_rows(db: ebla.Database, s
     table.flush()
     for prefix in ("a", "\x7f", "é", "\ud7ff", "\U0010ffff"):
         frame = scan(db, "t", prefix=prefix, limits=FINE, spark=spark)
-        assert "MapInArrow" not in executed(frame)
+        assert MERGE not in executed(frame)
         assert_same_rows(frame, table.scan(prefix=prefix), table)
 
 

@@ -26,6 +26,18 @@ def test_nothing_but_modules_is_there_before_workers_are_forked() -> None:
     subprocess.run([sys.executable, "-c", LOADED], check=True, timeout=100)
 
 
+LIGHT = """
+import sys
+import pyspark_ebla
+assert pyspark_ebla.DefaultSource.name() == "ebla"
+assert not [name for name in sys.modules if name.startswith(("ebla.tablet", "ebla.client", "ebla.storage", "pyarrow"))]
+"""
+
+
+def test_the_module_in_which_spark_looks_for_the_format_loads_no_engine() -> None:
+    subprocess.run([sys.executable, "-c", LIGHT], check=True, timeout=100)
+
+
 def test_a_session_of_our_own_forks_workers_that_have_the_modules_of_tasks(spark: SparkSession) -> None:
     assert default_settings("local[2]", "ERROR")["spark.python.daemon.module"] == MODULE
     assert spark.sparkContext.getConf().get("spark.python.daemon.module") == MODULE

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from ebla.pipeline.spark import worker
-from ebla.pipeline.spark.worker import acknowledge, numbers_of, settle_worker
+from ebla.pipeline.spark.worker import acknowledge, numbers_of, settle_worker, start_workers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 needs_linux = pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="elsewhere there is nothing to set")
 
@@ -55,3 +59,14 @@ def test_a_worker_is_settled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     settle_worker()
     settle_worker()
     assert frozen == [1]
+
+
+def test_python_is_started_beside_the_caller_once_for_all_sessions(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_started", set())
+    started = start_workers(spark)
+    assert started is not None
+    started.join()
+    assert start_workers(spark) is None
+    assert start_workers(spark.newSession()) is None

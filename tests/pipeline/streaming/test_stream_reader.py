@@ -48,7 +48,7 @@ class Follows:
 
     def batch(self, *, commit: bool = True) -> bool:
         """Take one batch; tell whether there was one."""
-        self.reader._follower._rests_until = 0.0
+        self.reader._stream._follower._rests_until = 0.0
         end = self.reader.latestOffset(self.at, self.limit)
         if end == self.at:
             return False
@@ -282,7 +282,7 @@ def test_a_quiet_table_goes_on_with_the_store(store: ebla.Database, monkeypatch:
     follows = Follows(store.path, since="now")
     other.put({"k": "a", "n": 1})
     assert not follows.batch()
-    monkeypatch.setattr("ebla.pipeline.streaming.stream_reader.QUIET_SECONDS", -1.0)
+    monkeypatch.setattr("ebla.pipeline.streaming.change_stream.QUIET_SECONDS", -1.0)
     txn = other.put({"k": "a", "n": 2})
     assert follows.batch()
     assert follows.batches == [0]
@@ -317,7 +317,7 @@ def test_a_table_that_is_altered_goes_on_after_a_restart(store: ebla.Database) -
     assert follows.rows["b"] == {"k": "b", "n": None, "s": None, "more": 7}
     # The columns change between the plan of a batch and its tasks.
     table.put({"k": "c", "n": 1})
-    follows.reader._follower._rests_until = 0.0
+    follows.reader._stream._follower._rests_until = 0.0
     end = follows.reader.latestOffset(follows.at, ReadAllAvailable())
     parts = follows.reader.partitions(follows.at, end)
     store.alter_table("t", drop_columns=["more"])

@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
 import ebla
+from ebla.direct import place
 from ebla.direct.jobs_at import order_at
 from ebla.errors import Conflict, InvalidBatch, RequestError, SchemaChanged, UnknownTable
-from ebla.pipeline.datasource import datasource_writer
 from ebla.pipeline.datasource.datasource_options import WriteOptions
 from ebla.pipeline.streaming.stream_options import StreamWriteOptions
 from ebla.pipeline.streaming.stream_writer import BatchWritten, EblaStreamWriter
@@ -138,12 +138,12 @@ def test_a_batch_goes_to_several_tables_whatever_became_of_the_first(db: ebla.Da
 def test_files_that_a_compaction_replaces_at_once_stay_for_those_who_read_them(
     db: ebla.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def commit_and_compact(root: str, commit: BulkCommit) -> BulkResult:
-        done = order_at(root, commit)
+    def commit_and_compact(root: str, commit: BulkCommit, timeout_seconds: float) -> BulkResult:
+        done = order_at(root, commit, timeout_seconds)
         db.table("t").compact()
         return done
 
-    monkeypatch.setattr(datasource_writer, "order_at", commit_and_compact)
+    monkeypatch.setattr(place, "order_at", commit_and_compact)
     lost = Query(db.path).task(0, [("a", 1)])
     Query(db.path).run(0, [("a", 1)], [("b", 1)])
     assert not (db.path / lost.fragments[0].fragment.file).exists()

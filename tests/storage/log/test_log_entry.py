@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import msgspec
 import pyarrow as pa
 import pytest
@@ -17,6 +20,7 @@ from ebla.storage.log.log_entry import (
     Reply,
     decode_entry,
     encode_entry,
+    split_payload,
 )
 from ebla.storage.log.log_format import (
     SEGMENT_HEADER_BYTES,
@@ -154,3 +158,39 @@ class TestEntry:
         (part,) = make_entry(1).parts
         sizes = [sum(len(b) for b in encode_entry(LogEntry(1, (part,) * count))) for count in (1, 2, 3)]
         assert sizes[2] - sizes[1] <= sizes[1] - sizes[0] < sizes[0] - len(SCHEMA_BYTES)
+
+    def test_blocks_of_one_batch_share_its_body(self) -> None:
+        records = pa.record_batch({"_row": pa.array([bytes([n]) for n in range(90)], pa.binary()), "2": range(90)})
+        shared, apart = (divided(records, [10, 40, 90], is_shared=is_shared) for is_shared in (True, False))
+        assert len(encode_entry(shared)) == 2 < len(encode_entry(apart)) == 4
+        assert decode_entry(pa.py_buffer(b"".join(encode_entry(shared)))) == apart
+
+    def test_a_batch_of_which_some_rows_are_elsewhere_is_not_written_as_a_whole(self) -> None:
+        records = pa.record_batch({"_row": pa.array([bytes([n]) for n in range(90)], pa.binary()), "2": range(90)})
+        shared, apart = (divided(records, [10, 40, 90], is_shared=is_shared) for is_shared in (True, False))
+        for kept in (slice(1), slice(1, None), slice(0, None, 2)):
+            payload = b"".join(encode_entry(LogEntry(60, shared.parts[kept])))
+            assert payload == b"".join(encode_entry(LogEntry(60, apart.parts[kept])))
+            assert decode_entry(pa.py_buffer(payload)).parts == apart.parts[kept]
+
+    @pytest.mark.parametrize(("begin", "rows"), [(-1, 1), (0, -1), (0, 91), (90, 1), (2**40, 1)])
+    def test_rows_that_a_body_does_not_have_are_refused(self, begin: int, rows: int) -> None:
+        records = pa.record_batch({"_row": pa.array([b"x"] * 90, pa.binary()), "2": range(90)})
+        preamble, body = encode_entry(divided(records, [90], is_shared=True))
+        fields = msgspec.msgpack.decode(split_payload(pa.py_buffer(preamble))[0])
+        fields[2][0][7][0][5], fields[2][0][7][0][9] = rows, begin
+        packed = msgspec.msgpack.encode(fields)
+        changed = len(packed).to_bytes(4, "little") + packed
+        with pytest.raises(ValueError, match=f"{rows} records from {begin} on, of 90"):
+            decode_entry(pa.py_buffer(changed + bytes(-len(changed) % 8) + bytes(body)))
+
+
+def divided(records: pa.RecordBatch, ends: Sequence[int], *, is_shared: bool) -> LogEntry:
+    """Return an entry of a put whose rows are divided among tablets."""
+    parts = []
+    for number, (begin, end) in enumerate(pairwise([0, *ends])):
+        own = records.slice(begin, end - begin)
+        shared = (None, records, begin) if is_shared else ()
+        block = LogBlock(4, 1, 60, 60, records.schema.serialize().to_pybytes(), own, *shared)
+        parts.append(LogPart("t", f"tablet {number}", 1, 1, 1, 1, 60, (block,)))
+    return LogEntry(60, tuple(parts))

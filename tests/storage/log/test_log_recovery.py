@@ -34,6 +34,7 @@ from tests.support.logs import (
     recovered,
     with_segment,
     write_log,
+    written,
 )
 from tests.support.simulated_files import FaultPlan, SimulatedCrash, SimulatedFiles
 
@@ -85,20 +86,22 @@ class TestTornTail:
         files = SimulatedFiles()
         write_log(files, range(1, 4), close=False)
         path = segment_path(DIRECTORY, 1)
-        files.put(path, files.read(path)[:-1])
+        files.put(path, written(files)[:-1])
         assert recovered(files) == [1, 2]
         assert [entry.txn_max for _, entry in read_segment(files, path)] == [1, 2]
         assert files.record()[-1].kind != "truncate"
 
-    def test_zeros_at_the_end_are_a_torn_tail(self) -> None:
+    def test_zeros_at_the_end_are_room_that_was_reserved(self) -> None:
         files = SimulatedFiles()
         write_log(files, range(1, 3), close=False)
-        path = segment_path(DIRECTORY, 1)
-        size = files.size(path)
-        files.put(path, files.read(path) + bytes(5000))
-        recovery = exhaust(files)
-        assert recovery.torn_tail is not None
-        assert (recovery.torn_tail.offset, recovery.torn_tail.size) == (size, 5000)
+        whole = written(files)
+        assert files.size(segment_path(DIRECTORY, 1)) > len(whole)
+        for zeros in (1, 8, 5000):
+            files.put(segment_path(DIRECTORY, 1), whole + bytes(zeros))
+            recovery = exhaust(files)
+            assert recovery.torn_tail is None
+            truncate_torn_tail(files, recovery)
+            assert files.read(segment_path(DIRECTORY, 1)) == whole
 
     def test_unsynced_entries_may_reach_the_disk_in_any_order(self) -> None:
         """The first of three unsynced entries is missing, the others are there: nobody was told of any of them."""
@@ -123,13 +126,12 @@ class TestTornTail:
         stolen = other.read(segment_path(DIRECTORY, 1))
         files = SimulatedFiles()
         write_log(files, range(1, 3), close=False)
-        path = segment_path(DIRECTORY, 1)
-        begin = files.size(path)
+        begin = len(written(files))
         # The same server and segment, but at other offsets; and the same offsets, but of another segment.
-        shifted = files.read(path) + bytes(16) + stolen
+        shifted = written(files) + bytes(16) + stolen
         assert recovered(with_segment(shifted)) == [1, 2]
         write_log(other, range(30, 60), close=False)
-        elsewhere = files.read(path) + other.read(segment_path(DIRECTORY, 2))[begin:]
+        elsewhere = written(files) + other.read(segment_path(DIRECTORY, 2))[begin:]
         assert recovered(with_segment(elsewhere)) == [1, 2]
 
 
@@ -138,7 +140,7 @@ class TestDamage:
         """In the last segment of a log that was not closed only the last entry can pass for torn."""
         whole = SimulatedFiles()
         write_log(whole, range(1, 4), close=False)
-        data = whole.read(segment_path(DIRECTORY, 1))
+        data = written(whole)
         begins = offsets_of(whole)
         dice = random.Random(0)
         for position in range(len(data)):
@@ -176,7 +178,7 @@ class TestDamage:
     def test_damage_is_found_though_the_next_segment_was_still_in_the_making(self) -> None:
         """That the next segment exists at all shows that this one was whole."""
         whole = SimulatedFiles()
-        write_log(whole, range(1, 4), close=False)
+        write_log(whole, range(1, 4))
         whole.put(segment_path(DIRECTORY, 2), b"EBLA")
         assert recovered(whole) == [1, 2, 3]
         data = whole.read(segment_path(DIRECTORY, 1))
@@ -291,7 +293,9 @@ class TestLaterVersions:
         _, data = encode_segment_header(SERVER, 1, None)
         checked = data[:8] + struct.pack("<I", FORMAT_VERSION + 1) + data[12:-4]
         files = with_segment(checked + struct.pack("<I", google_crc32c.value(checked)))
-        with pytest.raises(FormatTooNew, match=r"0000000000000001.log is a log of format 3.*update"):
+        with pytest.raises(
+            FormatTooNew, match=rf"0000000000000001.log is a log of format {FORMAT_VERSION + 1}.*update"
+        ):
             recovered(files)
 
     def test_an_entry_of_an_unknown_kind_is_told_from_damage(self) -> None:

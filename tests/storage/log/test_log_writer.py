@@ -28,6 +28,7 @@ from tests.support.logs import (
     open_writer,
     recovered,
     write_log,
+    written,
 )
 from tests.support.simulated_files import FaultPlan, SimulatedCrash, SimulatedFiles
 
@@ -80,8 +81,8 @@ class TestWriting:
         write_log(files, range(1, 4), segment_bytes=100, close=False)
         kinds = [
             operation.kind for operation in files.record() if operation.path == segment_path(DIRECTORY, 2)
-        ]  # its header, its entry, its closed mark
-        assert kinds == ["create", "write", "sync", "write", "sync", "write", "sync"]
+        ]  # its header, its entry, what was reserved given back, its closed mark
+        assert kinds == ["create", "write", "sync", "write", "sync", "sync", "write", "sync"]
         assert [segment.closed for segment in exhaust(files).segments] == [True, True, False]
 
     def test_what_the_writer_knows_of_its_segments_is_what_the_recovery_finds(self) -> None:
@@ -91,9 +92,9 @@ class TestWriting:
             writer.append(make_entry(txn))
         writer.sync()
         assert writer.segments() == exhaust(files).segments
-        assert writer.total_bytes() == sum(info.size for info in files.list(DIRECTORY))
         writer.close()
         assert writer.segments() == exhaust(files).segments
+        assert writer.total_bytes() == sum(info.size for info in files.list(DIRECTORY))
         assert [(segment.txn_min, segment.txn_max) for segment in writer.segments()] == [(10, 30), (20, 50), (40, 40)]
 
     def test_an_older_log_is_continued_in_a_new_segment(self) -> None:
@@ -119,7 +120,7 @@ class TestWriting:
         files = SimulatedFiles()
         write_log(files, range(1, 3), close=False)
         path = segment_path(DIRECTORY, 1)
-        files.put(path, files.read(path)[:-5])
+        files.put(path, written(files)[:-5])
         recovery = exhaust(files)
         with pytest.raises(ValueError, match="must be cut"):
             LogWriter(files, DIRECTORY, SERVER, recovery.next_sequence, MANY, recovery.segments)
@@ -194,7 +195,7 @@ class TestFailing:
         writer = open_writer(files)
         writer.append(make_entry(1))
         writer.sync()
-        files.bytes_max = files.size(segment_path(DIRECTORY, 1)) + 50
+        files.bytes_max = len(written(files)) + 50
         with pytest.raises(LogFailed, match=r"no space left.*free space, then reopen"):
             writer.append(make_entry(2))
         assert writer.failed
@@ -212,7 +213,7 @@ class TestFailing:
         writer = open_writer(files)
         writer.append(make_entry(1))
         writer.sync()
-        files.bytes_max = files.size(segment_path(DIRECTORY, 1)) + 50
+        files.bytes_max = len(written(files)) + 50
         with pytest.raises(LogFailed):
             writer.append(make_entry(2))
         with pytest.raises(LogFailed, match="no space left"):
@@ -275,15 +276,30 @@ class TestFailing:
         with pytest.raises(LogFailed, match="SimulatedCrash"):
             writer.append(make_entry(2))
 
-    def test_closing_a_log_that_is_synced_writes_nothing(self) -> None:
+    def test_closing_a_log_that_is_synced_gives_back_what_was_reserved_and_writes_nothing(self) -> None:
         files = SimulatedFiles()
         writer = open_writer(files)
         writer.append(make_entry(1))
         writer.sync()
-        before = files.record()
+        before = len(files.record())
+        whole = written(files)
+        assert len(whole) < files.size(segment_path(DIRECTORY, 1))
         writer.close()
-        assert files.record() == before
-        assert recovered(files) == [1]
+        assert [operation.kind for operation in files.record()[before:]] == ["sync"]
+        assert files.read(segment_path(DIRECTORY, 1)) == whole
+
+    def test_what_was_reserved_is_written_on_and_grows_when_it_is_used_up(self) -> None:
+        files = SimulatedFiles()
+        writer = open_writer(files)
+        sizes = set()
+        for txn in range(1, 40):
+            writer.append(make_entry(txn, rows=300))
+            writer.sync()
+            sizes.add(files.size(segment_path(DIRECTORY, 1)))
+            assert files.size(segment_path(DIRECTORY, 1)) >= writer.total_bytes()
+        assert 2 < len(sizes) < 20
+        assert recovered(files) == [*range(1, 40)]
+        assert all(recovered(image) == [*range(1, 40)] for image in files.crash_images())
 
     def test_an_entry_that_cannot_be_encoded_harms_nothing(self) -> None:
         files = SimulatedFiles()

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from ebla.storage.lookup.lookup_policy import DECODED_POINTS, STAYS_ROUNDS, Held, is_for_many, is_worth_making, who_goes
+from ebla.storage.lookup.lookup_policy import (
+    DECODED_POINTS,
+    STAYS_ROUNDS,
+    Held,
+    decoded_points,
+    is_for_many,
+    is_worth_making,
+    who_goes,
+)
 
 
 def test_a_file_is_made_when_its_readers_have_paid_for_it() -> None:
@@ -38,3 +46,8 @@ def test_what_was_asked_for_of_late_stays() -> None:
 
 def test_what_is_larger_than_all_the_room_is_not_made() -> None:
     assert who_goes({"a": Held(4, 0)}, 13, 12, 1_000) is None
+
+
+def test_a_row_out_of_a_large_block_counts_for_more() -> None:
+    assert decoded_points(0) == decoded_points(256 << 10) == DECODED_POINTS
+    assert decoded_points(1 << 20) > 1.5 * DECODED_POINTS

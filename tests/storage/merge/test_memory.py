@@ -135,6 +135,15 @@ ERASURE = MemoryErasure(b"a", None, 4, 3)
 
 
 class TestMemory:
+    def test_a_former_value_finds_its_own_blocks_alone(self) -> None:
+        values = [memory_of(block_at(1))]
+        row = values[0].blocks[0].first
+        assert len(values[0].blocks_around(row)) == 1  # makes the index, which those after it share
+        for txn in (2, 3, 4):
+            values.append(values[-1].with_block(block_at(txn)))
+        for count, value in enumerate(values, start=1):
+            assert list(value.blocks_around(row)) == list(value.blocks)[:count]
+
     def test_adding_leaves_the_former_value_alone(self) -> None:
         before = memory_of(block_at(1))
         after = before.with_block(block_at(2)).with_erasure(ERASURE)

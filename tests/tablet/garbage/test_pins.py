@@ -159,18 +159,6 @@ def test_a_pin_is_extended_while_it_is_there_and_written_only_if_that_gains_much
     assert pins.oldest() is None
 
 
-def test_the_record_of_the_horizon_only_grows_whoever_writes_it() -> None:
-    coordination = MemoryCoordination(MemoryStore(), ManualClock())
-    one, other = Horizon(coordination), Horizon(coordination)
-    assert one.read() == 0
-    one.raise_to(7)
-    other.raise_to(5)
-    assert other.read() == 7
-    other.raise_to(9)
-    one.raise_to(8)
-    assert one.read() == 9
-
-
 def test_a_compaction_stops_at_a_pin_that_came_after_it_was_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

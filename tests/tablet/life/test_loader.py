@@ -222,7 +222,7 @@ def test_ranges_that_do_not_fit_are_found_at_the_load(db: ebla.Database) -> None
         (msgspec.structs.replace(b, last=None), "overlap"),
     ]:
         broken = msgspec.structs.replace(metadata, tablets=(a, wrong, c))
-        state.view = replace(view, metadata=broken)
+        state.view = msgspec.structs.replace(view, metadata=broken)
         with pytest.raises(ebla.Corruption, match=rf"{word} at {b.id}.*`repair` make them meet"):
             db.table("t").get("0070")
         state.view = view

@@ -51,7 +51,7 @@ class Cached:
             self.cache.drop(array, watched)
 
     def commit_one(self, txn: int, row: bytes) -> None:
-        if len(self.recent.change(self.recent.slots_of_one(row, SALT), txn)):
+        if len(self.recent.change(self.recent.slot_of(row, SALT), txn)):
             self.cache.leave(row, txn)
 
 
@@ -138,8 +138,20 @@ def test_a_row_too_large_for_the_cache_is_not_kept() -> None:
     assert world.cache.rows == {}
 
 
+def test_any_row_is_worth_keeping_while_half_of_the_room_is_free() -> None:
+    world = Cached(bytes_max=100 * (ENTRY_BYTES + 10))
+    kept = 0
+    while world.cache.wants(b"%04d" % kept, was_read=False):
+        world.put(b"%04d" % kept, 1, read_at=5, size=6)
+        kept += 1
+    assert kept == 50
+
+
 def test_a_row_is_worth_keeping_when_it_is_asked_for_again() -> None:
-    cache = Cached().cache
+    world = Cached(bytes_max=20_000)
+    for n in range(35):
+        world.put(b"%d" % n, 1, read_at=5)
+    cache = world.cache
     assert [cache.wants(row, was_read=False) for row in (b"a", b"b", b"a", b"a")] == [False, False, True, True]
 
 

@@ -67,12 +67,12 @@ def fill(table: ebla.Table) -> None:
     table.put_cells([{"user": "u01", "day": DAY, "family": "click", "qualifier": "home", "value": b"9"}])
 
 
-@pytest.mark.parametrize("columns", [None, ["n"], ["extra", "click"], ["click:home", "other:q"], ["*"], []])
+COLUMNS = (None, ["n"], ["extra", "click"], ["click:home", "other:q"], ["*"], [])
+
+
 @pytest.mark.parametrize("in_memory", [False, True])
 @pytest.mark.parametrize("splits", [None, [("u20",), ("u21",)]])
-def test_a_short_scan_gives_what_arrow_does(
-    tmp_path: Path, taken: list[Any], columns: list[str] | None, in_memory: bool, splits: Any
-) -> None:
+def test_a_short_scan_gives_what_arrow_does(tmp_path: Path, taken: list[Any], in_memory: bool, splits: Any) -> None:
     with opened(tmp_path) as db:
         table = db.create_table("t", SCHEMA, splits=splits)
         fill(table)
@@ -82,14 +82,37 @@ def test_a_short_scan_gives_what_arrow_does(
             table.put({"user": "u30", "day": DAY, "n": 7})
             table.put({"user": "u30a", "day": DAY, "n": 8, "click:x": b""})
         make(db)
-        for start in (None, ("u",), ("u05",), ("u29",), ("v05",), ("w",), ("a",)):
-            for limit in (0, 1, 3, 40, SHORT_ROWS_MAX):
-                scan = table.scan(start, columns=columns, limit=limit)
-                assert list(scan) == by_arrow(scan)
-        scan = table.scan(("u10",), ("u12",), limit=50, columns=columns)
-        assert list(scan) == by_arrow(scan)
-        assert len(taken) > 20
+        for columns in COLUMNS:
+            taken.clear()
+            for start in (None, ("u",), ("u05",), ("u29",), ("v05",), ("w",), ("a",)):
+                for limit in (0, 1, 3, 40, SHORT_ROWS_MAX):
+                    scan = table.scan(start, columns=columns, limit=limit)
+                    assert list(scan) == by_arrow(scan), columns
+            scan = table.scan(("u10",), ("u12",), limit=50, columns=columns)
+            assert list(scan) == by_arrow(scan), columns
+            assert len(taken) > 20
+            assert None not in taken
+
+
+def test_single_puts_over_files_are_read_row_by_row(tmp_path: Path, taken: list[Any]) -> None:
+    """More of them than there may be blocks of several rows; some rows put again and again, some between others."""
+    with opened(tmp_path) as db:
+        table = db.create_table("t", PLAIN)
+        table.put([{"row": b"%04d" % n, "v": n, "w": f"w{n}"} for n in range(0, 400, 2)])
+        table.flush()
+        make(db)
+        for n in range(50):
+            table.put({"row": b"%04d" % (n * 7), "v": -n})
+            if n % 5 == 0:
+                table.put({"row": b"%04d" % (n * 7), "w": "again"})
+        for start, limit in [(b"", 100), (b"0007", 1), (b"0008", 20), (b"0100", 128), (b"0390", 50), (b"0399", 5)]:
+            for columns in (None, ["w", "v"], ["v"]):
+                scan = table.scan(start, limit=limit, columns=columns)
+                assert [dict(row) for row in scan] == by_arrow(table.scan(start, limit=limit, columns=columns))
         assert None not in taken
+        assert list(next(iter(table.scan(columns=["w", "v"], limit=1)))) == ["row", "w", "v"]
+        bounded = table.scan(b"0010", b"0020", limit=100)
+        assert [row["row"] for row in bounded] == [b"0010", b"0012", b"0014", b"0016", b"0018"]
 
 
 def test_the_position_of_a_short_scan_is_that_of_its_last_row(tmp_path: Path, taken: list[Any]) -> None:

@@ -23,7 +23,8 @@ from ebla.model.filters import with_columns_of
 from ebla.model.projection import Projection
 from ebla.model.ranges import ALL, KeyRange
 from ebla.tablet.read.windows import WINDOW_GROWTH, cut, even_window_rows, lie_on_each_other
-from ebla.tablet.scan import scanner
+from ebla.tablet.scan import scan_windows
+from ebla.tablet.scan.scan_windows import ScanWindows
 from ebla.tablet.scan.scanner import Scanner, ScanRequest
 from tests.support.inside import engine_of, state_of
 from tests.support.simulated_files import SimulatedFiles
@@ -112,9 +113,9 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(scanner, "FIRST_WINDOW_ROWS", 2)
-    monkeypatch.setattr(scanner, "MEMORY_STRIDE", 3)
-    monkeypatch.setattr(scanner, "INLINE_ROWS", 8)
+    monkeypatch.setattr(scan_windows, "FIRST_WINDOW_ROWS", 2)
+    monkeypatch.setattr(scan_windows, "MEMORY_STRIDE", 3)
+    monkeypatch.setattr(scan_windows, "INLINE_ROWS", 8)
     made = World()
     yield made
     made.db.close()
@@ -126,7 +127,8 @@ def keys(rows: list[dict[str, Any]]) -> list[str]:
 
 class TestWindows:
     def windows(self, world: World, key_range: KeyRange, *, reverse: bool = False) -> list[KeyRange]:
-        plan = world.scanner(key_range=key_range, reverse=reverse)._planner(None, whole=False)
+        scanned = world.scanner(key_range=key_range, reverse=reverse)._scanned
+        plan = ScanWindows(scanned, short=None, enough=None, whole=False).plan
         found, rest = [], key_range
         while rest is not None:
             of_tablet, rest = plan(rest)

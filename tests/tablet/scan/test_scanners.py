@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,9 @@ from ebla.clock import ManualClock
 from ebla.model.ranges import KeyRange
 from ebla.service.listener import RangeChanged, TabletListener
 from ebla.settings import Settings
-from ebla.tablet.scan import scanner
-from ebla.tablet.scan.scan_progress import ScanProgress, Window, after
+from ebla.tablet.read.windows import Window, after
+from ebla.tablet.scan import scan_windows
+from ebla.tablet.scan.scan_progress import ScanProgress
 from ebla.tablet.scan.scanners import Scanners
 from ebla.tablet.tables.events import Events
 from tests.crash.machine import bounded
@@ -102,23 +103,35 @@ class Table:
         return found[::-1] if reverse else found
 
 
+@dataclass
+class WindowsOf:
+    """The windows of a table, in one direction; what is read ahead is there at once."""
+
+    table: Table
+    reverse: bool
+    inline_rows: int
+
+    def plan(self, rest: KeyRange) -> tuple[list[Window], KeyRange | None]:
+        return self.table.plan(rest, self.reverse)
+
+    def read(self, window: KeyRange) -> list[bytes]:
+        return self.table.read(window, self.reverse)
+
+    def read_ahead(self, window: KeyRange) -> Future[list[bytes]]:
+        future = Delayed()
+        future.set_result(self.read(window))
+        return future
+
+
 def progress_of(
     table: Table, rows: KeyRange, reverse: bool, inline: int, scanners: Scanners, events: Events
 ) -> ScanProgress[list[bytes]]:
-    def submit(read: Any, window: KeyRange) -> Future[list[bytes]]:
-        future = Delayed()
-        future.set_result(read(window))
-        return future
-
     return ScanProgress(
         "t",
         rows,
         reverse=reverse,
-        plan=lambda rest: table.plan(rest, reverse),
-        read=lambda window: table.read(window, reverse),
-        submit=submit,
+        windows=WindowsOf(table, reverse, inline),
         ahead_max=2,
-        inline_rows=inline,
         scanners=scanners,
         events=events,
     )
@@ -191,17 +204,17 @@ def test_a_window_that_is_under_way_when_the_scan_is_let_go_is_not_given_twice(i
 def test_a_scan_gets_on_although_the_tablets_change_more_quickly_than_it_plans() -> None:
     table = Table()
     progress = progress_of(table, KeyRange(), False, 100, Scanners(ManualClock(), 9, 9.0), Events())
-    plan = progress._plan
+    plan = table.plan
     plans = 0
 
-    def changed_meanwhile(rest: KeyRange) -> Any:
+    def changed_meanwhile(rest: KeyRange, reverse: bool) -> Any:
         nonlocal plans
         plans += 1
         assert plans <= len(ROWS), "it plans, and reads nothing"
         progress.on_range_changed(RangeChanged("t", "x", KeyRange(), ()))
-        return plan(rest)
+        return plan(rest, reverse)
 
-    progress._plan = changed_meanwhile
+    table.plan = changed_meanwhile  # type: ignore[method-assign]
     assert [row for window in progress for row in window] == ROWS
 
 
@@ -212,9 +225,9 @@ SCHEMA = ebla.Schema(key={"k": "string"}, columns={"n": "int64"})
 
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanner, "FIRST_WINDOW_ROWS", 8)
-    monkeypatch.setattr(scanner, "INLINE_ROWS", 16)
-    monkeypatch.setattr(scanner, "MEMORY_STRIDE", 4)
+    monkeypatch.setattr(scan_windows, "FIRST_WINDOW_ROWS", 8)
+    monkeypatch.setattr(scan_windows, "INLINE_ROWS", 16)
+    monkeypatch.setattr(scan_windows, "MEMORY_STRIDE", 4)
 
 
 def filled(db: ebla.Database) -> ebla.Table:

@@ -463,8 +463,8 @@ def test_a_schema_that_changes_during_a_compaction_loses_nothing(
 def test_a_scan_of_a_table_that_is_dropped_goes_on_until_its_files_are_gone_and_says_so_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ebla.tablet.scan.scanner.FIRST_WINDOW_ROWS", 8)
-    monkeypatch.setattr("ebla.tablet.scan.scanner.INLINE_ROWS", 16)
+    monkeypatch.setattr("ebla.tablet.scan.scan_windows.FIRST_WINDOW_ROWS", 8)
+    monkeypatch.setattr("ebla.tablet.scan.scan_windows.INLINE_ROWS", 16)
     settings = replace(NO_HISTORY, garbage_age_seconds=0.0, scan_threads=1, open_files_max=1)
     with ebla.open(tmp_path, settings=settings) as db:
         for is_collected in (False, True):

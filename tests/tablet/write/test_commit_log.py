@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -50,7 +50,10 @@ class World:
         self._push_lock = threading.Lock()
         self._txn = 0
 
-    def _on_durable(self, commits: Sequence[Commit], combined: Sequence[Combined]) -> None:
+    def _on_durable(
+        self, commits: Sequence[Commit], combined: Sequence[Combined], held: Collection[tuple[str, str]]
+    ) -> None:
+        assert not held, "no tablet has replicas here"
         self.combined += combined
         self.durable.append(commits[-1].txn)
         self.sequencer.commit(commits[-1].txn)
@@ -231,11 +234,12 @@ class TestWorker:
         interrupted: list[int] = []
         original = commit_log._Waiting.wait
 
-        def wait(self: commit_log._Waiting) -> None:
+        def wait(self: commit_log._Waiting, timeout_seconds: float) -> bool:
             waits.release()
-            original(self)
+            is_woken = original(self, timeout_seconds)
             if self.txn == 2:
                 raise KeyboardInterrupt
+            return is_woken
 
         monkeypatch.setattr(commit_log._Waiting, "wait", wait)
 

@@ -11,12 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ebla
+from ebla.clock import microseconds_of
 from ebla.errors import RequestError
 from ebla.model.declaration import Group, Schema
 from ebla.model.keys import KeyCodec
 from ebla.model.schema import TableSchema
 from ebla.rows.rows import to_put_batch
+from ebla.storage.record.cell_block import CellBlock
+from ebla.storage.record.records import Run
 from ebla.storage.record.row_block import RowBlock
+from ebla.tablet.read.row_cells import cell_lists
 from ebla.tablet.write.admission import Admission
 from ebla.tablet.write.row_admission import RowAdmission, RowMutation
 
@@ -44,9 +48,12 @@ SCHEMA = Schema(
         Group("two", columns={name: kind for at, (name, kind) in enumerate(KINDS.items()) if not at % 2}),
         Group("rare", columns=UNUSUAL_KINDS),
         Group("cells", families=["*"]),
+        Group("tags", families=["tags"]),
     ],
 ).number()
 VALUE_BYTES_MAX = 4_000
+TXN = 7_000_000
+CELLS = ["cell:x", "cell:y", "cell:\u00e9\U0001f600", "other:x", "tags:x", "bare", "tags:a longer name"]
 
 
 def admissions(schema: TableSchema) -> tuple[RowAdmission, Admission]:
@@ -90,6 +97,8 @@ def dicts(draw: st.DrawFn, unusual: bool) -> dict[Any, Any]:
     row: dict[Any, Any] = {"user": draw(st.text(max_size=10)), "at": draw(NATURAL["wide"])}
     for name in draw(st.lists(st.sampled_from(list(KINDS)), unique=True)):
         row[name] = draw(NATURAL[name] | st.none())
+    for name in draw(st.lists(st.sampled_from(CELLS), unique=True)):
+        row[name] = draw(st.binary(max_size=20))
     if unusual:
         others = ["user", "at", *KINDS, *UNUSUAL_KINDS, "cell:x", "family:", "_txn", "nobody", 7]
         for name in draw(st.lists(st.sampled_from(others), min_size=1, max_size=3)):
@@ -100,9 +109,9 @@ def dicts(draw: st.DrawFn, unusual: bool) -> dict[Any, Any]:
     return {name: row[name] for name in names}
 
 
-def block_of(mutation: RowMutation, at: int) -> RowBlock:
+def block_of(mutation: RowMutation, at: int) -> RowBlock | CellBlock:
     _, plan, values, size_bytes = mutation.parts[at]
-    return RowBlock(plan, mutation.row, values, txn=7, size_bytes=size_bytes, index=1)
+    return plan.block(mutation.row, values, TXN, size_bytes, 1)
 
 
 def check_same(row: dict[Any, Any], mutation: RowMutation) -> None:
@@ -112,7 +121,7 @@ def check_same(row: dict[Any, Any], mutation: RowMutation) -> None:
     assert [part.group.id for part in mutation.parts] == list(expected.groups)
     for at, part in enumerate(expected.groups.values()):
         block = block_of(mutation, at)
-        records = part.records
+        records = part.stamped(microseconds_of(TXN))
         assert block.plan.schema_bytes == part.schema_bytes
         assert block.records.schema.equals(records.schema)
         assert block.records.equals(records)
@@ -121,6 +130,9 @@ def check_same(row: dict[Any, Any], mutation: RowMutation) -> None:
         read.validate(full=True)
         assert read.equals(records)
         assert block.message == block.records.serialize().to_pybytes()
+        assert len(block) == records.num_rows
+        if isinstance(block, CellBlock):
+            assert block.lists == cell_lists(Run(records, TXN))
 
 
 @settings(max_examples=150)
@@ -165,7 +177,13 @@ def test_what_the_short_way_takes_is_taken_the_same_by_the_long_way(row: dict[An
         {"user": "ada", "at": 1, "moment": datetime(1, 1, 1, tzinfo=UTC)},
         {"user": "ada", "at": 1, "clock": time(1, tzinfo=UTC)},
         {"user": "ada", "at": 1, "narrow": 1.5},
-        {"user": "ada", "at": 1, "wide": 1, "cell:x": b"1"},
+        {"user": "ada", "at": 1, "wide": 1, "cell:x": None},
+        {"user": "ada", "at": 1, "wide": 1, "cell:x": "1"},
+        {"user": "ada", "at": 1, "wide": 1, "cell:x": b"x" * (VALUE_BYTES_MAX + 1)},
+        {"user": "ada", "at": 1, "cell:": b"1"},
+        {"user": "ada", "at": 1, "cell": {"x": b"1"}},
+        {"user": "ada", "at": 1, "bare": b"1", ":bare": b"2"},
+        {"user": "ada", "at": 1, "text:x": b"1"},
         {"user": "ada", "at": 1, "_set": "1"},
         {"user": "ada", "at": 1, 7: "1"},
     ],

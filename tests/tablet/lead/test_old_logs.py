@@ -6,8 +6,8 @@ import pytest
 
 from ebla.errors import Unavailable
 from ebla.service.requests import Put
+from ebla.tablet.lead.old_logs import LOOK_SECONDS, OldLogs
 from ebla.tablet.lead.taking_over import Offered
-from ebla.tablet_server.old_logs import LOOK_SECONDS, OldLogs
 from tests.tablet.lead.world import Run, World
 
 

@@ -11,16 +11,15 @@ Counters are those of the process that has the store open; sizes of tables are a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from ebla.service.counters import Counters, described
+from ebla.service.prometheus import family
 
 __all__ = ["TABLE_METRICS", "metrics_text"]
-
-_Sample = tuple[Mapping[str, str], float]
 
 # Of each table, and of each of its groups: by which name `Table.stats` has it, and what it means.
 TABLE_METRICS = {"tablets": ("table_tablets", "Tablets of the table.")}
@@ -39,31 +38,18 @@ def metrics_text(counters: Counters | None, tables: Mapping[str, Mapping[str, An
 
     `tables` is what `Table.stats` says of each; without `counters`, only that is told.
     """
-    lines = list(_family("info", "What has the store open; always 1.", [(labels, 1)]))
+    lines = list(family("info", "What has the store open; always 1.", [(labels, 1)]))
     if counters is not None:
         meanings = described()
         for name, value in msgspec.structs.asdict(counters).items():
-            lines += _family(name, meanings[name], [({}, value)])
+            lines += family(name, meanings[name], [({}, value)])
     for key, (name, meaning) in TABLE_METRICS.items():
-        lines += _family(name, meaning, (({"table": table}, facts[key]) for table, facts in tables.items()))
+        lines += family(name, meaning, (({"table": table}, facts[key]) for table, facts in tables.items()))
     for key, (name, meaning) in GROUP_METRICS.items():
         samples = (
             ({"table": table, "group": group}, own[key])
             for table, facts in tables.items()
             for group, own in facts["groups"].items()
         )
-        lines += _family(name, meaning, samples)
+        lines += family(name, meaning, samples)
     return "\n".join(lines) + "\n"
-
-
-def _family(name: str, meaning: str, samples: Iterable[_Sample]) -> Iterator[str]:
-    full = f"ebla_{name}"
-    yield f"# HELP {full} {meaning}"
-    yield f"# TYPE {full} {'counter' if name.endswith('_total') else 'gauge'}"
-    for labels, value in samples:
-        named = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-        yield f"{full}{{{named}}} {value}" if named else f"{full} {value}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
