@@ -57,6 +57,7 @@ class Leader:
         "_first",
         "_waiters",
         "bound",
+        "commit",
         "configuration",
         "epoch",
         "host",
@@ -88,6 +89,7 @@ class Leader:
         self.is_serving = False
         self.is_resigned = False
         self.bound = 0  # when it resigned
+        self.commit = 0  # the index up to which all was committed in this epoch
         self.successor: str | None = None
         self._first = 0  # the index of the empty entry that this epoch begins with
         self._waiters: deque[tuple[int, int, RequestId]] = deque()  # index, txn
@@ -305,7 +307,7 @@ class Leader:
         replica = self.replica
         found = self.membership.commit_index(replica.durable, self.progress, self.host.name)
         if found > replica.commit:
-            replica.commit = found
+            replica.commit = self.commit = found
             self._advanced_at = self.host.now
             if 0 < self._first <= found and not self.is_resigned:
                 self.is_serving = True

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -35,7 +35,7 @@ from ebla.tablet.tables.kept_replies import KeptReplies
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.pauses import Pauses
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.write.commit_log import Combined, Commit, CommitLog, StagedPart
+from ebla.tablet.write.commit_log import Combined, Commit, CommitLog, StagedPart, TabletKeys
 from ebla.tablet.write.gate import Gate
 from ebla.tablet.write.log_replicas import LogReplicas
 from ebla.tablet.write.mutation import Mutation
@@ -390,7 +390,7 @@ class WritePath:
     # --- after the log ---
 
     def _on_durable(
-        self, commits: Sequence[Commit], combined: Sequence[Combined], held: Collection[tuple[str, str]] = ()
+        self, commits: Sequence[Commit], combined: Sequence[Combined], held: TabletKeys, lost: TabletKeys
     ) -> None:
         with self._lock:
             for table_id, tablet in held:
@@ -399,7 +399,7 @@ class WritePath:
                     table.hold(tablet)
             for commit in commits:
                 for part in commit.parts:
-                    if not held or (part.table, part.tablet) not in held:
+                    if not (held or lost) or (part.table, part.tablet) not in (*held, *lost):
                         part.state.commit(part.index)
             for one in combined:
                 table = self._tables.find(one.table)
@@ -411,14 +411,14 @@ class WritePath:
                 self._throttled = 0
                 self._tables.room.notify_all()
 
-    def _on_released(self, parts: Sequence[StagedPart], is_last: bool) -> None:
+    def _on_released(self, tablet: tuple[str, str], parts: Sequence[StagedPart], is_last: bool) -> None:
         """Show commits of a tablet that was held; `is_last`: it is no more."""
         with self._lock:
             for part in parts:
                 part.state.commit(part.index)
-            table = self._tables.find(parts[0].table) if parts else None
+            table = self._tables.find(tablet[0])
             if table is not None and is_last:
-                table.held -= {parts[0].tablet}
+                table.held -= {tablet[1]}
 
     def _take_log(self, table: TableState, tablets: Sequence[TabletMetadata], txn: int) -> None:
         """Save that the tablets' writes are in this server's log: what their first commit depends on."""

@@ -25,7 +25,7 @@ from ebla.access.credentials import NOTHING, Credentials
 from ebla.clock import Clock
 from ebla.coordination.server_lease import ServerLease
 from ebla.coordination.service import CoordinationService, Watch
-from ebla.errors import EblaError, LogFailed, OutcomeUnknown, StaleRoute, StoreError, Unavailable
+from ebla.errors import EblaError, OutcomeUnknown, StaleRoute, StoreError, Unavailable
 from ebla.master.calls import UnloadHere
 from ebla.master.messages import Heartbeat, HeartbeatReply, Instance, Refusal, Registration, Request, Requests
 from ebla.metadata.server.metadata_access import MetadataAccess
@@ -282,7 +282,7 @@ class ServerRun:
 
     def _beat_round(self, is_idle: bool) -> None:
         log = self.engine.state.log
-        if log is not None and isinstance(log.failure, LogFailed):
+        if log is not None and log.failure is not None:
             _log.error("this run ends, for its log cannot be written: %s", log.failure)
             self._on_over(None)
             return

@@ -16,7 +16,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -42,6 +43,10 @@ ENTRY_BYTES_MAX = 16 * 1024 * 1024
 REPLICAS_SECONDS = 10.0
 # A tablet that holds up others for longer than it takes to go on without a replica is held itself.
 HOLD_SECONDS = 3.0
+# Of so many commits with an unknown outcome it is remembered that they are: whoever waits for one is told soon.
+LOST_TXNS_MAX = 100_000
+
+TabletKeys: TypeAlias = Collection[tuple[str, str]]
 
 _log = logging.getLogger(__name__)
 
@@ -124,15 +129,18 @@ class CommitLog:
         self,
         writer: LogWriter,
         sequencer: Sequencer,
-        on_durable: Callable[[Sequence[Commit], Sequence[Combined], Collection[tuple[str, str]]], None],
+        on_durable: Callable[[Sequence[Commit], Sequence[Combined], TabletKeys, TabletKeys], None],
         fence: Callable[[], None] | None = None,
         slow_seconds: float = 0.0,
         replicas: LogReplicas | None = None,
-        on_released: Callable[[Sequence[StagedPart], bool], None] = lambda parts, is_last: None,
+        on_released: Callable[[tuple[str, str], Sequence[StagedPart], bool], None] = lambda tablet, parts, is_last: (
+            None
+        ),
     ) -> None:
-        """`on_durable` runs after the sync and makes commits visible, but for those of tablets that are held.
+        """`on_durable` runs after the sync and makes commits visible, but for those of tablets held, and those lost.
 
-        `on_released` makes such commits visible when replicas have them, and is told whether there are no more.
+        `on_released` makes commits of a held tablet visible when replicas have them, and is told whether it is held no
+        more.
 
         `fence` runs in between, and raises if somebody else may be writing by now: then nothing is acknowledged.
         `replicas` keep some of the tablets on other servers, too.
@@ -163,6 +171,7 @@ class CommitLog:
         self._held: dict[tuple[str, str], deque[HeldPart]] = {}
         # Changed under _completing, read by all: txns that have parts of held tablets, and how many.
         self._held_txns: dict[int, int] = {}
+        self._lost_txns: dict[int, None] = {}  # the newest of those with parts that another leader decides about
         self._worker = threading.Thread(target=self._run, name="ebla-log", daemon=True)
         self._worker.start()
 
@@ -224,7 +233,11 @@ class CommitLog:
             raise
 
     def _is_committed(self, txn: int) -> bool:
-        return self._sequencer.committed >= txn and txn not in self._held_txns
+        if self._sequencer.committed < txn or txn in self._held_txns:
+            return False
+        if txn in self._lost_txns:
+            raise _replicas_missing()
+        return True
 
     def check_none_held(self, txn: int) -> None:
         """Raise `OutcomeUnknown` if some commit up to a txn is not committed, though later ones are."""
@@ -403,8 +416,10 @@ class CommitLog:
         return seconds
 
     def _may_be_shown(self, group: _Group) -> bool:
-        """Tell whether a group is committed but for tablets that are held, as those are that hold it up for long."""
-        late = [mark for mark in group.marks if mark.tablet not in self._held and not mark.is_committed]
+        """Tell whether a group is committed but for what is lost and for tablets held: those that are late for long."""
+        late = [
+            mark for mark in group.marks if mark.tablet not in self._held and not mark.is_committed and not mark.is_lost
+        ]
         if late and now_seconds() - group.written_at < HOLD_SECONDS:
             return False
         for mark in late:
@@ -415,33 +430,53 @@ class CommitLog:
     def _show(self, group: _Group) -> None:
         if self._fence is not None:
             self._fence()
-        held = {mark.tablet: mark for mark in group.marks if mark.tablet in self._held} if self._held else {}
-        for tablet, mark in held.items():
-            parts = [part for commit in group.commits for part in commit.parts if (part.table, part.tablet) == tablet]
-            txns = [
-                commit.txn
-                for commit in group.commits
-                if any((part.table, part.tablet) == tablet for part in commit.parts)
-            ]
-            for txn in txns:
-                self._held_txns[txn] = self._held_txns.get(txn, 0) + 1
-            self._held[tablet].append(HeldPart(mark, parts, txns))
-        self._on_durable(group.commits, group.combined, held.keys())
+        held, lost = set(), set()
+        for mark in group.marks:
+            if mark.tablet in self._held:
+                held.add(mark.tablet)
+                one = _held_part(group, mark)
+                self._held[mark.tablet].append(one)
+                for txn in one.txns:
+                    self._held_txns[txn] = self._held_txns.get(txn, 0) + 1
+            elif not mark.is_committed:
+                lost.add(mark.tablet)
+                self._lose(_held_part(group, mark).txns)
+        self._on_durable(group.commits, group.combined, held, lost)
+
+    def _lose(self, txns: Iterable[int]) -> None:
+        """Note that another leader decides what becomes of commits."""
+        self._lost_txns.update(dict.fromkeys(txns))
+        while len(self._lost_txns) > LOST_TXNS_MAX:
+            del self._lost_txns[next(iter(self._lost_txns))]
 
     def _release(self) -> None:
         """Show what has become committed of tablets that are held; hold them no more when that is all."""
         for tablet, queue in [*self._held.items()]:
-            while queue and queue[0].mark.is_committed:
+            while queue and (queue[0].mark.is_committed or queue[0].mark.is_lost):
                 if self._fence is not None:
                     self._fence()
                 one = queue.popleft()
-                self._on_released(one.parts, not queue)
+                is_lost = not one.mark.is_committed
+                self._on_released(tablet, () if is_lost else one.parts, not queue)
+                if is_lost:
+                    self._lose(one.txns)
                 for txn in one.txns:
                     self._held_txns[txn] -= 1
                     if not self._held_txns[txn]:
                         del self._held_txns[txn]
             if not queue:
                 del self._held[tablet]
+
+
+def _held_part(group: _Group, mark: Mark) -> HeldPart:
+    """Return what a group has of the tablet of a mark."""
+    parts, txns = [], []
+    for commit in group.commits:
+        own = [part for part in commit.parts if (part.table, part.tablet) == mark.tablet]
+        if own:
+            parts += own
+            txns.append(commit.txn)
+    return HeldPart(mark, parts, txns)
 
 
 def _replicas_missing() -> OutcomeUnknown:

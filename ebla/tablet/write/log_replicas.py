@@ -5,6 +5,7 @@ drain   parts of tablets with replicas --append--> numbered, pushed to the repli
         --synced--> acknowledged to whoever leads; of what is led here, committed if every in-sync replica has it
 group   shown, and told to whoever waits, when all its marks are committed, in the order of txns
 held    a tablet whose marks are not committed for long: others go on without it, and it is read as it was before
+lost    a mark whose epoch is over here: another leader decides what becomes of it, and who waits is told just that
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ class Mark(Protocol):
     def is_committed(self) -> bool:
         """Whether every replica that counts has it on disk."""
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was not committed while the tablet was led here, and so never will be by this server."""
+
 
 class LogReplicas(Protocol):
     """The replicas of one server. Safe to use from several threads; takes no lock of the engine."""
@@ -37,7 +42,10 @@ class LogReplicas(Protocol):
         """Tell whether a part is of a tablet that has replicas and is led here."""
 
     def append(self, parts: Sequence[LogPart]) -> Sequence[Mark]:
-        """Push parts to their replicas, and have them among the records for the own log."""
+        """Push parts to their replicas, and have them among the records for the own log.
+
+        What is of a tablet that is led here no more goes nowhere: its mark is lost.
+        """
 
     @property
     def has_records(self) -> bool:

@@ -62,10 +62,22 @@ class TabletState:
         self.index = max(self.index, index)
         self.committed_index = max(self.committed_index, index)
 
+    def begin_epoch(self, entries: Iterable[tuple[int, int]], last: int) -> None:
+        """Begin with a log whose last index is `last`; its entries, indices and txns, are not known to be committed.
+
+        They are when the first commit of the epoch is, which comes behind them. Whatever was given out here in former
+        epochs, and is not in the log, never happened.
+        """
+        self.is_replicated = True
+        self._uncommitted = deque(entries)
+        self.index = last
+        self.committed_index = self._uncommitted[0][0] - 1 if self._uncommitted else last
+
     def follow(self) -> None:
         """Be led elsewhere: what clients are told is told there."""
         self.is_replicated = False
         self.replies = None
+        self._uncommitted = None
 
     def remember(self, replies: Iterable[Reply]) -> None:
         """Take over what clients were told."""

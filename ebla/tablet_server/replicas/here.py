@@ -22,9 +22,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 import pyarrow as pa
 
-from ebla.errors import OutcomeUnknown, TimedOut
+from ebla.errors import TimedOut
 from ebla.metadata.values.table_metadata import Replica, TableMetadata
 from ebla.replication.actions import Action, Change, ChangeMetadata, ReadMetadata, Send, Write
+from ebla.replication.leader import Leader
 from ebla.replication.messages import (
     Ack,
     BetweenServers,
@@ -57,19 +58,32 @@ _log = logging.getLogger(__name__)
 
 
 class LedMark:
-    """Something that was logged of a tablet that is led here."""
+    """Something that was logged of a tablet that is led here, in one epoch.
 
-    __slots__ = ("_index", "_replica", "tablet")
+    What the replica has at its index in a later epoch may be something else: it counts what this leader has committed.
+    """
 
-    def __init__(self, replica: TabletReplica, index: int) -> None:
+    __slots__ = ("_index", "_leader", "_replica", "tablet")
+
+    def __init__(self, name: str, replica: TabletReplica | None, leader: Leader | None, index: int) -> None:
+        """Without a leader nothing was logged: the tablet is led here no more."""
         self._replica = replica
+        self._leader = leader
         self._index = index
-        self.tablet = split_name(replica.tablet)
+        self.tablet = split_name(name)
 
     @property
     def is_committed(self) -> bool:
         """Whether every replica that counts has it on disk."""
-        return self._replica.commit >= self._index
+        return self._leader is not None and self._leader.commit >= self._index
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the epoch ended before it was committed."""
+        if self._replica is None or self._leader is None:
+            return True
+        is_over = self._leader.is_resigned or self._replica.leader is not self._leader
+        return is_over and not self.is_committed
 
 
 class ReplicasHere:
@@ -142,19 +156,24 @@ class ReplicasHere:
         return bool(replicas) and part.index_min <= part.index and name_of(part.table, part.tablet) in replicas
 
     def append(self, parts: Sequence[LogPart]) -> list[LedMark]:
-        """Push parts to their replicas, and have them among the records for the own log."""
+        """Push parts to their replicas, and have them among the records for the own log.
+
+        What is of a tablet that is led here no more goes nowhere: its mark is lost.
+        """
         entries = [(name_of(part.table, part.tablet), _entry_of(part)) for part in parts]
         marks = []
         with self._lock:
             self._at()
             for name, entry in entries:
-                replica = self._replicas[name]
-                leader = replica.leader
-                if leader is None or leader.is_resigned or leader.epoch != entry.epoch:
-                    raise OutcomeUnknown(f"tablet {name} is led by another: repeat it there with the same request id")
+                replica = self._replicas.get(name)
+                leader = None if replica is None else replica.leader
+                if replica is None or leader is None or leader.is_resigned or leader.epoch != entry.epoch:
+                    _log.info("a commit of tablet %s is not logged: it is led here no more at %d", name, entry.epoch)
+                    marks.append(LedMark(name, None, None, entry.index))
+                    continue
                 leader.take(entry)
                 self._unsynced[name] = replica
-                marks.append(LedMark(replica, entry.index))
+                marks.append(LedMark(name, replica, leader, entry.index))
             self._act()
         self._flush()
         return marks

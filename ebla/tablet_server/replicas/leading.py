@@ -44,6 +44,8 @@ class TabletLeader:
         self._store = store
         self._replicas = replicas
         self._on_committed = on_committed
+        # For the one thread. By table and tablet: the newest epoch that was begun, and the index of its first entry.
+        self._firsts: dict[tuple[str, str], tuple[int, int]] = {}
 
     def begin(self, metadata: TableMetadata, tablets: Sequence[str]) -> None:
         """Begin the epochs of tablets that are to be led here."""
@@ -52,8 +54,13 @@ class TabletLeader:
         self._store.late_schemas.switch(table)
         for tablet_id in tablets:
             chosen, tablet = metadata.by_id(tablet_id), table.view.metadata.by_id(tablet_id)
-            if chosen is not None and tablet is not None and tablet.epoch == chosen.epoch:
+            is_current = chosen is not None and tablet is not None and tablet.epoch == chosen.epoch
+            if tablet is not None and is_current and not self._has_begun(table, tablet):
                 self._begin(table, tablet)
+
+    def _has_begun(self, table: TableState, tablet: TabletMetadata) -> bool:
+        """Tell whether the first entry of a tablet's epoch was queued for the log, or is in it."""
+        return self._firsts.get((table.id, tablet.id), (0, 0))[0] == tablet.epoch
 
     def _open(self, metadata: TableMetadata) -> TableState:
         table = self._store.open_tables.find(metadata.table_id)
@@ -75,8 +82,9 @@ class TabletLeader:
             state = table.tablet(tablet.id)
             for part in inherited:
                 state.remember(part.replies)
-            state.is_replicated = True
-            state.saw_index(self._replicas.last_index(table.id, tablet.id))
+            state.begin_epoch(
+                [(part.index, part.txn) for part in parts], self._replicas.last_index(table.id, tablet.id)
+            )
             store.gate.wait(log)
             txn = store.txn_clock.next()
             try:
@@ -92,6 +100,7 @@ class TabletLeader:
             except BaseException as error:
                 log.fail(error)
                 raise
+        self._firsts[table.id, tablet.id] = tablet.epoch, index
         store.sequencer.add_commit_callback(txn, self._committed)
         _log.info("begins epoch %d of %s with %d entries of the log", tablet.epoch, tablet.id, len(parts))
 
@@ -111,6 +120,7 @@ class TabletLeader:
             and tablet.log == run
             and not led.has_begun(tablet)
             and self._replicas.is_serving(table.id, tablet.id, tablet.epoch)
+            and self._is_shown(table, tablet)
         ]
         ready = [tablet for tablet in ready if self._is_of_today(table, tablet)]
         if not ready:
@@ -119,6 +129,15 @@ class TabletLeader:
             led.begun(ready, table.view.metadata)
             table.gain([one.id for one in ready], self._store.sequencer.allocated)
         _log.info("leads %s of %s", ", ".join(one.id for one in ready), table.name)
+
+    def _is_shown(self, table: TableState, tablet: TabletMetadata) -> bool:
+        """Tell whether reads here see the first entry of an epoch, and so everything before it.
+
+        Replicas may have it while commits of other tablets, which come first, are waited for.
+        """
+        epoch, first = self._firsts.get((table.id, tablet.id), (0, 0))
+        with self._store.open_tables.lock:
+            return epoch == tablet.epoch and table.tablet(tablet.id).committed_index >= first
 
     def _is_of_today(self, table: TableState, tablet: TabletMetadata) -> bool:
         """Save what a tablet has under former schemas, if METADATA keeps some; False if that is to be tried again."""
@@ -134,6 +153,26 @@ class TabletLeader:
             store.open_tables.use_metadata(table, saved, store.server)
             _log.info("tablet %s of %s had rows of a former schema, which are in files now", tablet.id, table.name)
         return True
+
+    def let_go(self, metadata: TableMetadata) -> None:
+        """Let go of what is in memory of tablets whose epoch here is over: their logs have it, or never will."""
+        table = self._store.open_tables.find(metadata.table_id)
+        if table is None:
+            return
+        over = [
+            tablet.id
+            for tablet in metadata.tablets
+            if tablet.is_replicated and self._firsts.get((table.id, tablet.id), (tablet.epoch, 0))[0] < tablet.epoch
+        ]
+        with self._store.open_tables.lock:
+            for tablet_id in over:
+                del self._firsts[table.id, tablet_id]
+            if table.led is not None:
+                table.led.resign(over)
+            kept = [one for one in over if one in table.view.memory]
+            with self._store.open_tables.counted(table):
+                _empty(table, kept)
+            table.lose(kept, self._store.sequencer.allocated)
 
     # --- from one replica to several -------------------------------------------------------------
 

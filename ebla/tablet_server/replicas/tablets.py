@@ -60,6 +60,7 @@ class ReplicatedTablets:
             return
         self.tables.add(found.table_id)
         chosen = self._replicas.learn(found)
+        self._leader.let_go(found)
         try:
             self._switch(found.table_id)
             if chosen:

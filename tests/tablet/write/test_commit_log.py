@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +22,15 @@ from ebla.storage.log.log_writer import LogWriter
 from ebla.storage.merge.memory import MemoryErasure
 from ebla.storage.record.records import Block
 from ebla.tablet.write import commit_log
-from ebla.tablet.write.commit_log import SMALL_BLOCK_ROWS, Combined, Commit, CommitLog, StagedBlock, StagedPart
+from ebla.tablet.write.commit_log import (
+    SMALL_BLOCK_ROWS,
+    Combined,
+    Commit,
+    CommitLog,
+    StagedBlock,
+    StagedPart,
+    TabletKeys,
+)
 from ebla.tablet.write.sequencer import Sequencer
 from ebla.tablet.write.tablet_state import TabletState
 from tests.support.logs import DIRECTORY, MANY, SERVER
@@ -51,9 +59,9 @@ class World:
         self._txn = 0
 
     def _on_durable(
-        self, commits: Sequence[Commit], combined: Sequence[Combined], held: Collection[tuple[str, str]]
+        self, commits: Sequence[Commit], combined: Sequence[Combined], held: TabletKeys, lost: TabletKeys
     ) -> None:
-        assert not held, "no tablet has replicas here"
+        assert not [*held, *lost], "no tablet has replicas here"
         self.combined += combined
         self.durable.append(commits[-1].txn)
         self.sequencer.commit(commits[-1].txn)

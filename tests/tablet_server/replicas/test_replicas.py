@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -280,6 +281,60 @@ def test_a_tablet_that_waits_for_its_replicas_holds_up_no_other_and_is_read_as_i
     assert row is not None
     assert row["v"] == "after"
     assert b.uuid not in {one.server for one in cluster.tablet("t0").in_sync}
+
+
+def test_a_tablet_is_served_when_all_that_it_has_is_seen_by_reads_though_others_wait_for_replicas(
+    cluster: Replicated,
+) -> None:
+    a, b, c = (cluster.start(name) for name in "abc")
+    cluster.create_replicated([b, a, c], name="other")
+    cluster.create_replicated([a, b], wanted=2, name="t")
+    put(a, 1)
+    assert b.run is not None
+    other = b.run.service.table("other")
+    cluster.stop("c")
+    waiting = threading.Thread(target=lambda: other.write(Put([{"k": 1, "v": "waits for c"}])))
+    waiting.start()
+    log = b.run.engine.state.writable_log()
+    wait_until(lambda: log._groups)  # it is in the log of b, and commits of b are shown in their order
+    tablet = cluster.tablet("t0")
+    replica = tablet.replica_on(b.uuid)
+    assert replica is not None
+    assert tablet.log is not None
+    new = NewLeader(
+        "t0", tablet.number, replica, run_name(b.uuid, b.run.start), read_bound(cluster.coordination, tablet.log)
+    )
+    cluster.metadata.commit(cluster.table_id, [ChangeLeaders((new,))])
+    seen = []
+
+    def is_read() -> bool:
+        with contextlib.suppress(StaleRoute):
+            seen.append(value(b, 1))
+        return bool(seen)
+
+    wait_until(is_read)
+    assert seen == ["1"]
+    waiting.join()
+
+
+def test_commits_of_an_epoch_that_ended_before_they_were_committed_have_an_unknown_outcome_and_harm_no_other(
+    cluster: Replicated, servers: list[TabletServer]
+) -> None:
+    a, b, _ = servers
+    put(a, 1)
+    assert a.run is not None
+    engine, replicas = a.run.engine, a.run.replicas
+    replicas.resign(engine.table("t").id, "t0", engine.txn_clock.last, b.uuid)  # behind the back of the engine
+    with pytest.raises(OutcomeUnknown, match="not every replica"):
+        table(a).write(Put([{"k": 1, "v": "lost"}]))
+    assert engine.state.writable_log().failure is None
+    cluster.lead(b)
+    assert value(b, 1) == "1"
+    put(b, 2)
+    cluster.lead(a)
+    assert (value(a, 1), value(a, 2)) == ("1", "2")
+    put(a, 3)
+    assert value(a, 3) == "3"
 
 
 def held_tablets(server: TabletServer, name: str) -> frozenset[str]:
