@@ -19,6 +19,7 @@ from ebla.coordination.memory import Fault, MemoryCoordination, MemoryStore
 from ebla.errors import EblaError, Unavailable
 from ebla.master.calls import HEARTBEAT_METHODS, SendHeartbeat
 from ebla.master.messages import Heartbeat, HeartbeatReply
+from ebla.master.settings import MasterSettings
 from ebla.master_server.process import MasterProcess
 from ebla.metadata_rpc.master_list import MasterList
 from ebla.metadata_rpc.remote_metadata import RemoteMetadata
@@ -100,9 +101,17 @@ class _Guarded:
 class SmallCluster:
     """Some masters and servers; each can be closed, and started again with what it has."""
 
-    def __init__(self, directory: Path, masters: int, servers: int, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        masters: int,
+        servers: int,
+        settings: Settings | None = None,
+        master_settings: MasterSettings | None = None,
+    ) -> None:
         self.directory = directory
         self.settings = settings or Settings()
+        self.master_settings = master_settings
         self.nodes = MemoryStore()
         self.clock = SystemClock()
         self.masters: dict[str, MasterProcess] = {}
@@ -127,7 +136,11 @@ class SmallCluster:
 
     def start_master(self, name: str) -> None:
         self.masters[name] = MasterProcess(
-            self.coordination(), self.directory / name, self.directory / "root", settings=self.settings
+            self.coordination(),
+            self.directory / name,
+            self.directory / "root",
+            settings=self.settings,
+            master_settings=self.master_settings,
         )
 
     def start_server(self, name: str) -> None:
