@@ -287,10 +287,14 @@ class ServerRun:
             self._on_over(None)
             return
         while True:
+            # Replicas ask for `notice` under their lock: theirs is not taken under this one.
+            oldest, resigned, stuck = (
+                self.engine.pending.oldest_microseconds(),
+                self.replicas.resigned(),
+                self.replicas.stuck(),
+            )
             with self._lock:
-                heartbeat = self._reporter.heartbeat(
-                    self.engine.pending.oldest_microseconds(), self.replicas.resigned(), self.replicas.stuck()
-                )
+                heartbeat = self._reporter.heartbeat(oldest, resigned, stuck)
             reply = self._parts.send(heartbeat)
             with self._lock:
                 self._reporter.take_reply(heartbeat, reply)

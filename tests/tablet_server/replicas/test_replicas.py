@@ -23,6 +23,7 @@ from ebla.metadata.values.requirements import TabletAt
 from ebla.metadata.values.table_metadata import Replica, initial_metadata
 from ebla.model.ranges import KeyRange
 from ebla.model.schema_change import Alteration, altered
+from ebla.replication.messages import Resigned
 from ebla.service.requests import EraseRange, Flush, Put, ReadRows, ScanRows, Split
 from ebla.service.service import TableService
 from ebla.storage.files.local_files import LocalFiles
@@ -335,6 +336,28 @@ def test_commits_of_an_epoch_that_ended_before_they_were_committed_have_an_unkno
     assert (value(a, 1), value(a, 2)) == ("1", "2")
     put(a, 3)
     assert value(a, 3) == "3"
+
+
+def test_replicas_are_asked_for_a_heartbeat_while_the_run_can_be_noticed(
+    cluster: Replicated, servers: list[TabletServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = servers[0].run
+    assert run is not None
+    asked = threading.Event()
+    resigned = run.replicas.resigned
+
+    def asked_under_their_lock() -> tuple[Resigned, ...]:
+        # Replicas call `notice` under their lock, which `resigned` takes: it must find the run's own lock free.
+        noticing = threading.Thread(target=run.notice, args=(cluster.table_id,), daemon=True)
+        noticing.start()
+        noticing.join(10)
+        assert not noticing.is_alive()
+        asked.set()
+        return resigned()
+
+    monkeypatch.setattr(run.replicas, "resigned", asked_under_their_lock)
+    run._beat.wake()
+    assert asked.wait(30)
 
 
 def held_tablets(server: TabletServer, name: str) -> frozenset[str]:
