@@ -3,11 +3,13 @@
     chosen    METADATA: led by this run, at epoch e
     1  txns above the floor of the tablet, and above all that the log has
     2  memory: all entries that are in no file; they were never shown here, and are committed with 3, or never
-    3  an empty commit of epoch e, behind all of them; every in-sync replica has it: everything before it is committed
+    3  an empty commit of epoch e, behind all of them; every in-sync replica has it: everything before it is committed;
+       it is shown here, in its turn among the commits of all tablets: reads see everything before it
     4  what the log has under former schemas becomes fragments of these (former_parts.py)
     5  served
 
     given up  no write is taken --> all is committed --> no read is taken, memory is dropped --> masters are told
+    over      METADATA has a later epoch: memory is dropped; what was not committed is lost to this server
 
 What is given up is flushed by nobody: the log of every in-sync replica has it, also that of this server, which follows.
 """
