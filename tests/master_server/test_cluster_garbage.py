@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 import pytest
 
 import ebla
+from ebla.client.database import service_of
 from ebla.master.messages import Heartbeat, Instance
 from ebla.master_server.cluster_garbage import file_floor
 from ebla.metadata.values.changes import AddFragments, NewFragment, RequirementFailed, TabletAt
 from ebla.metadata.values.file_names import file_microseconds, timed_name
+from ebla.service.requests import DescribeStore
 from ebla.tablet.engine import TabletStore
 from tests.master.master_world import CLUSTER, MasterWorld
 from tests.master_server.small_cluster import SmallCluster, new_id, wait_until
@@ -47,6 +50,11 @@ def fragmented(db: ebla.Database, name: str) -> ebla.Table:
         table.flush()
     table.compact()
     return table
+
+
+def tablets_of(db: ebla.Database, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = service_of(db).carry_out(DescribeStore())["tables"][name]["tablets"]
+    return found
 
 
 def id_of(db: ebla.Database, name: str) -> str:
@@ -91,6 +99,33 @@ def test_files_that_no_table_names_go_and_the_others_stay(cluster: SmallCluster,
     assert [(row["k"], row["n"]) for row in table.scan()] == [("a", 2), ("z", 2)]
     report = db.verify()
     assert report.is_clean, report.findings
+
+
+def test_tablets_that_change_hands_while_a_table_is_compacted_are_compacted_all_the_same(
+    cluster: SmallCluster, db: ebla.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = db.create_table("moving", SCHEMA, splits=["m"])
+    for n in range(3):
+        table.put([{"k": k, "n": n} for k in "az"])
+        table.flush()
+    before = named(cluster, id_of(db, "moving"))
+    service: Any = service_of(db)
+    together = service.together
+    (_, first), (tablet, second) = [(one["id"], one["leader"]) for one in tablets_of(db, "moving")]
+    assert first != second, "a tablet on each server"
+    moves = [tablet]
+
+    def moved_in_between(calls: Sequence[Callable[[], object]]) -> list[object]:
+        if not moves:
+            return together(calls)  # type: ignore[no-any-return]
+        done = calls[0]()
+        db.move_tablet("moving", moves.pop(), first)
+        return [done, calls[1]()]
+
+    monkeypatch.setattr(service, "together", moved_in_between)
+    table.compact()
+    assert not moves
+    assert not before & named(cluster, id_of(db, "moving"))
 
 
 def test_a_file_that_a_server_may_yet_name_stays(cluster: SmallCluster, db: ebla.Database) -> None:

@@ -60,6 +60,8 @@ __all__ = ["RemoteTable"]
 _Answer = TypeVar("_Answer")
 
 KEYS_AT_ONCE = 20_000
+# So often what concerns all tablets of a table is repeated because some of them changed hands.
+ROUNDS_MAX = 8
 
 
 class RemoteTable:
@@ -271,6 +273,8 @@ class RemoteTable:
         return reply  # type: ignore[no-any-return]
 
     def _reply_to(self, request: TableRequest[Any], progress: Progress | None) -> Any:
+        if isinstance(request, (Flush, Compact)):
+            return self._everywhere(request, progress)
         servers = self.current().distinct_servers
         if isinstance(request, DescribeTablets) and self.service.is_cluster and not self._is_system:
             return self._tablets()
@@ -278,9 +282,6 @@ class RemoteTable:
             return self._carried_out(servers[0], request, progress)
         route = self.route
         match request:
-            case Flush() | Compact():
-                self.service.together([partial(self._carried_out, server, request, progress) for server in servers])
-                return None
             case Split(row, tablet):
                 if tablet is None and row is None:
                     tablet = max(self._tablets(), key=lambda described: described["bytes"])["id"]
@@ -304,6 +305,16 @@ class RemoteTable:
             case _:
                 server = servers[0]
         return self._carried_out(server, request, progress)
+
+    def _everywhere(self, request: Flush | Compact, progress: Progress | None) -> None:
+        """Have every server do something with the tablets that it leads; again if some changed hands meanwhile."""
+        for _ in range(ROUNDS_MAX):
+            route = self.current()
+            calls = [partial(self._carried_out, server, request, progress) for server in route.distinct_servers]
+            self.service.together(calls)
+            if self.locate().places == route.places:
+                return
+        raise Unavailable(f"tablets of {self.name!r} keep changing hands: retry when they have come to rest")
 
     def _tablets(self) -> list[dict[str, Any]]:
         """Describe every tablet of one route as its own server does; `Unavailable` if one is changing hands."""

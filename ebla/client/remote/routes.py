@@ -57,6 +57,11 @@ class Route:
         """All servers, each once, in the order of their first tablets."""
         return tuple(dict.fromkeys(self.servers))
 
+    @property
+    def places(self) -> list[tuple[str, Channel]]:
+        """The tablets, and who has them."""
+        return [(tablet.id, server) for tablet, server in zip(self.location.tablets, self.servers, strict=True)]
+
     def server_of(self, row: bytes) -> Channel:
         """Return the server of a row."""
         return self.only_server or self.servers[bisect_right(self.firsts, row) - 1]

@@ -230,7 +230,8 @@ def _set_wanted(metadata: TableMetadata, change: SetWanted) -> list[TabletMetada
             if not log_id:
                 raise RequirementFailed("no_log", f"tablet {tablet.id}: the log of {tablet.leader} is not known")
             own = next(one for one in tablet.replicas if one.server == tablet.leader)
-            tablet = _replace(tablet, replicas=(_replace(own, log_id=log_id, is_in_sync=True),))
+            # Nobody takes it over any more to whom it was offered while it had one replica.
+            tablet = _replace(tablet, replicas=(_replace(own, log_id=log_id, is_in_sync=True),), target=None)
         changed.append(rules.with_wanted(tablet, change.wanted))
     return changed
 

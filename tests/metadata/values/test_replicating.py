@@ -157,10 +157,12 @@ def test_a_larger_number_counts_when_so_many_are_in_sync_and_a_smaller_one_at_on
 def test_a_tablet_with_one_replica_is_in_sync_by_the_log_of_its_leader_when_it_is_to_have_more() -> None:
     alone = table_of("t")
     own = msgspec.structs.replace(the(alone), leader="s1", replicas=(Replica("s1", "a-s1"),), log="s1/1")
+    own = msgspec.structs.replace(own, target=Replica("s2", "a-s2"))  # it was offered to another a moment before
     alone = alone.with_tablets([own])
     assert not own.is_replicated
     tablet = the(update(alone, [SetWanted((TabletNumber("t", 0),), 3, (("s1", "log-s1"),))]))
     assert (tablet.in_sync, tablet.counted, tablet.number, tablet.log) == ((replica("s1"),), 1, 1, "s1/1")
+    assert tablet.target is None
     with pytest.raises(RequirementFailed) as caught:
         update(alone, [SetWanted((TabletNumber("t", 0),), 3)])
     assert caught.value.code == "no_log"
