@@ -28,7 +28,7 @@ from benchmarks.workload import run_workload
 WORKLOADS = (
     *("ingest", "single", "scan", "scan5", "get", "cells", "replay", "memory", "block"),
     *("ycsb", "steady", "compaction", "space", "instant", "catalog", "metadata"),
-    *("rpc", "replication"),
+    *("rpc", "replication", "failover"),
     *("spark", "sparkreplay", "changes", "pipeline", "tpch", "merge"),
 )
 PEERS = ("rocksdict", "lmdb", "duckdb", "deltalake")
