@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 import ebla
 from ebla.client.database import service_of
 from ebla.master.messages import Heartbeat, Instance
+from ebla.master.settings import MasterSettings
 from ebla.master_server.cluster_garbage import file_floor
 from ebla.metadata.values.changes import AddFragments, NewFragment, RequirementFailed, TabletAt
 from ebla.metadata.values.file_names import file_microseconds, timed_name
@@ -102,30 +104,38 @@ def test_files_that_no_table_names_go_and_the_others_stay(cluster: SmallCluster,
 
 
 def test_tablets_that_change_hands_while_a_table_is_compacted_are_compacted_all_the_same(
-    cluster: SmallCluster, db: ebla.Database, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = db.create_table("moving", SCHEMA, splits=["m"])
-    for n in range(3):
-        table.put([{"k": k, "n": n} for k in "az"])
-        table.flush()
-    before = named(cluster, id_of(db, "moving"))
-    service: Any = service_of(db)
-    together = service.together
-    (_, first), (tablet, second) = [(one["id"], one["leader"]) for one in tablets_of(db, "moving")]
-    assert first != second, "a tablet on each server"
-    moves = [tablet]
+    as_they_are = MasterSettings(is_log_shared=True, imbalance_tolerated=2)  # only the test moves tablets
+    with (
+        SmallCluster(tmp_path, masters=1, servers=2, settings=SETTINGS, master_settings=as_they_are) as cluster,
+        cluster.connect() as db,
+    ):
+        wait_until(lambda: len(db.stats()["servers"]) == 2)
+        table = db.create_table("moving", SCHEMA, splits=["m"])
+        for n in range(3):
+            table.put([{"k": k, "n": n} for k in "az"])
+            table.flush()
+        one, other = (server.uuid for server in cluster.servers.values())
+        first, second = (tablet["id"] for tablet in tablets_of(db, "moving"))
+        db.move_tablet("moving", first, one)
+        db.move_tablet("moving", second, other)
+        before = named(cluster, id_of(db, "moving"))
+        service: Any = service_of(db)
+        together = service.together
+        moves = [second]
 
-    def moved_in_between(calls: Sequence[Callable[[], object]]) -> list[object]:
-        if not moves:
-            return together(calls)  # type: ignore[no-any-return]
-        done = calls[0]()
-        db.move_tablet("moving", moves.pop(), first)
-        return [done, calls[1]()]
+        def moved_in_between(calls: Sequence[Callable[[], object]]) -> list[object]:
+            if not moves:
+                return together(calls)  # type: ignore[no-any-return]
+            done = calls[0]()
+            db.move_tablet("moving", moves.pop(), one)
+            return [done, calls[1]()]
 
-    monkeypatch.setattr(service, "together", moved_in_between)
-    table.compact()
-    assert not moves
-    assert not before & named(cluster, id_of(db, "moving"))
+        monkeypatch.setattr(service, "together", moved_in_between)
+        table.compact()
+        assert not moves
+        assert not before & named(cluster, id_of(db, "moving"))
 
 
 def test_a_file_that_a_server_may_yet_name_stays(cluster: SmallCluster, db: ebla.Database) -> None:
