@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -149,3 +151,15 @@ def test_tablets_whose_servers_are_gone_are_described_from_metadata(cluster: Sma
     described = describe_stored(info.metadata, table._service.codec)
     assert [(one["id"], one["first"]) for one in described] == [(one["id"], one["first"]) for one in table.tablets()]
     assert not any(one["is_exact"] for one in described)
+
+
+def test_a_flush_waits_for_a_tablet_that_is_changing_hands_and_no_longer(db: ebla.Database, table: ebla.Table) -> None:
+    remote: Any = table._service
+    table.put({"k": 1, "n": 1})
+    # As it was when the tablet was on its way: whoever asks where it is was sent to the master.
+    remote.route = dataclasses.replace(remote.locate(), servers=(remote.service.master(),))
+    flushing = threading.Thread(target=table.flush, daemon=True)
+    flushing.start()
+    flushing.join(10)
+    assert not flushing.is_alive()
+    assert remote.route.only_server is not remote.service.master()

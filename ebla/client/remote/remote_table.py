@@ -335,9 +335,12 @@ class RemoteTable:
         return [by_server[server][tablet.id] for tablet, server in pairs]
 
     def _carried_out(self, server: Channel, request: TableRequest[Any], progress: Progress | None) -> Any:
+        # What is the master's to do stays there. A tablet that is changing hands is with it only until it is served.
+        is_of_master = isinstance(request, BringTogether)
+
         def look_again(error: EblaError, left_seconds: float) -> None:
             self._look_again(error, left_seconds)
-            if server is not self.service.master() and server not in self.route.servers:
+            if not is_of_master and server not in self.route.servers:
                 raise StaleRoute(f"{self.name!r} has moved: its servers are asked anew")
 
         def ask(request: Asks[Outcome], *, may_repeat: bool) -> Outcome:
