@@ -22,7 +22,7 @@ from ebla.master.catalog import Catalog
 from ebla.master.cleaner import is_in_other_hands
 from ebla.master.messages import Heartbeat, HeartbeatReply, Refusal, ReportedTablet, TabletReport
 from ebla.master.refresh import refresh_tables
-from ebla.master.reports import ALTER, CREATE, DELETE, FAILED, REFRESH, START, UNKNOWN, UPDATE, judge
+from ebla.master.reports import ALTER, CREATE, DELETE, FAILED, HAND_OVER, REFRESH, START, UNKNOWN, UPDATE, judge
 from ebla.master.servers import Server, Servers, StaleInstance
 from ebla.master.settings import MasterSettings
 from ebla.master.tasks import Tasks
@@ -169,7 +169,7 @@ class HeartbeatHandler:
                 findings.again.append(replica)
             elif action == UNKNOWN:
                 server.unknown[replica.tablet] = replica
-            elif action == CREATE:
+            elif action in (CREATE, HAND_OVER):
                 tasks.ensure(uuid, replica.tablet, action, now)
             elif action in (ALTER, UPDATE, DELETE):
                 tasks.ensure(uuid, replica.tablet, action, now, replica.assignment_id)

@@ -4,6 +4,7 @@
                                                  older schema version                     alter
                                                  older epoch, or stopped and should not   update
                                                  failed                                   another is to lead it
+                                                 led here, offered to another             hand over
     tablet in METADATA, another assignment       delete, once all that are assigned have said that they serve it
     tablet on record as replaced, table purged   delete
     deleted table                                update (stop serving); delete when the retention is over
@@ -98,7 +99,8 @@ def judge(
         and tablet.state != CREATING
         and tablet.leader is not None
     ):
-        return tablet, _NOTHING
+        # The master that offered it to another, or the run that it asked to resign, may be gone since.
+        return tablet, (HAND_OVER,) if tablet.target is not None and tablet.leader == server else _NOTHING
     actions = []
     if replica.schema_version < schema_version:
         actions.append(ALTER)
