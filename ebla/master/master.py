@@ -183,6 +183,13 @@ class Master:
 
     def _set_replicas(self, name: str, replicas: int) -> Operation[TableInfo]:
         wanted = self._checked_replicas(replicas)
+        known = len(logs_of(self.servers))
+        now, silent_after = self._clock.monotonic_seconds(), self.settings.silent_after_seconds
+        if 1 < known < wanted and not self.servers.may_be_coming(now, silent_after):
+            raise RequestError(
+                f"{wanted} replicas need as many tablet servers that keep some, and this cluster has {known}: start "
+                "more with `ebla tablet-server`, or ask for fewer replicas"
+            )
         return (yield from set_replicas(self.catalog, self.care, name, wanted))
 
     def recover_tablet(self, tablet: str, server: str | None, *, accept_loss: bool) -> Operation[str]:

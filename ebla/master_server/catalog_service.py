@@ -271,13 +271,18 @@ class CatalogService:
         wait_until_served(term, term.run(created))
 
     def _set_replicas(self, term: Term, request: SetReplicas) -> None:
-        """Have other replicas; when this returns they are there and in sync, unless that takes too long."""
+        """Have other replicas, and return when they are there and in sync; `TimedOut` if they may be yet."""
         info = term.run(term.master.set_replicas(request.name, request.replicas))
 
         def are_there() -> bool:
             return all(len(one.in_sync) == one.wanted and not one.leaving for one in info.metadata.tablets)
 
-        term.wait_for(are_there, SERVED_SECONDS)
+        if not term.wait_for(are_there, SERVED_SECONDS):
+            few = [one for one in info.metadata.tablets if len(one.in_sync) < one.wanted]
+            raise TimedOut(
+                f"{len(few)} tablets of {info.name!r} do not have {request.replicas} replicas in sync yet after "
+                f"{SERVED_SECONDS:.0f} s, and go on towards them: see `ebla status`"
+            )
 
     def _alter(self, term: Term, request: AlterTable) -> None:
         """Change a schema; when this returns the leaders of all tablets use it, unless that takes too long."""

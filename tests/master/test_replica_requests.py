@@ -35,6 +35,20 @@ def test_more_replicas_than_servers_for_a_majority_are_refused() -> None:
     assert the(world).wanted == 3
 
 
+def test_more_replicas_than_there_are_servers_are_refused_and_not_for_one_that_is_away() -> None:
+    world = in_service("s4")
+    world.clock.advance(world.master.settings.silent_after_seconds + 1)
+    for server in SERVERS:
+        world.beat(server)
+    with pytest.raises(
+        RequestError, match="5 replicas need as many tablet servers that keep some, and this cluster has 4"
+    ):
+        world.run(world.master.set_replicas("users", 5))
+    assert the(world).wanted == 3
+    world.run(world.master.set_replicas("users", 4))  # s4 is silent, and may come back
+    assert the(world).wanted == 4
+
+
 def test_the_leader_of_a_tablet_with_one_replica_is_asked_to_want_more_until_metadata_says_so() -> None:
     world = MasterWorld()
     world.join(*SERVERS)
