@@ -26,7 +26,7 @@ from ebla.access.tls import Tls, TlsFiles, server_tls
 from ebla.clock import Clock, SystemClock
 from ebla.coordination.address import open_coordination
 from ebla.coordination.service import CoordinationService, Lease
-from ebla.errors import Corruption, RequestError, StoreError, Unavailable
+from ebla.errors import Corruption, RequestError, StaleRoute, StoreError
 from ebla.master.calls import HEARTBEAT_METHODS, SendHeartbeat
 from ebla.master.durable import MetadataDurable
 from ebla.master.master import Master
@@ -274,7 +274,7 @@ class MasterProcess:
             leader = self._leadership.leader
             address = self._masters.address_of(leader) if leader and leader != self.uuid else None
             where = f"ask the one that does, at {address}" if address else "none does at this moment, ask again"
-            raise Unavailable(f"the master at {self.address} does not lead: {where}")
+            raise StaleRoute(f"the master at {self.address} does not lead: {where}")
         return term
 
     def _gained(self, lease: Lease) -> None:

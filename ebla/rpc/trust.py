@@ -12,11 +12,21 @@ import ssl
 from ebla.access.tls import Tls
 from ebla.errors import TlsError
 
-__all__ = ["tls_problem"]
+__all__ = ["is_listened_at", "tls_problem"]
 
 PROBE_SECONDS = 2.0
 # A server that refuses a certificate says so after the handshake; one that accepts it says something at once, too.
 _ALERT_SECONDS = 0.5
+
+
+def is_listened_at(address: str) -> bool:
+    """Tell whether anybody takes connections at an address, whoever that is."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), PROBE_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def tls_problem(address: str, tls: Tls | None) -> TlsError | None:

@@ -10,6 +10,7 @@ import pytest
 import ebla
 from ebla.errors import RequestError, TableExists, Unavailable, UnknownTable
 from ebla.master.master import MasterStopped
+from ebla.master_server.catalog_service import CatalogService
 from ebla.master_server.process import MasterProcess
 from ebla.rpc.channel import Channel
 from ebla.rpc.wire.messages import SERVICE_METHODS, ListTables
@@ -80,6 +81,24 @@ def test_a_master_that_does_not_lead_says_who_does(cluster: SmallCluster) -> Non
         pytest.raises(Unavailable, match=cluster.masters[leader].address),
     ):
         channel.call(ListTables(), timeout_seconds=5)
+
+
+def test_the_reason_of_the_leading_master_is_told_and_not_that_others_do_not_lead(
+    cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def refused(self: CatalogService) -> list[str]:
+        self._leading()
+        asked.append("the one that leads")
+        raise Unavailable("there is too much to do")
+
+    monkeypatch.setattr(CatalogService, "tables", refused)
+    with cluster.connect() as db:
+        for _ in range(3):  # whichever was asked last
+            with pytest.raises(Unavailable, match="there is too much to do"):
+                db._service.ask_master(ListTables(), timeout_seconds=0.3)  # type: ignore[attr-defined]
+    assert asked
 
 
 def test_another_master_leads_when_the_first_one_leaves(cluster: SmallCluster, db: ebla.Database) -> None:

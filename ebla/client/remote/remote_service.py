@@ -27,11 +27,12 @@ from ebla.client.remote.remote_table import RemoteTable
 from ebla.client.remote.retrying import persist
 from ebla.client.remote.routes import Route
 from ebla.client.remote.working import carried_out
-from ebla.errors import Closed, EblaError, RequestError, TlsError
+from ebla.errors import Closed, EblaError, RequestError, StaleRoute, TlsError, Unavailable
 from ebla.model.keys import KeyCodec
 from ebla.rpc.channel import Channel
 from ebla.rpc.limits import DEFAULT, Limits
 from ebla.rpc.methods import Asks
+from ebla.rpc.trust import is_listened_at
 from ebla.rpc.wire.messages import SERVICE_METHODS, DeriveToken, Inform, ListTables, Locate, ServiceInfo, TableLocation
 from ebla.service.listener import TabletListener
 from ebla.service.requests import LetGo, Reply, StoreRequest
@@ -44,6 +45,8 @@ _Answer = TypeVar("_Answer")
 
 THREADS_MAX = 16
 TIMEOUT_SECONDS = 30.0
+# So long it is tried to reach a cluster of which nothing was heard yet, and nobody listens.
+FIRST_SECONDS = 1.0
 
 
 class RemoteService:
@@ -74,7 +77,7 @@ class RemoteService:
         self._is_closed = False
         self.seen = 0  # the newest txn that a server told: what is written later comes after it, on any server
         try:
-            self._info: ServiceInfo = self.ask_master(Inform())
+            self._info: ServiceInfo = self._first_answer()
             # Whoever was given one master finds the others, and the one that leads now or next.
             self.addresses = tuple(dict.fromkeys((*self.addresses, *self._info.masters)))
         except BaseException:
@@ -260,12 +263,17 @@ class RemoteService:
         """Ask one of the addresses, the next one if it does not answer."""
         self.check_open()
         tried: set[int] = set()  # those who are not to be trusted
+        reason: EblaError | None = None
 
         def attempt(left_seconds: float) -> _Answer:
+            nonlocal reason
             self.check_open()
             share = left_seconds if len(self.addresses) == 1 else left_seconds / 3
             try:
                 return self.channel(self.addresses[self._master]).call(request, timeout_seconds=share)
+            except StaleRoute as error:
+                # It does not lead. What the one that does has said, or that it is not to be reached, tells more.
+                raise (reason or error) from None
             except TlsError:
                 # One certificate that has expired, say, is no reason not to ask the others; all of them are.
                 tried.add(self._master)
@@ -273,8 +281,27 @@ class RemoteService:
                 if self._master in tried:
                     raise
                 return attempt(left_seconds)
+            except EblaError as error:
+                reason = error
+                raise
 
         return persist(attempt, self._ask_next, timeout_seconds or self.timeout_seconds, may_repeat=may_repeat)
+
+    def _first_answer(self) -> ServiceInfo:
+        """Ask for the first time. Where nobody listens, it has to be started first, or the address is wrong."""
+        began_seconds = time.monotonic()
+        try:
+            return self.ask_master(Inform(), timeout_seconds=min(self.timeout_seconds, FIRST_SECONDS))
+        except Unavailable:
+            if not any(map(is_listened_at, self.addresses)):
+                raise Unavailable(
+                    f"{', '.join(self.addresses)} cannot be reached: nobody listens there; is the cluster up "
+                    "(`ebla up`, and `ebla status --data DIR` tells), and is this its address?"
+                ) from None
+            left_seconds = self.timeout_seconds - (time.monotonic() - began_seconds)
+            if left_seconds <= 0:
+                raise
+            return self.ask_master(Inform(), timeout_seconds=left_seconds)
 
     def _ask_next(self, error: EblaError, left_seconds: float) -> None:
         self.check_open()

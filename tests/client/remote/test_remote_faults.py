@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,3 +101,12 @@ def test_every_server_down_is_told_and_all_is_there_when_it_returns(served: Serv
             ebla.connect(served.address, timeout_seconds=0.3)
         served.start()
         assert table.get(1) == {"k": 1, "n": 1}
+
+
+def test_an_address_at_which_nobody_listens_is_told_and_not_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with pytest.raises(
+        ebla.Unavailable, match=rf"{address}, 127.0.0.1:1 cannot be reached: nobody listens there; is the cluster up"
+    ):
+        ebla.connect([address, "127.0.0.1:1"], timeout_seconds=3_600.0)
