@@ -153,6 +153,7 @@ for _command, _epilog in (
     (table_commands.undelete, table_commands.UNDELETE_EXAMPLES),
     (local_commands.up, local_commands.UP_EXAMPLES),
     (local_commands.down, local_commands.DOWN_EXAMPLES),
+    (local_commands.restart, local_commands.RESTART_EXAMPLES),
     (master_command.master, master_command.MASTER_EXAMPLES),
     (tablet_server_command.tablet_server, tablet_server_command.TABLET_SERVER_EXAMPLES),
     (move_command.move, move_command.MOVE_EXAMPLES),

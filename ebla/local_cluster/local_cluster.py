@@ -13,9 +13,6 @@ flush and hand over first, then stops masters, then ZooKeeper; what does not end
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -40,6 +37,7 @@ from ebla.local_cluster.cluster_file import (
 )
 from ebla.local_cluster.launching import Launched, PortTaken, launch
 from ebla.local_cluster.own_certificates import authority_of, certificate_options
+from ebla.local_cluster.stopping import stop_processes
 from ebla.local_cluster.zookeeper import start_zookeeper
 from ebla.service.requests import DescribeStore
 
@@ -48,7 +46,6 @@ __all__ = ["PORT", "describe", "running", "start", "stop"]
 PORT = 7070
 HOST = "127.0.0.1"
 SERVING_SECONDS = 60.0
-STOP_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 
 
@@ -125,7 +122,7 @@ def start(
         )
         _wait_until_served(cluster, servers, kept_token(directory))
     except BaseException:
-        _stop_all(started)
+        stop_processes(started)
         raise
     write_cluster(directory, cluster)
     return cluster
@@ -135,7 +132,7 @@ def stop(directory: Path) -> list[ClusterProcess]:
     """Stop the cluster of a directory, and return the processes that had to be killed."""
     directory = directory.absolute()
     cluster = read_cluster(directory)
-    killed = _stop_all([as_it_runs(process) for process in cluster.processes])
+    killed = stop_processes([as_it_runs(process) for process in cluster.processes])
     remove_cluster(directory)
     return killed
 
@@ -196,7 +193,7 @@ def _start_missing(directory: Path, masters: int, servers: int, log_format: str)
         cluster = msgspec.structs.replace(there, address=address, processes=tuple(processes))
         _wait_until_served(cluster, servers, kept_token(directory))
     except BaseException:
-        _stop_all(started)
+        stop_processes(started)
         raise
     write_cluster(directory, cluster)
     return cluster
@@ -238,37 +235,6 @@ def _wait_until_served(cluster: ClusterFile, servers: int, token: str | None) ->
             )
         time.sleep(_POLL_SECONDS)
     raise TimedOut(f"the cluster does not serve after {SERVING_SECONDS:.0f} s: {told}")
-
-
-def _stop_all(processes: tuple[ClusterProcess, ...] | list[ClusterProcess]) -> list[ClusterProcess]:
-    killed = []
-    for role in ("tablet-server", "master", "zookeeper"):
-        own = [process for process in processes if process.role == role and is_running(process)]
-        for process in own:
-            _signal(process, signal.SIGTERM)
-        deadline = time.monotonic() + STOP_SECONDS
-        while any(map(is_running, own)) and time.monotonic() < deadline:
-            _reap(own)
-            time.sleep(_POLL_SECONDS)
-        for process in own:
-            if is_running(process):
-                _signal(process, signal.SIGKILL)
-                killed.append(process)
-        _reap(own)
-    return killed
-
-
-def _signal(process: ClusterProcess, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process.pid, number)
-        os.kill(process.pid, signal.SIGCONT)  # one that was stopped hears nothing else
-
-
-def _reap(processes: list[ClusterProcess]) -> None:
-    """Let go of children of this process that have ended; others are somebody else's."""
-    for process in processes:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(process.pid, os.WNOHANG)
 
 
 def _waited_for(

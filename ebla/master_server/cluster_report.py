@@ -105,6 +105,7 @@ def _described(
         "target": None if tablet.target is None else tablet.target.server,
         "is_served": is_served,
         "wanted": tablet.wanted,
+        "needed": tablet.needed,
         "replicas": [replica.server for replica in tablet.replicas],
         "in_sync": [replica.server for replica in tablet.in_sync],
     }

@@ -19,7 +19,20 @@ from tests.master_server.small_cluster import SmallCluster
 from tests.rpc.echo import serve
 
 # Of processes and of files: they have no place, or one of their own.
-ELSEWHERE = {"up", "down", "master", "tablet-server", "user", "grant", "backups", "status", "certs", "top", "recover"}
+ELSEWHERE = {
+    "up",
+    "down",
+    "restart",
+    "master",
+    "tablet-server",
+    "user",
+    "grant",
+    "backups",
+    "status",
+    "certs",
+    "top",
+    "recover",
+}
 REFUSED = {"replay": (), "salvage": (), "repair": (), "gc": ("--spark",)}
 # Tried with Spark, in tests/pipeline/test_cluster_jobs.py.
 ON_SPARK = {"histogram", "presplit", "mirror"}

@@ -23,7 +23,7 @@ COMMANDS = [
 ]
 
 # These serve until they are stopped, or need those that do: tests with real processes run them.
-SERVERS = {"up", "down", "master", "tablet-server", "move", "recover", "user", "grant", "top"}
+SERVERS = {"up", "down", "restart", "master", "tablet-server", "move", "recover", "user", "grant", "top"}
 
 
 def help_of(*command: str) -> str:
@@ -81,6 +81,7 @@ def test_the_commands_are_all_there() -> None:
         "undelete",
         "up",
         "down",
+        "restart",
         "master",
         "tablet-server",
         "move",

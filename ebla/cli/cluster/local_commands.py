@@ -1,4 +1,4 @@
-"""The commands for a whole cluster on one host: up, down."""
+"""The commands for a whole cluster on one host: up, down, restart."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ UP_EXAMPLES = examples(
     "ebla up --servers 2 --data guarded --auth --tls",
 )
 DOWN_EXAMPLES = examples("ebla down --data cluster")
+RESTART_EXAMPLES = examples("ebla restart --rolling --data cluster", "ebla restart --data cluster")
 
 DirectoryOption = Annotated[
     Path, typer.Option("--data", metavar="DIR", help="Directory of the cluster.", show_default=False)
@@ -119,6 +120,47 @@ def down(ctx: typer.Context, data: DirectoryOption) -> None:
 
     _tell_killed(local_cluster.stop(data))
     write_line("down")
+
+
+@guarded
+def restart(
+    ctx: typer.Context,
+    data: DirectoryOption,
+    rolling: Annotated[
+        bool, typer.Option("--rolling", help="One process after the other, while clients are served.")
+    ] = False,
+    accept_pauses: Annotated[
+        bool,
+        typer.Option("--accept-pauses", help="With --rolling: also if tablets wait while their server is away."),
+    ] = False,
+) -> None:
+    """Restart the processes of the cluster of a directory.
+
+    With --rolling one after the other: a tablet server flushes and hands over first, and the next one follows when all
+    tablets are served and in sync again; then the masters, the leading one last. What clients ask is answered
+    throughout. It is refused where tablets would be unavailable meanwhile, and ends where something does not come back.
+    Without, the cluster is stopped as a whole and started again.
+    """
+    from ebla.local_cluster import local_cluster
+    from ebla.local_cluster.cluster_file import read_cluster
+
+    if rolling:
+        from ebla.local_cluster.rolling import restart_rolling
+
+        restart_rolling(data, tell=write_line, accept_pauses=accept_pauses, log_format=ctx.obj.log_format)
+        write_line("restarted")
+        return
+    there = read_cluster(data)
+    _tell_killed(local_cluster.stop(data))
+    local_cluster.start(
+        data,
+        servers=len(there.of("tablet-server")),
+        masters=len(there.of("master")),
+        port=None,
+        zookeeper=bool(there.of("zookeeper")),
+        log_format=ctx.obj.log_format,
+    )
+    write_line(f"restarted, connect to {read_cluster(data).address}")
 
 
 def _tell_killed(killed: list[Any]) -> None:
