@@ -175,6 +175,21 @@ def test_a_move_asks_the_leader_to_resign_before_the_target_leads() -> None:
     assert ("s2", CreateTablet) in asked(world)
 
 
+def test_a_move_that_a_former_master_began_goes_on_when_the_leader_reports_to_the_next() -> None:
+    world = MasterWorld(settings=MasterSettings(is_log_shared=True))
+    world.create("users", [b"g", b"m"])
+    world.join("s1")
+    world.settle()
+    world.join("s2")
+    world.round()
+    (offered,) = [tablet for tablet in world.metadata().tablets if tablet.target is not None]
+    world.restart()
+    world.join("s2")
+    world.beat("s1", world.reported("users", "s1"), host="host-s1", full=True)
+    assert ("s1", HandOverTablet) in asked(world)
+    assert world.metadata().by_id(offered.id) == offered
+
+
 def test_a_replica_is_deleted_only_after_the_new_leader_said_that_it_serves() -> None:
     world = in_service("s2")
     old = report(world)
