@@ -22,6 +22,8 @@ _HOW: dict[str, Any] = {
     "StringStartsWith": "begins",
 }
 _NAMED_IN_MAX = 1_000
+# 1900. Before, Java's older classes for time have other calendars and zones than Spark counts with.
+_ALIKE_SINCE_MILLISECONDS = -2_208_988_800_000
 
 
 def conditions_of(filters: Iterable[Any]) -> list[Condition | None]:
@@ -61,10 +63,15 @@ def _value(given: Any) -> object | None:
     if not hasattr(given, "getClass"):
         return None
     known = _OF_JAVA.get(given.getClass().getName())
-    return None if known is None else known(given)
+    try:
+        return None if known is None else known(given)
+    except (ValueError, OverflowError):
+        return None  # Spark knows years that Python does not
 
 
-def _of_timestamp(given: Any) -> datetime:
+def _of_timestamp(given: Any) -> datetime | None:
+    if given.getTime() < _ALIKE_SINCE_MILLISECONDS:
+        return None
     return _EPOCH + timedelta(seconds=given.getTime() // 1_000, microseconds=given.getNanos() // 1_000)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 import ebla
@@ -66,6 +68,24 @@ def test_a_filter_on_the_key_opens_only_files_with_such_rows(
 ) -> None:
     frame = db.spark("sales").where(where)
     assert (opened_files(frame), len(frame.collect())) == (files, rows)
+
+
+@pytest.mark.parametrize("limits", [Limits(), MERGED], ids=["files", "merged"])
+def test_filters_on_times_that_python_does_not_know_or_counts_otherwise_leave_all_their_rows(
+    db: ebla.Database, spark: SparkSession, limits: Limits
+) -> None:
+    table = db.create_table("times", ebla.Schema(key={"at": pa.timestamp("us", "UTC")}, columns={"day": "date32"}))
+    moments = [datetime(year, 7, 1, 12, tzinfo=UTC) for year in (1, 1000, 1500, 1582, 1600, 1850, 1969, 2026, 9999)]
+    table.put([{"at": at, "day": at.date()} for at in moments])
+    table.flush()
+    frame = scan(db, "times", spark=spark, limits=limits)
+    for text in ("0001-01-01", "1500-07-01 12:00:00", "1582-10-10", "1850-07-01 12:00:00", "2000-01-01", "9999-12-31"):
+        above = frame.where(f"at >= timestamp'{text}'").count()
+        below = frame.where(f"at < timestamp'{text}'").count()
+        assert above + below == len(moments), text
+    assert frame.where("at >= timestamp'1500-07-01 12:00:00'").count() == 7
+    assert frame.where("day >= date'1500-07-01' and at > timestamp'0001-01-01'").count() == 7
+    assert frame.where("at < timestamp'9999-12-31 23:59:59' and day > date'-0005-01-01'").count() == len(moments)
 
 
 def test_filters_of_one_frame_do_not_reach_another(db: ebla.Database, table: ebla.Table, spark: SparkSession) -> None:
