@@ -48,7 +48,7 @@ class Lookups:
         self._asked: dict[str, int] = {}
         # Guarded by _lock.
         self._worth: set[str] = set()
-        self._removed: set[str] = set()  # fragments whose lookup files were damaged
+        self._removed: set[str] = set()  # fragments whose lookup files were damaged, or not there
         self._used: dict[str, int] = {}
         self._found = 0
         # Counted by whoever finds one damaged.
@@ -96,7 +96,8 @@ class Lookups:
         try:
             found = LookupFile(self.files, fragment, fragment_bytes)
         except FileNotFoundError:
-            pass
+            with self._lock:
+                self._removed.add(fragment)  # if one was made: people may remove them at any time
         except TooManyFiles:
             return None
         except (Damaged, OSError) as reason:
@@ -167,6 +168,8 @@ class Lookups:
         if is_worth_making(records, total):
             with self._lock:
                 self._worth.add(fragment)
+                if self._open.get(fragment, fragment) is None:
+                    del self._open[fragment]  # look once more: where stores are only read, another process makes them
             total = 0
         self._points[fragment] = total
 
@@ -177,7 +180,7 @@ class Lookups:
         return worth
 
     def take_removed(self) -> set[str]:
-        """Return the fragments whose lookup file was found damaged, and removed, since this was asked last."""
+        """Return the fragments whose lookup file was found damaged, or not there, since this was asked last."""
         with self._lock:
             removed, self._removed = self._removed, set()
         return removed

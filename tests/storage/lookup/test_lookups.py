@@ -45,6 +45,16 @@ def test_one_that_was_made_meanwhile_is_used_when_it_is_looked_for() -> None:
     assert found(lookups, "fragments/t/x.parquet", b"b") == [b"b", 2]
 
 
+def test_one_that_another_process_made_is_used_when_its_rows_have_cost_enough() -> None:
+    files = SimulatedFiles()
+    lookups = Lookups(files, 8)
+    assert found(lookups, "fragments/t/x.parquet", b"b") == "ask the fragment"
+    make(files, "fragments/t/x.parquet")
+    assert found(lookups, "fragments/t/x.parquet", b"b") == "ask the fragment", "not looked for each time"
+    lookups.note_cost("fragments/t/x.parquet", 1, 10)
+    assert found(lookups, "fragments/t/x.parquet", b"b") == [b"b", 2]
+
+
 @pytest.mark.parametrize("is_open", [False, True])
 def test_a_damaged_file_is_removed_and_the_fragment_is_asked(is_open: bool) -> None:
     files = SimulatedFiles()

@@ -197,6 +197,21 @@ def test_what_is_found_damaged_is_made_again_by_the_next_round(truth: tuple[Path
         assert (counters.lookup_damaged_total, counters.lookup_made_total) == (1, 1)
 
 
+def test_what_people_removed_is_made_again_when_it_is_missed(truth: tuple[Path, list[Any]]) -> None:
+    path, expected = truth
+    made(path)
+    with opened(path, lookup_at_once=False) as db:
+        maker_of(db).round()  # it knows of those that are there
+        there = lookups_at(path)
+        for lookup in there:
+            lookup.unlink()
+        assert answers(db.table("t")) == expected
+        maker_of(db).round()
+        assert lookups_at(path) == there
+        assert answers(db.table("t")) == expected
+        assert finds(db) > ROWS
+
+
 def test_a_full_disk_leaves_the_fragments_to_answer(
     truth: tuple[Path, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
