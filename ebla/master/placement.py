@@ -1,7 +1,8 @@
 """Which servers get a tablet, and which of them leads it. Pure.
 
-Two servers are drawn at random and the one with fewer replicas takes it (*the power of two choices*): nearly as even as
-always asking everybody, and many tablets placed at the same moment do not all go to the one server that was empty.
+Two different servers are drawn at random and the one with fewer replicas takes it (*the power of two choices*): nearly
+as even as always asking everybody, and many tablets placed at the same moment do not all go to the one server that was
+empty.
 Replicas of one tablet go to different hosts as long as there are hosts that have none.
 """
 
@@ -34,8 +35,8 @@ def choose_replicas(loads: Loads, count: int, random: Random) -> tuple[str, ...]
             used = {loads.hosts[server] for server in chosen}
             left = [server for server in loads.hosts if server not in chosen]
             candidates = [server for server in left if loads.hosts[server] not in used] or left
-        first, second = random.choice(candidates), random.choice(candidates)
-        chosen.append(first if loads.replicas[first] <= loads.replicas[second] else second)
+        drawn = random.sample(candidates, min(2, len(candidates)))
+        chosen.append(min(drawn, key=lambda server: loads.replicas[server]))
     leader = min(chosen, key=lambda server: loads.leaders[server])
     for server in chosen:
         loads.replicas[server] += 1

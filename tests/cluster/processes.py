@@ -135,6 +135,16 @@ class RealCluster:
             for tablet in table["tablets"]
         }
 
+    def wait_until_even(self) -> None:
+        """Wait until no server leads many more tablets than another: then a new table has some on each."""
+
+        def is_even() -> bool:
+            leaders = [*self.leaders().values()]
+            counts = [leaders.count(server) for server in self.living()]
+            return None not in leaders and max(counts) - min(counts) <= 1
+
+        self.wait_until(is_even)
+
     def wait_until(self, is_so: Callable[[], object], seconds: float = 60.0) -> float:
         """Return after how many seconds something is so."""
         began = time.monotonic()

@@ -172,6 +172,13 @@ def test_empty_server_does_not_get_everything_at_once() -> None:
     assert 20 < chosen[("s0",)] < 60
 
 
+def test_tablets_of_a_new_table_are_spread_over_two_servers_that_have_as_many() -> None:
+    for seed in range(100):
+        loads, random = _loads({"s1": "h1", "s2": "h2"}), Random(seed)
+        chosen = Counter(choose_replicas(loads, 1, random) for _ in range(4))
+        assert chosen == {("s1",): 2, ("s2",): 2}
+
+
 def test_too_few_servers_are_no_choice() -> None:
     assert choose_replicas(_loads({"s1": "h1"}), 2, Random(1)) is None
     assert choose_replicas(_loads({}), 1, Random(1)) is None

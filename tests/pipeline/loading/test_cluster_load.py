@@ -32,6 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
 
 def table_on_both(cluster: RealCluster, name: str) -> ebla.Table:
     """Make a table with tablets on both servers, and some rows in memory and in files."""
+    cluster.wait_until_even()
     table = cluster.db.create_table(name, SCHEMA, splits=[250, 500, 750])
     table.put(batch(range(0, 1000, 10)))
     table.flush()
