@@ -35,7 +35,8 @@ from ebla.tablet.tables.kept_replies import KeptReplies
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.pauses import Pauses
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.write.commit_log import Combined, Commit, CommitLog, StagedPart, TabletKeys
+from ebla.tablet.write.commit import Combined, Commit, StagedPart, TabletKeys
+from ebla.tablet.write.commit_log import CommitLog
 from ebla.tablet.write.gate import Gate
 from ebla.tablet.write.log_replicas import LogReplicas
 from ebla.tablet.write.mutation import Mutation

@@ -21,7 +21,8 @@ from ebla.clock import TxnClock
 from ebla.storage.log.log_entry import LogEntry, LogPart, Reply
 from ebla.tablet.tables.open_tables import OpenTables
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.write.commit_log import Commit, CommitLog, StagedPart
+from ebla.tablet.write.commit import Commit, StagedPart
+from ebla.tablet.write.commit_log import CommitLog
 from ebla.tablet.write.gate import Gate
 from ebla.tablet.write.open_state import OpenState
 from ebla.tablet.write.replies import REPLY_BYTES, Replies

@@ -34,7 +34,7 @@ from ebla.tablet.tables.events import Events
 from ebla.tablet.tables.led_tablets import LedTablets
 from ebla.tablet.tables.schema_parts import SchemaParts
 from ebla.tablet.write.admission import Admission
-from ebla.tablet.write.commit_log import SMALL_BLOCK_ROWS, Combined, Commit, StagedBlock, StagedPart
+from ebla.tablet.write.commit import SMALL_BLOCK_ROWS, Combined, Commit, StagedBlock, StagedPart
 from ebla.tablet.write.mutation import GroupRecords, Mutation
 from ebla.tablet.write.row_admission import RowAdmission, RowMutation
 from ebla.tablet.write.tablet_state import TabletState

@@ -6,38 +6,27 @@ Whoever waits for a commit and finds nobody draining drains himself, for all tha
 no change of thread, and many writers share one sync. Everybody else waits for a lock of his own, so that only those are
 woken whose commit is in the log, and one more: the next to drain. A background thread drains what nobody waits for.
 Where other servers keep a tablet, too, a commit that is in the log waits until they have it (log_replicas.py): the next
-is written meanwhile, and all are shown in the order of their txns.
-What is queued of one tablet becomes one part of the entry. Its small blocks of one group are combined into one, for the
-log and for memory alike.
+is written meanwhile, and all are shown in the order of their txns. How several commits become one entry: commit.py.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TypeAlias
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
-import pyarrow as pa
 
 from ebla.errors import Closed, EblaError, LogFailed, OutcomeUnknown
-from ebla.model.schema import GroupSchema
-from ebla.storage.log.log_entry import LogBlock, LogEntry, LogErasure, LogPart, Reply
+from ebla.storage.log.log_entry import LogEntry, LogPart, Reply
 from ebla.storage.log.log_writer import LogWriter
-from ebla.storage.merge.memory import MemoryErasure, combine
-from ebla.storage.record.cell_block import CellBlock
-from ebla.storage.record.records import Block, schema_bytes
-from ebla.storage.record.row_block import RowBlock
+from ebla.tablet.write.commit import Combined, Commit, StagedPart, TabletKeys, parts_of
 from ebla.tablet.write.log_replicas import LogReplicas, Mark
 from ebla.tablet.write.sequencer import Sequencer
-from ebla.tablet.write.tablet_state import TabletState
 from ebla.threads.sleeper import Sleeper
 from ebla.timing import Timing, now_seconds
 
-# Blocks of at most this many records are combined with their neighbours in the queue.
-SMALL_BLOCK_ROWS = 256
 ENTRY_BYTES_MAX = 16 * 1024 * 1024
 # Whoever waits for replicas for longer is told that the outcome is unknown.
 REPLICAS_SECONDS = 10.0
@@ -46,53 +35,7 @@ HOLD_SECONDS = 3.0
 # Of so many commits with an unknown outcome it is remembered that they are: whoever waits for one is told soon.
 LOST_TXNS_MAX = 100_000
 
-TabletKeys: TypeAlias = Collection[tuple[str, str]]
-
 _log = logging.getLogger(__name__)
-
-
-class StagedBlock(msgspec.Struct, frozen=True):
-    """A block in memory that is not in the log yet. If it is rows of a larger batch, from `begin` on: of which one."""
-
-    group: GroupSchema
-    block: Block
-    schema_bytes: bytes
-    whole: pa.RecordBatch | None = None
-    begin: int = 0
-
-
-class StagedPart(msgspec.Struct, frozen=True):
-    """What a commit has for one tablet, whose next `index` it takes; but replies that are logged again take none."""
-
-    table: str
-    tablet: str
-    state: TabletState
-    epoch: int
-    schema_version: int
-    index: int
-    blocks: list[StagedBlock] = []
-    erasures: list[MemoryErasure] = []
-    replies: list[Reply] = []
-    takes_index: bool = True
-
-
-class Commit(msgspec.Struct, frozen=True):
-    """What one request adds to the log."""
-
-    txn: int
-    bytes: int
-    parts: tuple[StagedPart, ...] = ()
-    former_replies: tuple[Reply, ...] = ()  # of no tablet: see kept_replies.py
-
-
-class Combined(msgspec.Struct, frozen=True):
-    """Small blocks of one tablet and group that were combined into one."""
-
-    table: str
-    tablet: str
-    group: int
-    old: tuple[Block, ...]
-    new: Block
 
 
 class _Group(msgspec.Struct, frozen=True):
@@ -372,7 +315,7 @@ class CommitLog:
 
     def _write(self, commits: Sequence[Commit]) -> float:
         """Write an entry, make it durable and show it; return how long the disk took."""
-        parts, combined = _parts_of(commits)
+        parts, combined = parts_of(commits)
         former = tuple([reply for commit in commits for reply in commit.former_replies])
         replicas = self._replicas
         if replicas is not None:
@@ -483,93 +426,4 @@ def _replicas_missing() -> OutcomeUnknown:
     return OutcomeUnknown(
         "not every replica that has to have the commit has it: it may become durable yet; repeat it with the same "
         "request id, or read before repeating it"
-    )
-
-
-def _parts_of(commits: Sequence[Commit]) -> tuple[tuple[LogPart, ...], list[Combined]]:
-    """Return the parts of an entry that has all these commits, and what was combined on the way."""
-    if len(commits) == 1:
-        commit = commits[0]
-        return tuple([_part_of_one(part, commit.txn) for part in commit.parts]), []
-    gathered: dict[tuple[str, str, int, int], list[StagedPart]] = defaultdict(list)
-    newest: dict[tuple[str, str, int, int], int] = {}
-    for commit in commits:
-        for part in commit.parts:
-            key = part.table, part.tablet, part.epoch, part.schema_version
-            gathered[key].append(part)
-            newest[key] = commit.txn
-    combined: list[Combined] = []
-    parts = [_log_part(several, _blocks_of(several, combined), newest[key]) for key, several in gathered.items()]
-    return tuple(parts), combined
-
-
-def _blocks_of(several: Sequence[StagedPart], combined: list[Combined]) -> list[LogBlock]:
-    """Return the blocks of one tablet for the log, small ones combined, which is added to `combined`."""
-    blocks: list[LogBlock] = []
-    small: dict[int, list[StagedBlock]] = defaultdict(list)
-    for part in several:
-        for staged in part.blocks:
-            if len(staged.block) <= SMALL_BLOCK_ROWS:
-                small[staged.group.id].append(staged)
-            else:
-                blocks.append(_log_block(staged))
-    for group_id, own in small.items():
-        one = own[0]
-        if len(own) > 1:
-            old = tuple([staged.block for staged in own])
-            new = combine(old, is_cells=one.group.is_cells)
-            combined.append(Combined(several[0].table, several[0].tablet, group_id, old, new))
-            one = StagedBlock(one.group, new, schema_bytes(new.records.schema))
-        blocks.append(_log_block(one))
-    return blocks
-
-
-def _part_of_one(part: StagedPart, txn: int) -> LogPart:
-    """Return what `_log_part` returns of a part alone."""
-    return LogPart(
-        part.table,
-        part.tablet,
-        part.epoch,
-        part.schema_version,
-        part.index if part.takes_index else part.index + 1,
-        part.index,
-        txn,
-        tuple([_log_block(staged) for staged in part.blocks]),
-        tuple([LogErasure(one.first, one.last, one.txn, one.index) for one in part.erasures]) if part.erasures else (),
-        tuple(part.replies),
-    )
-
-
-def _log_part(several: Sequence[StagedPart], blocks: Sequence[LogBlock], txn: int) -> LogPart:
-    first = several[0]
-    erasures = [LogErasure(one.first, one.last, one.txn, one.index) for part in several for one in part.erasures]
-    last = several[-1].index
-    return LogPart(
-        first.table,
-        first.tablet,
-        first.epoch,
-        first.schema_version,
-        next((part.index for part in several if part.takes_index), last + 1),
-        last,
-        txn,
-        tuple(blocks),
-        tuple(erasures),
-        tuple([reply for part in several for reply in part.replies]),
-    )
-
-
-def _log_block(staged: StagedBlock) -> LogBlock:
-    block = staged.block
-    body = block.message if isinstance(block, (RowBlock, CellBlock)) else None
-    return LogBlock(
-        staged.group.id,
-        block.index,
-        block.txn_max,
-        block.txn_min,
-        staged.schema_bytes,
-        block.records if body is None else None,
-        body,
-        staged.whole,
-        staged.begin,
-        len(block),
     )

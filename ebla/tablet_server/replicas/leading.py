@@ -27,7 +27,7 @@ from ebla.storage.merge.memory import Memory
 from ebla.tablet.engine import TabletStore
 from ebla.tablet.lead.taking_over import newest_txn
 from ebla.tablet.tables.table_state import TableState
-from ebla.tablet.write.commit_log import Commit, StagedPart
+from ebla.tablet.write.commit import Commit, StagedPart
 from ebla.tablet_server.replicas.filling import fill
 from ebla.tablet_server.replicas.former_parts import flush_former
 from ebla.tablet_server.replicas.here import ReplicasHere

@@ -22,15 +22,8 @@ from ebla.storage.log.log_writer import LogWriter
 from ebla.storage.merge.memory import MemoryErasure
 from ebla.storage.record.records import Block
 from ebla.tablet.write import commit_log
-from ebla.tablet.write.commit_log import (
-    SMALL_BLOCK_ROWS,
-    Combined,
-    Commit,
-    CommitLog,
-    StagedBlock,
-    StagedPart,
-    TabletKeys,
-)
+from ebla.tablet.write.commit import SMALL_BLOCK_ROWS, Combined, Commit, StagedBlock, StagedPart, TabletKeys
+from ebla.tablet.write.commit_log import CommitLog
 from ebla.tablet.write.sequencer import Sequencer
 from ebla.tablet.write.tablet_state import TabletState
 from tests.support.logs import DIRECTORY, MANY, SERVER
