@@ -26,10 +26,10 @@ from benchmarks.report import Report, markdown, rich_table
 from benchmarks.workload import run_workload
 
 WORKLOADS = (
-    *("ingest", "single", "scan", "scan5", "get", "cells", "replay", "memory", "block"),
+    *("ingest", "single", "scan", "scan5", "get", "lookups", "cells", "replay", "memory", "block"),
     *("ycsb", "steady", "compaction", "space", "instant", "catalog", "metadata"),
-    *("rpc", "replication", "failover"),
-    *("spark", "sparkreplay", "changes", "pipeline", "tpch", "merge"),
+    *("rpc", "cluster", "replication", "failover"),
+    *("firstload", "spark", "sparkreplay", "changes", "pipeline", "tpch", "merge"),
 )
 PEERS = ("rocksdict", "lmdb", "duckdb", "deltalake")
 RESULTS = Path(__file__).with_name("RESULTS.md")
