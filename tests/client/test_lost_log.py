@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import ebla
+from ebla.cli import main
 from ebla.client.embedded.verifying import repair, verify
 from ebla.clock import SystemClock
 from ebla.coordination.sqlite import SqliteCoordination
@@ -150,6 +151,58 @@ def test_a_store_of_the_version_before_opens_and_gets_its_record(store: Path) ->
     lose_oldest(store)
     with pytest.raises(ebla.MissingFile):
         rows_of(store)
+
+
+def reach_of(root: Path) -> Path:
+    (path,) = root.glob("log-reach/*")
+    return path
+
+
+SPOILINGS: dict[str, Callable[[Path], object]] = {
+    "is not there": Path.unlink,
+    "is damaged": lambda path: path.write_bytes(path.read_bytes()[:-9] + b"\0" * 9),
+    "is damaged, empty": lambda path: path.write_bytes(b""),
+}
+
+
+@pytest.mark.parametrize("told", SPOILINGS)
+def test_verify_tells_that_nothing_says_how_far_a_log_reaches_which_was_not_closed(
+    whole: Path, store: Path, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify(store).findings == ()
+    SPOILINGS[told](reach_of(store))
+    is_closed = whole.name == "closed"
+    report = verify(store)
+    assert [finding.kind for finding in report.findings] == ([] if is_closed else ["log reach"])
+    assert all(told.partition(",")[0] in finding.text and finding.repair for finding in report.findings)
+    assert report.is_clean  # nothing is lost
+    with pytest.raises(SystemExit) as left:
+        main(["verify", "--store", str(store)])
+    assert left.value.code == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in shown[:-1]] == [finding.kind for finding in report.findings]
+    assert repair(store, dry_run=False) == report
+    assert rows_of(store) == [*range(ROWS)]  # reading changes nothing
+    assert verify(store) == report
+    with ebla.open(store, settings=SETTINGS) as db:
+        assert [row["k"] for row in db.table("t").scan()] == [*range(ROWS)]
+        db.table("t").put({"k": 100, "v": 100})
+        assert db.verify().findings == ()
+    assert verify(store).findings == ()
+
+
+def test_verify_has_nothing_to_tell_of_a_log_that_is_begun_written_or_given_up(tmp_path: Path, store: Path) -> None:
+    root = tmp_path / "new"
+    with ebla.open(root, settings=SETTINGS) as db:
+        assert db.verify().findings == verify(root).findings == ()
+        table = db.create_table("t", SCHEMA)
+        assert db.verify().findings == verify(root).findings == ()
+        for number in range(ROWS):
+            table.put({"k": number, "v": number})
+            assert db.verify().findings == verify(root).findings == ()
+    lose_middle(store)
+    assert repair(store, dry_run=False, accept_lost_log=True).repaired
+    assert verify(store).findings == ()
 
 
 def test_a_log_that_was_let_go_of_is_not_missed(store: Path) -> None:

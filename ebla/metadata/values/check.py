@@ -52,6 +52,10 @@ class FileFacts:
     is_sized_only: bool = False
 
 
+# A file that nobody names; a log whose end is not told as exactly as it could be.
+_HARMLESS = frozenset({"orphan", "log reach"})
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Something that is wrong; `repair` says what is done about it, and is empty if nothing can be."""
@@ -62,6 +66,11 @@ class Finding:
     tablet: str = ""
     file: str = ""
     repair: str = ""
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether nothing is lost or refused because of it: it is told, and the store is as it should be."""
+        return self.kind in _HARMLESS
 
 
 @dataclass(frozen=True, slots=True)

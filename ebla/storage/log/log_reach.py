@@ -8,8 +8,8 @@ to write 32 bytes to a page that is in memory costs two microseconds. So when a 
 acknowledged is known to the byte. A power cut may leave an older content. That is true as well, as the log only grows:
 *the file never says more than the log durably holds.*
 
-What cannot be read counts for nothing, and neither does a file that tells of less than the record. It is no part of the
-log's directory, so that it does not go with it.
+What cannot be read counts for nothing, and neither does a file that tells of less than the record: a store opens
+without it, and `verify` tells so. It is no part of the log's directory, so that it does not go with it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import struct
 import google_crc32c
 
 from ebla.errors import TooManyFiles
+from ebla.retry import RACES
 from ebla.storage.files.files import Files, OverwrittenFile
 
-__all__ = ["LogReach", "read_reach"]
+__all__ = ["LogReach", "find_reach_problem", "read_reach"]
 
 _MAGIC = b"\xebLR\x01"
 _REACH = struct.Struct("<4s4xQQ")
@@ -33,17 +34,37 @@ _log = logging.getLogger(__name__)
 
 def read_reach(files: Files, server: str) -> tuple[int, int]:
     """Return the newest segment of a server's log that is told of, and how much of it is durable; zeros if none is."""
+    told = _read(files, server)
+    return (0, 0) if isinstance(told, str) else told
+
+
+def find_reach_problem(files: Files, server: str) -> str:
+    """Return which file tells nothing of the log of a server, and why; nothing if it is whole."""
+    told = ""
+    for _ in RACES:  # its owner may be overwriting it
+        found = _read(files, server)
+        if not isinstance(found, str):
+            return ""
+        told = f"{_path(server)} {found}"
+    return told
+
+
+def _read(files: Files, server: str) -> tuple[int, int] | str:
+    """Return what is told, or why nothing is."""
     try:
         data = files.read(_path(server))
     except TooManyFiles:
         raise
-    except OSError:
-        return 0, 0
-    if len(data) != _REACH.size + _CRC.size:
-        return 0, 0
-    magic, sequence, synced = _REACH.unpack_from(data)
-    is_whole = _CRC.unpack_from(data, _REACH.size)[0] == google_crc32c.value(data[: _REACH.size])
-    return (sequence, synced) if magic == _MAGIC and is_whole else (0, 0)
+    except FileNotFoundError:
+        return "is not there"
+    except OSError as error:
+        return f"cannot be read ({error})"
+    if len(data) == _REACH.size + _CRC.size:
+        magic, sequence, synced = _REACH.unpack_from(data)
+        is_whole = _CRC.unpack_from(data, _REACH.size)[0] == google_crc32c.value(data[: _REACH.size])
+        if magic == _MAGIC and is_whole:
+            return sequence, synced
+    return "is damaged"
 
 
 class LogReach:

@@ -105,7 +105,7 @@ class LogRecovery(Iterator[RecoveredEntry]):
     `segments` are those read so far, with the size up to which each is good; `torn_tail` is what must be cut off before
     the log is written again; `next_sequence` is the number of the next segment to be made; `unfinished` is the header
     of the last segment if it can be written on, as nothing is to be cut off, no mark says that it has ended, and it is
-    of the version that is written today;
+    of the version that is written today; `version` is the version of the last segment that has a header;
     `exhausted` says that all was read and found good.
     """
 
@@ -114,6 +114,7 @@ class LogRecovery(Iterator[RecoveredEntry]):
         self.segments: list[SegmentInfo] = []
         self.torn_tail: TornTail | None = None
         self.unfinished: SegmentHeader | None = None
+        self.version = 0
         self.exhausted = False
         self.next_sequence = 1 + max(extent.last, _sequence(paths[-1]) if paths else 0)
         self._entries = self._read(files, directory, paths, extent)
@@ -127,6 +128,7 @@ class LogRecovery(Iterator[RecoveredEntry]):
             reading = SegmentReading(path, files.read(path), is_last=path == paths[-1])
             if reading.header is not None:
                 reading.check_identity(server)
+                self.version = reading.header.version
                 if self.segments:
                     check_length(self.segments[-1], reading.header.sequence, reading.header.previous_bytes)
             for offset, entry in reading.entries():
