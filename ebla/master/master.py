@@ -198,7 +198,16 @@ class Master:
 
     def _recover_tablet(self, tablet: str, server: str | None, accept_loss: bool) -> Operation[str]:
         candidates = Candidates(self.servers, self._loads(self._clock.monotonic_seconds()))
-        recovered = recover_tablet(self.catalog, self.servers, candidates, tablet, server, accept_loss=accept_loss)
+        recovered = recover_tablet(
+            self.catalog,
+            self.servers,
+            candidates,
+            tablet,
+            server,
+            accept_loss=accept_loss,
+            now_seconds=self.now_seconds,
+            silent_after_seconds=self.settings.silent_after_seconds,
+        )
         return (yield from recovered)
 
     def delete_table(self, name: str) -> Operation[TableInfo]:
@@ -261,6 +270,19 @@ class Master:
         now = self._clock.monotonic_seconds()
         self._orders.take_news(now)
         return self._orders.due(now, self._retained())
+
+    def watched_leases(self) -> list[str]:
+        """Return the servers whose leases are to be looked at: those that lead something, and silent ones."""
+        now, silent_after = self._clock.monotonic_seconds(), self.settings.silent_after_seconds
+        return [
+            server
+            for server in self.catalog.placed_servers()
+            if self.catalog.leaders_on(server) or self.servers.is_dead(server, now, silent_after)
+        ]
+
+    def lease_held(self, server: str) -> None:
+        """Take note that a server holds its lease."""
+        self.servers.lease_held(server)
 
     def lease_over(self, server: str) -> None:
         """Take note that a server's lease is over and was taken away: the next round has others lead what it led."""

@@ -2,9 +2,14 @@
 
 set_replicas    METADATA wants another number at once; rounds bring it about, one step for each tablet at a time
 recover         a replica that is left leads, with what it has; what only the others had is lost
+
+A replica in sync is gone when its server has another log, or was silent for long and does not hold its lease. One that
+the master has merely not heard may be about to report, or acknowledge writes while it is cut off from the masters.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from ebla.errors import RequestError, Unavailable
 from ebla.master.catalog import Catalog
@@ -59,8 +64,13 @@ def recover_tablet(
     server: str | None,
     *,
     accept_loss: bool,
+    now_seconds: Callable[[], float],
+    silent_after_seconds: float,
 ) -> Operation[str]:
-    """Have a replica that is left lead a tablet whose in-sync replicas are gone; return what was done."""
+    """Have a replica that is left lead a tablet whose in-sync replicas are gone; return what was done.
+
+    `Unavailable` while one of them may be there: it is worth asking again.
+    """
     info = find_tablet(catalog, wanted)
     tablet = info.tablet
     if not tablet.is_replicated:
@@ -69,6 +79,7 @@ def recover_tablet(
     if alive:
         names = ", ".join(one.server for one in alive)
         raise RequestError(f"tablet {tablet.id} has replicas in sync that are alive ({names}): it needs no recovery")
+    _check_are_gone(servers, tablet, now_seconds(), silent_after_seconds)
     left = [
         one for one in tablet.replicas if candidates.is_alive(one.server) and servers.reported(one.server, tablet.id)
     ]
@@ -94,10 +105,37 @@ def recover_tablet(
     assert known is not None
     leader = Replica(*chosen.key, known.registration.log_id)
     bounds = yield ReadBounds(tuple(one for one in (tablet.log,) if one is not None))
+    _check_are_gone(servers, tablet, now_seconds(), silent_after_seconds)  # one may have been heard meanwhile
     floor = max([tablet.txn_floor, *bounds.values()])
     run = run_name(known.uuid, known.instance.seqno)
     yield from _change(catalog, info.table, RecoverTablet(tablet.id, tablet.number, leader, run, floor))
     return f"tablet {tablet.id} of {info.table.name!r} goes on from {chosen.server}; {loss}"
+
+
+def _check_are_gone(servers: Servers, tablet: TabletMetadata, now: float, silent_after_seconds: float) -> None:
+    """Raise `Unavailable` unless every replica in sync is known to be gone, and who is left had time to report."""
+    if servers.may_be_coming(now, silent_after_seconds):
+        raise Unavailable(
+            f"the master has led for less than {silent_after_seconds:.0f} s, and servers that are alive may not have "
+            f"reported to it: nothing of tablet {tablet.id} is given up yet; wait so long, then try again"
+        )
+    there = [
+        one.server
+        for one in tablet.in_sync
+        if not _has_other_log(servers, one) and not servers.is_gone(one.server, now, silent_after_seconds)
+    ]
+    if there:
+        raise Unavailable(
+            f"tablet {tablet.id} has replicas in sync that may be alive ({', '.join(there)}): they were heard a moment "
+            "ago, or their lease is not over; wait some seconds, then try again. If that stays so, they run, and "
+            "cannot report to the masters: mend that, or stop them"
+        )
+
+
+def _has_other_log(servers: Servers, replica: Replica) -> bool:
+    """Whether the server of a replica has said that it has another log than the one that is on record."""
+    known = servers.get(replica.server)
+    return known is not None and known.registration.log_id not in ("", replica.log_id)
 
 
 def _progress(servers: Servers, replica: Replica, tablet: TabletMetadata) -> tuple[bool, int]:

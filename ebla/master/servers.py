@@ -72,6 +72,7 @@ class Servers:
         self._states: dict[tuple[int, int, str], ReplicaState] = {}  # one copy of each value
         self._forgotten: dict[str, None] = {}  # removed by people: nobody waits for them
         self._over: dict[str, None] = {}  # servers whose lease was taken away, and that were not heard since
+        self._unheld: dict[str, None] = {}  # the same, until one of their runs is seen to hold a lease again
         self.orphans: dict[str, tuple[str, int]] = {}
         """Tablets whose leader lost its lease: the leader, and the epoch that it can never lead at again."""
         self.failed: dict[str, str] = {}
@@ -129,8 +130,15 @@ class Servers:
 
     def lease_over(self, uuid: str, led: Iterable[tuple[str, int]]) -> None:
         """Take note that a server's lease was taken away: it leads these tablets, at these epochs, never again."""
-        self._over[uuid] = None
+        self._over[uuid] = self._unheld[uuid] = None
         self.orphans.update((tablet, (uuid, epoch)) for tablet, epoch in led)
+
+    def lease_held(self, uuid: str) -> None:
+        """Take note that a server holds its lease: it runs, whether it was heard or not.
+
+        What its run before led stays lost, and nobody chooses it before it was heard.
+        """
+        self._unheld.pop(uuid, None)
 
     def told(self, server: Server, resigned: Iterable[Resigned], stuck: Iterable[Stuck]) -> None:
         """Take note of what a leader of replicated tablets says. Who is heard no more is stuck no more."""
@@ -147,10 +155,18 @@ class Servers:
         """Take note that a server is there. What it led before its lease was over, it does not lead."""
         server.heard_seconds = now
         self._over.pop(server.uuid, None)
+        self._unheld.pop(server.uuid, None)
 
     def is_over(self, uuid: str | None) -> bool:
         """Whether a server's lease was taken away, and it was not heard since."""
         return uuid in self._over
+
+    def is_gone(self, uuid: str, now: float, timeout_seconds: float) -> bool:
+        """Whether a server was not heard for so long, and nobody held its lease when that was looked at last.
+
+        Silence alone is not enough: a server that is cut off from the masters may hold its lease, and acknowledge.
+        """
+        return uuid in self._unheld and self.is_dead(uuid, now, timeout_seconds)
 
     def runs(self, uuid: str, tablet: str, epoch: int) -> bool:
         """Whether a server has said that it serves its replica of a tablet at this epoch, or a later one."""

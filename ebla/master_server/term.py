@@ -162,8 +162,8 @@ class Term:
     def _look_at_leases(self) -> None:
         """Take the leases of servers that are silent, and note what they led."""
         with self._lock:
-            leading = [uuid for uuid in self.master.catalog.placed_servers() if self.master.catalog.leaders_on(uuid)]
-        for uuid in leading:
-            if self._leases.is_over(uuid):
-                with self._lock:
-                    self.master.lease_over(uuid)
+            watched = self.master.watched_leases()
+        for uuid in watched:
+            note = self.master.lease_over if self._leases.is_over(uuid) else self.master.lease_held
+            with self._lock:
+                note(uuid)

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from ebla.errors import RequestError, Unavailable
 from ebla.master.messages import CreateTablet, ReplicateTablet
+from ebla.master.writes import ReadBounds
 from ebla.metadata.values.replicating import SetWanted, TabletNumber
 from tests.master.master_world import MasterWorld
 from tests.master.test_replicas import SERVERS, asked, change, followers_of, in_service, leader_of, take_out, the
@@ -82,6 +83,20 @@ def test_the_children_of_a_tablet_that_was_to_have_more_replicas_are_to_have_the
     assert world.master.care.ask_to_replicate() == [(child.leader, "child")]
 
 
+def silence(world: MasterWorld, *alive: str) -> None:
+    """Let time pass in which these servers alone are heard."""
+    world.clock.advance(world.master.settings.silent_after_seconds + 1)
+    for server in alive:
+        world.beat(server)
+
+
+def left_out(world: MasterWorld) -> tuple[str, list[str]]:
+    """Take a follower out of sync; return it, and those that are in sync."""
+    left = followers_of(world)[0]
+    take_out(world, left)
+    return left, [server for server in SERVERS if server != left]
+
+
 def test_a_tablet_whose_in_sync_replicas_are_gone_is_recovered_only_if_the_loss_is_accepted() -> None:
     world = in_service()
     left = followers_of(world)[0]
@@ -90,6 +105,7 @@ def test_a_tablet_whose_in_sync_replicas_are_gone_is_recovered_only_if_the_loss_
     with pytest.raises(RequestError, match="needs no recovery"):
         world.run(world.master.recover_tablet(tablet.id, None, accept_loss=True))
     take_out(world, left)
+    silence(world, left)
     for server in gone:
         world.master.lease_over(server)
     world.round()
@@ -107,7 +123,80 @@ def test_what_cannot_be_recovered_is_refused() -> None:
     world = in_service()
     with pytest.raises(RequestError, match="0 tablets are called 'nothing'"):
         world.run(world.master.recover_tablet("nothing", None, accept_loss=True))
+    silence(world)
     for server in SERVERS:
         world.master.lease_over(server)
     with pytest.raises(RequestError, match=r"no replica of tablet .* is left on a server that is alive"):
         world.run(world.master.recover_tablet(the(world).id, None, accept_loss=True))
+
+
+def test_a_replica_that_reports_first_to_a_new_master_does_not_depose_leaders_that_report_a_moment_later() -> None:
+    world = in_service()
+    left, others = left_out(world)
+    tablet = the(world)
+    world.restart()
+    world.beat(left, world.reported("users", left), host=f"host-{left}", full=True)
+    with pytest.raises(Unavailable, match=r"may not have reported to it.*wait so long, then try again"):
+        world.run(world.master.recover_tablet(tablet.id, None, accept_loss=True))
+    for server in others:
+        world.beat(server, world.reported("users", server), host=f"host-{server}", full=True)
+    with pytest.raises(RequestError, match="needs no recovery"):
+        world.run(world.master.recover_tablet(tablet.id, None, accept_loss=True))
+    assert the(world) == tablet
+
+
+def test_servers_that_were_never_heard_in_a_term_are_not_gone_before_their_leases_are_seen_to_be_over() -> None:
+    world = in_service()
+    left, others = left_out(world)
+    world.restart()
+    world.beat(left, world.reported("users", left), host=f"host-{left}", full=True)
+    silence(world, left)
+    with pytest.raises(Unavailable, match="may be alive"):
+        world.run(world.master.recover_tablet(the(world).id, None, accept_loss=True))
+    for server in others:
+        world.master.lease_over(server)
+    assert "goes on from" in world.run(world.master.recover_tablet(the(world).id, None, accept_loss=True))
+
+
+def test_a_tablet_is_not_recovered_while_a_replica_in_sync_holds_its_lease_and_cannot_reach_the_master() -> None:
+    world = in_service()
+    left, others = left_out(world)
+    tablet = the(world)
+    silence(world, left)
+    for accept_loss in (False, True):
+        with pytest.raises(Unavailable, match=r"in sync that may be alive .*mend that, or stop them"):
+            world.run(world.master.recover_tablet(tablet.id, None, accept_loss=accept_loss))
+    assert {*others} <= {*world.master.watched_leases()}, "followers too: they may have what nobody else has"
+    world.master.lease_over(others[0])
+    with pytest.raises(Unavailable, match=rf"may be alive \({others[1]}\)"):
+        world.run(world.master.recover_tablet(tablet.id, None, accept_loss=True))
+    world.master.lease_over(others[1])
+    world.master.lease_held(others[0])  # its next run began, and does not reach the master
+    with pytest.raises(Unavailable, match=rf"may be alive \({others[0]}\)"):
+        world.run(world.master.recover_tablet(tablet.id, None, accept_loss=True))
+    assert the(world) == tablet
+
+
+def test_a_replica_in_sync_that_is_heard_while_a_recovery_is_under_way_ends_it() -> None:
+    world = in_service()
+    left, others = left_out(world)
+    tablet = the(world)
+    silence(world, left)
+    for server in others:
+        world.master.lease_over(server)
+    recovery = world.master.recover_tablet(tablet.id, None, accept_loss=True)
+    assert isinstance(next(recovery), ReadBounds)
+    world.beat(others[0])
+    with pytest.raises(Unavailable, match=rf"may be alive \({others[0]}\)"):
+        recovery.send({})
+    assert the(world) == tablet
+
+
+def test_a_replica_whose_server_came_back_with_another_log_keeps_nobody_from_recovering() -> None:
+    world = in_service()
+    left, (wiped, gone) = left_out(world)
+    silence(world, left)
+    world.beat(wiped, seqno=2, host=f"host-{wiped}", full=True, log_id="another")
+    world.master.lease_over(gone)
+    told = world.run(world.master.recover_tablet(the(world).id, left, accept_loss=True))
+    assert f"goes on from {left}" in told
