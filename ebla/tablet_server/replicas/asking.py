@@ -1,7 +1,7 @@
 """Changes of METADATA that the machine asks for, carried out by a thread of its own: one of a tablet at a time.
 
 What comes of a change is seen in METADATA: it is read after every attempt, and the machine told at once, which asks
-again until it knows.
+again until it knows. Whatever goes wrong with an attempt, the next one of that tablet is made.
 """
 
 from __future__ import annotations
@@ -53,13 +53,23 @@ class ChangeAsker:
         try:
             self._threads.submit(self._change, table, change)
         except RuntimeError:  # the run is over
-            self._under_way.discard(change.tablet)
+            self._end(change.tablet)
 
     def close(self) -> None:
         """Ask for nothing more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _change(self, table: str, wanted: WantedInSync) -> None:
+        try:
+            self._commit(table, wanted)
+            self._read(table)
+        except Exception:  # else nothing would ever be asked for this tablet again
+            _log.exception("who is in sync for tablet %s was not changed, which is tried again", wanted.tablet)
+        finally:
+            self._end(wanted.tablet)
+        self._look(table)
+
+    def _commit(self, table: str, wanted: WantedInSync) -> None:
         tablet = split_name(wanted.tablet)[1]
         change = ChangeInSync(tablet, wanted.epoch, wanted.number, wanted.put, wanted.put_start, wanted.out)
         try:
@@ -70,10 +80,13 @@ class ChangeAsker:
             )
         except EblaError as error:
             _log.warning("who is in sync for tablet %s was not changed: %s", tablet, error)
+
+    def _read(self, table: str) -> None:
         try:
             self._learn(self._metadata.refresh(table))
         except EblaError as error:
             _log.warning("METADATA of table %s could not be read: %s", table, error)
+
+    def _end(self, tablet: str) -> None:
         with self._lock:
-            self._under_way.discard(wanted.tablet)
-        self._look(table)
+            self._under_way.discard(tablet)
