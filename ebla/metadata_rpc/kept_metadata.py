@@ -13,6 +13,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+import msgspec
+
 from ebla.access.credentials import NOTHING, Credentials
 from ebla.clock import Clock
 from ebla.coordination.service import CoordinationService
@@ -26,6 +28,7 @@ from ebla.metadata.server.metadata_store import MetadataNotSaved, MetadataStore
 from ebla.metadata.values.table_config import majority
 from ebla.metadata.values.table_metadata import TableMetadata
 from ebla.metadata_rpc.calls import AskMetadata, KeepTransaction, Tell
+from ebla.metadata_rpc.in_sync_check import put_as_known
 from ebla.metadata_rpc.lines import Lines
 from ebla.metadata_rpc.sender_check import check_sender
 from ebla.retry import PATIENCE, Retries
@@ -138,6 +141,10 @@ class KeptMetadata(GroupedMetadata):
                     return Reply(asked.request_id, "unavailable", reason=str(error))
                 _log.warning("a change of %s was refused: %s", sender, stale)
                 return Reply(asked.request_id, "refused", reason=str(error), refusal=refusal_of(error))
+        try:
+            asked = msgspec.structs.replace(asked, changes=put_as_known(self._coordination, asked.changes))
+        except Unavailable as error:
+            return Reply(asked.request_id, "unavailable", reason=str(error))
         reply = group.answer(self._own, asked)
         if reply.outcome == "committed":
             self._current.forget(table_id)

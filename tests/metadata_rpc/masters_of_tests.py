@@ -62,12 +62,13 @@ class MastersOfTests:
         self.servers.pop(name).close(grace_seconds=0.2)
         self.kept.pop(name).close()
 
-    def remote(self, server: str = "A") -> RemoteMetadata:
+    def remote(self, server: str = "A", through: str | None = None) -> RemoteMetadata:
+        """METADATA as a tablet server sees it, through all masters, or through one."""
         remote = RemoteMetadata(
             MemoryCoordination(self.store, self.clock),
             self.clock,
             server=server,
-            masters=lambda: [*self.addresses.values()],
+            masters=lambda: [*self.addresses.values()] if through is None else [self.addresses[through]],
             new_id=new_id,
             retries=RETRIES,
         )

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from ebla.coordination.memory import MemoryCoordination
 from ebla.errors import EblaError, RequestError, Unavailable, UnknownTable
 from ebla.metadata.server.metadata_access import MetadataAccess
 from ebla.metadata.values.assigning import Assignment, AssignTablets, StartTablets
 from ebla.metadata.values.changes import JOBS_MAX, RecordJob, RequirementFailed, TabletAt, TakeLog
+from ebla.metadata.values.replicating import ChangeInSync
 from ebla.metadata.values.table_metadata import Replica, initial_metadata
 from ebla.metadata_rpc.remote_metadata import RemoteMetadata
 from tests.metadata.metadata_world import SCHEMA
@@ -139,6 +141,58 @@ def test_a_tablet_server_is_refused_what_it_does_not_lead(masters: MastersOfTest
     assert refused.value.code == "stale_epoch"
     with pytest.raises(RequestError, match="masters"):
         masters.remote("A").commit(table_id, [StartTablets((TabletAt("x", 2),))])
+
+
+def lead_with_learner(world: MastersOfTests, table_id: str) -> None:
+    """Have A lead a tablet that B keeps in sync, and C learns."""
+    kept = world.kept["m0"]
+    replicas = tuple(Replica(server, f"a-{server}", f"log-{server}", True) for server in "ABC")
+    kept.commit(table_id, [AssignTablets((Assignment("x", 1, "A", replicas, "A/1"),))])
+    kept.commit(table_id, [StartTablets((TabletAt("x", 2),))])
+    number = kept.refresh(table_id).tablets[0].number
+    kept.commit(table_id, [ChangeInSync("x", 2, number, out=Replica("C", "a-C"))])
+
+
+@pytest.mark.parametrize("master", ["m0", "m1", "m2"])
+def test_a_replica_whose_server_was_started_again_since_is_not_put_in_sync_whichever_master_is_asked(
+    masters: MastersOfTests, master: str
+) -> None:
+    table_id = create(masters)
+    lead_with_learner(masters, table_id)
+    coordination = MemoryCoordination(masters.store, masters.clock)
+    for run in ("C/9", "C/10", "B/99"):
+        coordination.create(f"logs/{run}", b"")
+    remote = masters.remote("A", through=master)
+    before = remote.refresh(table_id).tablets[0]
+    put, out = Replica("C", "a-C", "log-C", True), Replica("B", "a-B")
+    after = remote.commit(table_id, [ChangeInSync("x", 2, before.number, put, 9, out)]).tablets[0]
+    assert [one.server for one in after.in_sync] == ["A", "B"]
+    assert after.number == before.number + 1, "its leader knows that it will not come through later"
+    after = remote.commit(table_id, [ChangeInSync("x", 2, after.number, put, 10, out)]).tablets[0]
+    assert [one.server for one in after.in_sync] == ["A", "C"]
+
+
+def test_a_replica_is_not_put_in_sync_while_nobody_can_tell_which_run_its_server_is_in(
+    masters: MastersOfTests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table_id = create(masters)
+    lead_with_learner(masters, table_id)
+    number = masters.kept["m0"].refresh(table_id).tablets[0].number
+    listed = MemoryCoordination.list
+
+    def is_away(coordination: MemoryCoordination, path: str) -> list[str]:
+        if path == "logs/C":
+            raise Unavailable("the coordination service does not answer")
+        return listed(coordination, path)
+
+    put = ChangeInSync("x", 2, number, Replica("C", "a-C", "log-C", True), 9)
+    remote = masters.remote("A")
+    monkeypatch.setattr(MemoryCoordination, "list", is_away)
+    with pytest.raises(Unavailable):
+        remote.commit(table_id, [put])
+    monkeypatch.undo()
+    assert [one.server for one in remote.refresh(table_id).tablets[0].in_sync] == ["A", "B"]
+    assert [one.server for one in remote.commit(table_id, [put]).tablets[0].in_sync] == ["A", "B", "C"]
 
 
 def test_a_tablet_server_goes_on_while_masters_come_and_go(masters: MastersOfTests) -> None:

@@ -78,7 +78,7 @@ class ChangeInSync(msgspec.Struct, frozen=True, array_like=True, tag="change_in_
     epoch: int
     number: int
     put: Replica | None = None
-    put_start: int = 0  # which run of its server the learner was caught up in
+    put_start: int = 0  # which run of its server the learner was caught up in: masters look whether it is over
     out: Replica | None = None
 
 

@@ -21,6 +21,7 @@ from ebla.metadata.values.late import ForgetSchemas
 from ebla.metadata.values.replicating import AddReplica, ChangeLeaders, NewLeader
 from ebla.metadata.values.requirements import TabletAt
 from ebla.metadata.values.table_metadata import Replica, initial_metadata
+from ebla.metadata_rpc.in_sync_check import newest_start
 from ebla.model.ranges import KeyRange
 from ebla.model.schema_change import Alteration, altered
 from ebla.replication.messages import Resigned
@@ -438,6 +439,26 @@ def test_logs_on_disks_of_their_own_are_kept_over_a_restart_and_by_others_when_o
     wait_until(lambda: len(cluster.tablet("t0").in_sync) == 3)
     assert back.run is not None
     assert back.run.replicas.tail(cluster.table_id, "t0")
+
+
+def test_a_run_that_keeps_replicas_is_on_record_by_the_time_that_it_is_put_in_sync_with_an_empty_log_too(
+    cluster: Replicated, tmp_path: Path
+) -> None:
+    cluster.logs = {name: LocalFiles(tmp_path / f"disk-{name}") for name in "abc"}
+    servers = [cluster.start(name) for name in "abc"]
+    cluster.create_replicated(servers)
+    for server in servers:
+        assert server.run is not None
+        assert newest_start(cluster.coordination, server.uuid) == server.run.start
+    former = {one.log_id for one in cluster.tablet("t0").in_sync}
+    cluster.stop("c")
+    shutil.rmtree(tmp_path / "disk-c")
+    cluster.logs["c"] = LocalFiles(tmp_path / "disk-c")
+    put(servers[0], 1)
+    back = cluster.start("c")
+    wait_until(lambda: {one.log_id for one in cluster.tablet("t0").in_sync} - former)
+    assert back.run is not None
+    assert newest_start(cluster.coordination, back.uuid) == back.run.start
 
 
 def alter(cluster: Replicated, server: TabletServer | None = None, **parts: Any) -> None:
