@@ -23,6 +23,7 @@ from ebla.client.remote.compacting import COMPACTING, Compacting
 from ebla.client.remote.lanes import Lanes
 from ebla.client.remote.listening import Listening
 from ebla.client.remote.of_servers import OF_SERVERS, OfServers
+from ebla.client.remote.pooled import Pooled
 from ebla.client.remote.remote_table import RemoteTable
 from ebla.client.remote.retrying import persist
 from ebla.client.remote.routes import Route
@@ -329,14 +330,18 @@ class RemoteService:
         return persist(attempt, looked, timeout_seconds or self.timeout_seconds, may_repeat=may_repeat)
 
     def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Make calls at the same time, and return what they return; the first error is raised when all are done."""
+        """Make calls at the same time, and return what they return; the first error is raised when all are done.
+
+        A call may make others together. As many are made at the same time as there are threads for; those that no
+        thread has begun, this one makes.
+        """
         if len(calls) == 1:
             return [calls[0]()]
         self.check_open()
-        futures = [self.pool.submit(call) for call in calls[1:]]
+        others = [Pooled(self.pool, call) for call in calls[1:]]
         results: list[Any] = []
         failure: BaseException | None = None
-        for take in (calls[0], *(future.result for future in futures)):
+        for take in (calls[0], *(other.answer for other in others)):
             try:
                 results.append(take())
             except EblaError as error:

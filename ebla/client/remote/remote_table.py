@@ -7,6 +7,7 @@ sent again. Changes have request ids, so that one whose answer was lost happens 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -196,29 +197,31 @@ class RemoteTable:
     def write(self, request: Write) -> int:
         """Commit a change, and return its txn; of rows on several servers, there is one commit on each."""
         self._check_writable()
-        return self._send(forms_of(several_times(request), self.current(), self.service.settings))
+        forms = forms_of(several_times(request), self.current(), self.service.settings)
+        return self._send(forms, time.monotonic() + self.service.timeout_seconds)
 
-    def _send(self, forms: Sequence[tuple[Channel, WriteForm]]) -> int:
+    def _send(self, forms: Sequence[tuple[Channel, WriteForm]], ends_at_seconds: float) -> int:
         """Send the parts of a change to their servers, each with an id of its own, and return the greatest txn."""
-        txns = self.service.together([partial(self._send_part, *form) for form in forms])
+        txns = self.service.together([partial(self._send_part, *form, ends_at_seconds) for form in forms])
         txn = max(int(txn) for txn in txns)
         self.service.saw(txn)
         return txn
 
-    def _send_part(self, server: Channel, form: WriteForm) -> int:
+    def _send_part(self, server: Channel, form: WriteForm, ends_at_seconds: float) -> int:
         """Send a part of a change; if its tablets have moved, to whoever has them then, in further parts.
 
         The id stays as long as the part may have been carried out: who has the rows then knows it by that. What
-        certainly was not is divided into parts with ids of their own.
+        certainly was not is divided into parts with ids of their own, which have the time that is left. Those are not
+        sent from within an attempt: if one of them failed, another attempt would give new ids to all of them.
         """
         with self.service.lanes.request_id() as request_id:
             parts = [(server, form)]
             is_in_doubt = False
 
-            def attempt(left_seconds: float) -> int:
+            def attempt(left_seconds: float) -> int | None:
                 self.service.check_open()
                 if len(parts) > 1 and not is_in_doubt:
-                    return self._send(parts)
+                    return None
                 seen = self.service.seen
                 sent = [
                     partial(server.call, WriteRows(self.id, form, request_id, seen), timeout_seconds=left_seconds)
@@ -233,7 +236,8 @@ class RemoteTable:
                 self._look_again(error, left_seconds)
                 parts[:] = forms_of(write_of(form, request_id), self.route, self.service.settings)
 
-            return persist(attempt, look_again, self.service.timeout_seconds)
+            txn = persist(attempt, look_again, ends_at_seconds - time.monotonic())
+        return self._send(parts, ends_at_seconds) if txn is None else txn
 
     def modify(self, request: Modify) -> Any:
         """Change one value by what it is, and return what it is then."""

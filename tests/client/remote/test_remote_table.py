@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 import ebla
+from ebla.direct.clusters import remote_of
 from ebla.rpc.caller import Caller
 from ebla.rpc.server_stream import Handler
 from ebla.rpc.wire.messages import BeginScan, GetRow, Locate, ModifyRow, ReadMany, ScanOn, WriteRows
@@ -226,6 +230,80 @@ def test_a_batch_whose_tablets_moved_meanwhile_is_divided_anew(world: Behind, ta
     world.tampered[WriteRows] = elsewhere
     table.put([{"k": k, "n": k} for k in range(20)])
     assert [row["k"] for row in table.scan()] == list(range(20))
+
+
+def ended(call: Callable[[], object]) -> bool:
+    """Make a call in a thread of its own; tell whether it comes to an end."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(60.0)
+    return not thread.is_alive()
+
+
+def test_a_batch_is_divided_anew_though_all_threads_wait_for_its_parts(
+    world: Behind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebla.client.remote.remote_service.THREADS_MAX", 1)
+    with world.connect() as db:
+        table = db.create_table("t", SCHEMA)
+        spread_out(world, table, 10)
+        codec = table._service.codec
+        parts, asked = threading.Barrier(2), itertools.count()
+
+        def elsewhere(handler: Handler, message: Any, caller: Caller) -> Any:
+            # Both parts are under way, one of them in the only thread, when they are refused.
+            if next(asked) < 2:
+                parts.wait(60.0)
+                world.cuts = [(b"", 0), (codec.encode(5), 1), (codec.encode(10), 0), (codec.encode(15), 1)]
+                raise ebla.StaleRoute("tablets were split, and some are led elsewhere")
+            return handler(message, caller)
+
+        def put() -> None:
+            table.put([{"k": k, "n": k} for k in range(20)])
+
+        world.tampered[WriteRows] = elsewhere
+        assert ended(put)
+        assert [row["k"] for row in table.scan()] == list(range(20))
+
+
+def test_calls_that_make_others_together_come_to_an_end_in_one_thread(
+    world: Behind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebla.client.remote.remote_service.THREADS_MAX", 1)
+    with world.connect() as db:
+        service = remote_of(db)
+        assert service is not None
+        answers: list[list[Any]] = []
+
+        def several(depth: int) -> list[Any]:
+            calls = [lambda: depth, partial(several, depth - 1), partial(several, depth - 1)] if depth else [int, int]
+            return service.together(calls)
+
+        assert ended(lambda: answers.extend([several(3)] * 2))
+        assert answers == [[3, *[[2, *[[1, [0, 0], [0, 0]]] * 2]] * 2]] * 2
+
+
+def test_the_parts_of_a_batch_that_is_divided_anew_have_the_time_that_is_left(world: Behind) -> None:
+    timeout_seconds = 30.0
+    left: list[float] = []
+    with world.connect(timeout_seconds=timeout_seconds) as db:
+        table = db.create_table("t", SCHEMA)
+        spread_out(world, table)
+        codec = table._service.codec
+
+        def elsewhere(handler: Handler, message: Any, caller: Caller) -> Any:
+            left.append(caller.left_seconds)
+            if len(left) <= 5:
+                raise ebla.Unavailable("it is so for five pauses, which are 0.15 s at least")
+            if len(left) == 6:
+                world.cuts = [(b"", 0), (codec.encode(10), 1)]
+                raise ebla.StaleRoute("the tablet was split, and a part of it is led elsewhere")
+            return handler(message, caller)
+
+        world.tampered[WriteRows] = elsewhere
+        table.put([{"k": k, "n": k} for k in range(20)])
+    assert len(left) == 8
+    assert max(left[-2:]) < timeout_seconds - 0.15
 
 
 # --- scans ---------------------------------------------------------------------------------------
