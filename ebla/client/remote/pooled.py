@@ -10,7 +10,7 @@ behind themselves, nothing would ever go on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 __all__ = ["Pooled"]
@@ -26,11 +26,15 @@ class Pooled(Generic[_Answer]):
     def __init__(self, pool: ThreadPoolExecutor, call: Callable[[], _Answer]) -> None:
         # Set once.
         self._call = call
-        self._future = pool.submit(call)
+        self._future: Future[_Answer]
+        try:
+            self._future = pool.submit(call)
+        except RuntimeError:  # the pool was shut down
+            self._future = Future()
 
     def answer(self) -> _Answer:
         """Return what the call returns, or raise what it raises."""
-        # A pool that was shut down has cancelled it: then the call itself tells that the connection is closed.
+        # If the pool was shut down, the call itself tells that the connection is closed.
         return self._call() if self._future.cancel() else self._future.result()
 
     def drop(self) -> None:

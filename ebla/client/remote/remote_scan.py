@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ebla.client.remote.parallel_reading import read_together
+from ebla.client.remote.pooled import Pooled
 from ebla.client.remote.retrying import persist
 from ebla.client.remote.routes import Share
 from ebla.errors import EblaError, RequestError, SchemaChanged
@@ -186,13 +186,13 @@ class RemoteStream:
         number = 0
         cursor = cursor or uuid.uuid4().hex
         wanted = SEGMENT_BYTES_FIRST
-        waiting: Future[tuple[KeyRange, Segment]] | None = None
+        waiting: Pooled[tuple[KeyRange, Segment]] | None = None
         try:
             while rest is not None and not rest.is_empty:
                 if segment is not None:  # it came with the beginning, from a server that had all of the range then
                     part = rest
                 elif waiting is not None:
-                    part, segment = waiting.result()
+                    part, segment = waiting.answer()
                 else:
                     part, segment = self._fetch(rest, cursor, number, wanted, limit, at)
                 waiting = None
@@ -209,13 +209,14 @@ class RemoteStream:
                     rest = _behind(part, rest, request.reverse)
                     number, cursor = 0, uuid.uuid4().hex
                 if rest is not None and not rest.is_empty and (limit is None or limit > 0):
-                    waiting = service.pool.submit(self._fetch, rest, cursor, number, wanted, limit, at)
+                    fetch = partial(self._fetch, rest, cursor, number, wanted, limit, at)
+                    waiting = Pooled(service.pool, fetch)
                 yield taken
                 if limit is not None and limit <= 0:
                     return
         finally:
             if waiting is not None:
-                waiting.cancel()
+                waiting.drop()
             if number:
                 self._end(cursor, rest)
 

@@ -55,8 +55,9 @@ def test_a_call_of_a_pool_that_was_shut_down_fails_as_it_would_anywhere(pool: Th
     waiting = Pooled(pool, refused)
     pool.shutdown(wait=False, cancel_futures=True)
     release.set()
-    with pytest.raises(ValueError, match="closed"):
-        waiting.answer()
+    for late in (waiting, Pooled(pool, refused)):
+        with pytest.raises(ValueError, match="closed"):
+            late.answer()
 
 
 def test_a_call_that_is_dropped_is_not_made(pool: ThreadPoolExecutor) -> None:

@@ -384,6 +384,19 @@ def test_tablets_that_move_after_a_scan_began_give_no_row_twice(world: Behind, t
         assert scan.to_arrow().column("k").to_pylist() == list(range(100))
 
 
+def test_a_scan_whose_connection_was_closed_says_so(world: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebla.client.remote.remote_scan.SEGMENT_BYTES_FIRST", 20_000)
+    monkeypatch.setattr("ebla.client.remote.remote_scan.SEGMENT_BYTES", 20_000)
+    monkeypatch.setattr("ebla.rpc.serving.service_handlers.FIRST_SEGMENT_BYTES", 1)
+    with world.connect() as db:
+        table = db.create_table("t", SCHEMA)
+        table.put(pa.table({"k": pa.array(range(20_000)), "n": pa.array(range(20_000))}))
+        batches = iter(table.scan().to_batches())
+        next(batches)
+    with pytest.raises(ebla.Closed):
+        list(batches)
+
+
 def test_a_snapshot_and_a_sync_concern_every_server(world: Behind, db: ebla.Database, table: ebla.Table) -> None:
     spread_out(world, table, 10)
     txn = table.put([{"k": k, "n": k} for k in range(20)], wait="logged")
