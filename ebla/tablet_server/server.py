@@ -121,7 +121,8 @@ class TabletServer:
             credentials,
             log_files,
         )
-        self._events: queue.SimpleQueue[tuple[ServerRun | None, Refusal | None]] = queue.SimpleQueue()
+        # The number of a run that is over, and what a master refused; no number if the server is to stop.
+        self._events: queue.SimpleQueue[tuple[int | None, Refusal | None]] = queue.SimpleQueue()
         self._stopping = threading.Event()
 
     def serve(self) -> None:
@@ -132,8 +133,8 @@ class TabletServer:
                 if run is None:
                     continue
                 over, refusal = self._events.get()
-                while over is not None and over is not run:
-                    over, refusal = self._events.get()  # of a former run
+                while over is not None and over != run.start:
+                    over, refusal = self._events.get()  # of a former run, or of one that did not begin
                 self._answers = {}
                 if over is None:
                     break
@@ -153,17 +154,10 @@ class TabletServer:
     def _begin(self) -> ServerRun | None:
         """Begin the next run; None if that cannot be now."""
         try:
-            over: list[ServerRun] = []
             start = self._directory.next_start()
-
-            def tell(refusal: Refusal | None) -> None:
-                ready.wait()
-                self._events.put((over[0], refusal))
-
-            ready = threading.Event()
-            run = ServerRun(self._parts, start, tell)
-            over.append(run)
-            ready.set()
+            # The lease may be over while the run is being made: who tells it must not wait for that, for whoever fails
+            # to make it waits for the thread of the lease.
+            run = ServerRun(self._parts, start, lambda refusal: self._events.put((start, refusal)))
         except LeaseHeld as error:
             _log.warning(
                 "another server with the uuid %s holds the lease, or did until a moment ago: %s", self.uuid, error

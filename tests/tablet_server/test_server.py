@@ -8,6 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from ebla.coordination.lease import LeaseRecord, decode_lease, encode_lease
+from ebla.coordination.server_lease import lease_path
+from ebla.coordination.service import CoordinationService
 from ebla.errors import OutcomeUnknown, RequestError, SchemaError, StaleRoute, Unavailable
 from ebla.master.messages import DeleteTablet, Refusal, UpdateTablet
 from ebla.metadata.values.changes import AlterSchema, FlushedTablet
@@ -17,6 +20,8 @@ from ebla.rpc.wire.messages import GetRow
 from ebla.service.requests import Flush, Put, ReadRows, ScanRows, Split
 from ebla.service.service import TableService
 from ebla.settings import Settings
+from ebla.tablet_server import server_run
+from ebla.tablet_server.replicas import peers
 from ebla.tablet_server.server import SERVER_METHODS, TabletServer, server_settings
 from tests.tablet_server.servers import Cluster, wait_until
 
@@ -208,6 +213,34 @@ def test_a_server_that_a_master_refuses_stops_and_says_why(cluster: Cluster) -> 
     )
     with pytest.raises(RequestError, match="another cluster"):
         server.serve()
+
+
+def test_a_server_whose_lease_ends_while_a_run_fails_to_begin_begins_another(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempts: list[str] = []
+
+    def announce(coordination: CoordinationService, server: str, address: str) -> None:
+        attempts.append(server)
+        if len(attempts) > 1:
+            peers.announce(coordination, server, address)
+            return
+        path = lease_path(server)
+        node = cluster.coordination.read(path)
+        assert node is not None
+        taken = encode_lease(LeaseRecord("", decode_lease(path, node.value).epoch, 0))
+        cluster.coordination.compare_and_set(path, taken, node.version)
+        wait_until(lambda: "the lease of this server is over: it leads nothing any more" in caplog.messages)
+        raise Unavailable("the coordination service went away as well")
+
+    monkeypatch.setattr(server_run, "announce", announce)
+    a = cluster.start("a")
+    assert len(attempts) == 2
+    cluster.create(a)
+    put(a, 1)
+    assert a.run is not None
+    assert a.run.start == 2, "the end of the first was not taken for that of the second"
+    assert value(a, 1) == "1"
 
 
 def alter(cluster: Cluster) -> None:
