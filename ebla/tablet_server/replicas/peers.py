@@ -167,12 +167,13 @@ class _Peer:
             if channel is None:
                 self._wanted.set()
                 return
-            while messages := self._next():
-                try:
+            try:
+                while messages := self._next():
                     channel.post(Deliver(self._own, messages), CONNECT_SECONDS, partial(self._answered, channel))
-                except EblaError as error:
-                    self._lose(channel, error)
-                    return
+                return
+            except EblaError as error:
+                self._lose(channel, error)
+        channel.abandon()
 
     def close(self) -> None:
         self._is_closed = True
@@ -211,7 +212,7 @@ class _Peer:
             self.flush()
 
     def _lose(self, channel: Channel, error: EblaError) -> None:
-        """Give up a connection. `_posting` is held."""
+        """Give up a connection, which is then to be abandoned. `_posting` is held."""
         self._failing.warn("server %s cannot be reached: %s", self._server, error)
         if self._channel is channel:
             self._channel = None
