@@ -137,7 +137,7 @@ class _Peer:
         self._failing = Warner(_log)
         self._queue_lock = threading.Lock()
         self._posting = threading.Lock()  # held while something is sent; taken before the other
-        self._wanted = threading.Event()  # a connection is
+        self._wanted = threading.Event()  # a connection is, or the sending of what waits
         # Guarded by _queue_lock.
         self._queue: deque[tuple[BetweenServers, int]] = deque()
         self._queued_bytes = 0
@@ -198,7 +198,10 @@ class _Peer:
         return tuple(taken)
 
     def _answered(self, channel: Channel, answer: tuple[BetweenServers, ...] | EblaError) -> None:
-        """Take the answer to a call. Called by the thread that reads the connection."""
+        """Take the answer to a call, from the thread that reads the connection; or hear that it will not come.
+
+        Of that, whoever finds the connection broken tells, which may be who is sending and holds `_posting`.
+        """
         if channel is not self._channel:
             return
         with self._queue_lock:
@@ -206,7 +209,9 @@ class _Peer:
             self._answered_at = time.monotonic()
         if isinstance(answer, EblaError):
             self._failing.warn("server %s takes no messages: %s", self._server, answer)
-        elif answer:
+            self._wanted.set()
+            return
+        if answer:
             self._receive(self._server, answer)
         if self._queue:
             self.flush()
@@ -218,7 +223,7 @@ class _Peer:
             self._channel = None
             self._wanted.set()
 
-    # --- the thread that connects ----------------------------------------------------------------
+    # --- the thread that connects, and sends what an error has held up ---------------------------
 
     def _run(self) -> None:
         while not self._is_closed:
@@ -232,6 +237,8 @@ class _Peer:
                 with self._posting:
                     self._lose(channel, Unavailable(f"nothing was answered for {SILENT_SECONDS} s"))
                 channel.abandon()
+            elif channel is not None:
+                self.flush()
         channel = self._channel
         if channel is not None:
             channel.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from functools import partial
 
@@ -12,6 +13,7 @@ from ebla.rpc.caller import Caller
 from ebla.rpc.channel import Channel
 from ebla.rpc.limits import Limits
 from ebla.rpc.server import RpcServer
+from ebla.rpc.stream import Stream
 from ebla.tablet_server.replicas import peers
 from ebla.tablet_server.replicas.calls import REPLICA_METHODS, Deliver
 from ebla.tablet_server.replicas.peers import Peers
@@ -63,3 +65,33 @@ def test_a_connection_on_which_nothing_can_be_sent_is_left_for_another(other: Ot
     wait_until(lambda: "last" in other.heard)
     assert "large" not in other.heard
     wait_until(lambda: other.rpc.streams_open == 1)
+
+
+def test_a_connection_that_breaks_while_more_waits_to_be_sent_holds_up_nobody(
+    other: Other, to_other: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_other.send("other", [message("first")])
+    to_other.flush()
+    wait_until(lambda: other.heard == ["first"])
+    cut = threading.Event()
+    send_bytes = Stream.send_bytes
+
+    def broken(self: Stream, data: bytes) -> None:
+        if b"breaks" in data and not cut.is_set():
+            cut.set()
+            to_other.send("other", [message("more")])
+            raise ConnectionError("the connection was cut")
+        send_bytes(self, data)
+
+    monkeypatch.setattr(Stream, "send_bytes", broken)
+
+    def send(tablet: str) -> None:
+        to_other.send("other", [message(tablet)])
+        to_other.flush()
+
+    for tablet in ("breaks", "later"):
+        sending = threading.Thread(target=send, args=(tablet,), daemon=True)
+        sending.start()
+        sending.join(20.0)
+        assert not sending.is_alive()
+    wait_until(lambda: "later" in other.heard)
