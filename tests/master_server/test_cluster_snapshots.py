@@ -8,11 +8,12 @@ import pytest
 
 import ebla
 from ebla.client.database import service_of
-from ebla.clock import ManualClock
+from ebla.client.remote.held_snapshots import HeldSnapshots
+from ebla.clock import ManualClock, txn_at
 from ebla.coordination.memory import MemoryCoordination, MemoryStore
-from ebla.errors import Conflict, HistoryGone, RequestError
+from ebla.errors import Conflict, HistoryGone, RequestError, Unavailable
 from ebla.master_server.cluster_snapshots import ClusterSnapshots
-from ebla.service.requests import HoldByName, HoldNewest, LetGo
+from ebla.service.requests import HoldByName, HoldNewest, LetGo, ListHeld, PassTxn
 from ebla.tablet.garbage.pins import Pins
 from ebla.tablet.upkeep.horizon import Horizon
 from tests.master_server.small_cluster import SmallCluster, wait_until
@@ -104,6 +105,36 @@ def test_what_is_written_after_a_snapshot_is_not_in_it(db: ebla.Database) -> Non
     assert table.put({"k": "z", "n": 2}) > txn
     assert numbers(table, txn) == [("a", 19), ("z", 1)]
     service.carry_out(LetGo(txn))
+
+
+def test_what_is_written_after_a_name_was_found_is_not_in_it_though_who_gave_it_died_at_once(
+    cluster: SmallCluster, db: ebla.Database
+) -> None:
+    table = on_two_servers(db, "found")
+    # The clocks of these servers are behind that of the one whose newest commit is held.
+    txn = txn_at(cluster.clock.microseconds() + 5_000_000)
+    ClusterSnapshots(cluster.coordination(), cluster.clock).hold(HoldByName("left", txn))
+    found = db.snapshot("left")
+    assert found.txn == txn
+    assert table.put([{"k": "a", "n": 1}]) > txn
+    assert table.put([{"k": "z", "n": 1}]) > txn
+    assert numbers(table, "left") == []
+    found.release()
+
+
+def test_a_name_is_found_and_let_go_though_no_server_can_be_told() -> None:
+    asked: list[object] = []
+
+    def ask_master(request: object) -> object:
+        asked.append(request)
+        return {"kept": 6} if isinstance(request, ListHeld) else None
+
+    def ask_servers(request: object) -> list[object]:
+        asked.append(request)
+        raise Unavailable("no server answers")
+
+    assert HeldSnapshots("c", ask_master, ask_servers).hold_named("kept") == 6
+    assert asked == [ListHeld(), PassTxn(6)], "it is still held"
 
 
 def test_what_a_client_held_that_died_is_let_go_in_its_time() -> None:

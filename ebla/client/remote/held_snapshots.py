@@ -6,7 +6,8 @@
     4  every server    commits nothing at or below T any more, and has committed what it gave out before
 
 So what was acknowledged before the snapshot is in it, what begins after it is not, and nothing is held by a server: it
-may go, and its tablets with it. A client that dies renews nothing, and what it held is let go in `EXPIRES_SECONDS`.
+may go, and its tablets with it. A client that dies renews nothing, and what it held is let go in `EXPIRES_SECONDS`; a
+name that it gave stays. Whoever finds it has the last step done again, for it may not have been.
 """
 
 from __future__ import annotations
@@ -52,7 +53,15 @@ class HeldSnapshots:
     def hold_named(self, name: str) -> int:
         """Hold the newest commit under a name, or find what is held under it; return its txn."""
         held: int | None = self._ask_master(ListHeld()).get(name)
-        return self._held(HoldByName(name)) if held is None else held
+        if held is None:
+            return self._held(HoldByName(name))
+        # Whoever held it may have died before the servers had passed it, or be about to tell them.
+        try:
+            self._ask_servers(PassTxn(held))
+        except EblaError as error:
+            # A server passes a txn as well when it is read there; and to let go of a snapshot, no server is needed.
+            _log.warning("not all servers could be told of snapshot %s at txn %d: %s", name, held, error)
+        return held
 
     def hold(self) -> int:
         """Hold the newest commit until `let_go`, or until this client is gone; return its txn."""
