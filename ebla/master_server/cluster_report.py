@@ -34,11 +34,11 @@ def describe_cluster(term: Term) -> dict[str, Any]:
         for server in master.servers
     }
     alive = {uuid for uuid, server in servers.items() if server["is_alive"]}
-    lags: dict[str, list[dict[str, Any]]] = {}
+    lags: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for server in master.servers:
-        for lag in server.lags:
+        for lag in server.lags if server.uuid in alive else ():  # of one that is silent it is long ago
             told = {"server": lag.server, "entries": lag.entries, "seconds": lag.seconds}
-            lags.setdefault(lag.tablet, []).append(told)
+            lags.setdefault((server.uuid, lag.tablet), []).append(told)
     tables = {}
     for info in master.catalog.named():
         tablets = [_described(tablet, master.servers, alive, lags) for tablet in info.metadata.tablets]
@@ -93,7 +93,7 @@ def cluster_metrics(term: Term | None) -> Iterator[str]:
 
 
 def _described(
-    tablet: TabletMetadata, servers: Servers, alive: set[str], lags: dict[str, list[dict[str, Any]]]
+    tablet: TabletMetadata, servers: Servers, alive: set[str], lags: dict[tuple[str, str], list[dict[str, Any]]]
 ) -> dict[str, Any]:
     is_served = tablet.leader is not None and tablet.is_served and servers.runs(tablet.leader, tablet.id, tablet.epoch)
     told: dict[str, Any] = {
@@ -117,7 +117,7 @@ def _described(
         told["is_unavailable"] = not is_served and not any(
             one.server in alive and not servers.is_over(one.server) for one in tablet.in_sync
         )
-        told["lags"] = lags.get(tablet.id, [])
+        told["lags"] = lags.get((tablet.leader or "", tablet.id), [])
     return told
 
 

@@ -129,6 +129,12 @@ class Leader:
         last = self.log.last_index
         return last == self.replica.commit and all(one.acked >= last for one in self.progress.values())
 
+    def behind(self, now: float) -> list[tuple[str, int, float]]:
+        """Return which replicas lack something: server, how many entries, and for how many seconds."""
+        last = self.log.last_index
+        found = [(one.server, last - one.acked, one.behind_seconds(now)) for one in self.progress.values()]
+        return [one for one in found if one[2] > 0]
+
     def _floor(self) -> int:
         return self.configuration.txn_floor
 
@@ -271,6 +277,7 @@ class Leader:
         if entries:
             to.next = entries[-1].index + 1
         to.sent_at = self.host.now
+        to.mark(log.last_index, self.host.now)
         has_lease = self.is_serving and self.has_lease()
         self.host.send(
             to.server,

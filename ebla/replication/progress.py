@@ -11,7 +11,19 @@ __all__ = ["Progress"]
 class Progress:
     """How far one replica has acknowledged this epoch, in which log, and what is sent to it next."""
 
-    __slots__ = ("acked", "assignment_id", "heard_at", "log_id", "next", "sent_at", "server", "stamp", "start")
+    __slots__ = (
+        "_mark",
+        "_marked_at",
+        "acked",
+        "assignment_id",
+        "heard_at",
+        "log_id",
+        "next",
+        "sent_at",
+        "server",
+        "stamp",
+        "start",
+    )
 
     def __init__(self, member: Replica, next: int, now: float) -> None:
         self.server = member.server
@@ -23,6 +35,8 @@ class Progress:
         self.heard_at = now
         self.sent_at = now
         self.stamp = -1.0  # the replica's own clock, to be echoed
+        self._mark = next - 1  # an index that the log had at this time; another is chosen once the replica has it
+        self._marked_at = now
 
     def takes(self, ack: Ack, epoch: int) -> bool:
         """Tell whether an acknowledgement counts: of this epoch and assignment, of no earlier run of its server."""
@@ -41,3 +55,16 @@ class Progress:
     def acked_as(self, member: Replica) -> int:
         """Return how far the replica has acknowledged in the log that is on record for it."""
         return self.acked if self.log_id == member.log_id else 0
+
+    def mark(self, last: int, now: float) -> None:
+        """Note where the log ends now, unless the replica is yet to come to where it ended before.
+
+        By one mark at a time it is known how long a replica has lacked something, without a time for every entry.
+        """
+        if self.acked >= self._mark:
+            self._mark = last
+            self._marked_at = now
+
+    def behind_seconds(self, now: float) -> float:
+        """Return for how long the replica has lacked something that the log has; 0 if it has all that was marked."""
+        return 0.0 if self.acked >= self._mark else now - self._marked_at

@@ -288,13 +288,14 @@ class ServerRun:
             return
         while True:
             # Replicas ask for `notice` under their lock: theirs is not taken under this one.
-            oldest, resigned, stuck = (
+            oldest, resigned, stuck, lags = (
                 self.engine.pending.oldest_microseconds(),
                 self.replicas.resigned(),
                 self.replicas.stuck(),
+                self.replicas.lags(),
             )
             with self._lock:
-                heartbeat = self._reporter.heartbeat(oldest, resigned, stuck)
+                heartbeat = self._reporter.heartbeat(oldest, resigned, stuck, lags)
             reply = self._parts.send(heartbeat)
             with self._lock:
                 self._reporter.take_reply(heartbeat, reply)

@@ -19,6 +19,7 @@ from ebla.master.messages import (
     HeartbeatReply,
     Refusal,
     Registration,
+    ReplicaLag,
     ReportedTablet,
     Request,
     Requests,
@@ -67,6 +68,7 @@ class Cluster:
         self.lock = threading.Lock()
         self.reported: dict[str, dict[str, ReportedTablet]] = {}  # by uuid and tablet
         self.registered: dict[str, Registration] = {}
+        self.lags: dict[str, tuple[ReplicaLag, ...]] = {}  # by uuid of the server that told of them
         self.table_id = ""
         self.logs: dict[str, LocalFiles] = {}  # by name: these have their logs elsewhere than in the root
 
@@ -117,6 +119,7 @@ class Cluster:
             uuid, report = beat.instance.uuid, beat.report
             if beat.registration is not None:
                 self.registered[uuid] = beat.registration
+            self.lags[uuid] = beat.lags
             known = self.reported.setdefault(uuid, {})
             if report is not None:
                 if report.full is not None and report.full.chunk == 0:

@@ -14,6 +14,7 @@ it was decided. The log is told afterwards, when the lock is free: it has locks 
 
 from __future__ import annotations
 
+import heapq
 import logging
 import threading
 from collections import deque
@@ -23,6 +24,7 @@ import msgspec
 import pyarrow as pa
 
 from ebla.errors import TimedOut
+from ebla.master.messages import ReplicaLag
 from ebla.metadata.values.table_metadata import Replica, TableMetadata
 from ebla.replication.actions import Action, Change, ChangeMetadata, ReadMetadata, Send, Write
 from ebla.replication.leader import Leader
@@ -51,6 +53,10 @@ __all__ = ["LedMark", "ReplicasHere"]
 
 # A tablet of which every replica has everything is spoken of so often.
 QUIET_SECONDS = 0.5
+# Masters are told of replicas that are behind for so long: what others lack is on its way to them. Every heartbeat has
+# them, so it is of so many at most, those that are behind for longest.
+LAG_SECONDS = 0.1
+LAGS_MAX = 1_000
 SYNC_SECONDS = 10.0
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -461,6 +467,19 @@ class ReplicasHere:
         """Return what cannot go on."""
         with self._lock:
             return tuple(Stuck(split_name(name)[1], epoch) for name, epoch in self._stuck.items())
+
+    def lags(self) -> tuple[ReplicaLag, ...]:
+        """Return which replicas of what is led here are behind, those that are so for longest."""
+        with self._lock:
+            now = self._now()
+            found = [
+                ReplicaLag(split_name(name)[1], server, entries, round(seconds, 3))
+                for name, one in self._replicas.items()
+                if one.leader is not None and not one.leader.is_resigned
+                for server, entries, seconds in one.leader.behind(now)
+                if seconds >= LAG_SECONDS
+            ]
+        return tuple(heapq.nlargest(LAGS_MAX, found, key=lambda lag: lag.seconds))
 
     @property
     def has_news(self) -> bool:

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from ebla.errors import OutcomeUnknown, StaleRoute, Unavailable
-from ebla.master.messages import ReplicateTablet
+from ebla.master.messages import GiveUpTablet, ReplicateTablet
 from ebla.metadata.values.assigning import Assignment, AssignTablets, StartTablets
 from ebla.metadata.values.changes import AlterSchema, FlushedTablet
 from ebla.metadata.values.late import ForgetSchemas
@@ -24,6 +24,7 @@ from ebla.metadata.values.table_metadata import Replica, initial_metadata
 from ebla.metadata_rpc.in_sync_check import newest_start
 from ebla.model.ranges import KeyRange
 from ebla.model.schema_change import Alteration, altered
+from ebla.replication.leader import Leader
 from ebla.replication.messages import Resigned
 from ebla.service.requests import EraseRange, Flush, Put, ReadRows, ScanRows, Split
 from ebla.service.service import TableService
@@ -35,6 +36,7 @@ from ebla.tablet.recovery.server_record import read_bound
 from ebla.tablet.tables.table_state import TableState
 from ebla.tablet.write import commit_log
 from ebla.tablet_server import server_run
+from ebla.tablet_server.replicas import here
 from ebla.tablet_server.server import TabletServer
 from tests.tablet_server.servers import SCHEMA, Cluster, new_id, wait_until
 
@@ -359,6 +361,54 @@ def test_replicas_are_asked_for_a_heartbeat_while_the_run_can_be_noticed(
     monkeypatch.setattr(run.replicas, "resigned", asked_under_their_lock)
     run._beat.wake()
     assert asked.wait(30)
+
+
+def test_masters_are_told_for_how_long_a_replica_that_acknowledges_nothing_is_behind(
+    cluster: Replicated, servers: list[TabletServer]
+) -> None:
+    a, b, c = servers
+    put(a, 1)
+    wait_until(lambda: not cluster.lags[a.uuid])
+    cluster.stop("c")
+    put(a, 2)
+    put(a, 3)
+    wait_until(lambda: cluster.lags[a.uuid])
+    (first,) = cluster.lags[a.uuid]
+    assert (first.tablet, first.server) == ("t0", c.uuid)
+    assert first.seconds > 0
+
+    def grown() -> bool:
+        (lag,) = cluster.lags[a.uuid]
+        return lag.seconds > first.seconds + 1 and lag.entries == 2
+
+    wait_until(grown)
+    assert not cluster.lags[b.uuid], "who leads tells of those who follow"
+    cluster.start("c")
+    wait_until(lambda: not cluster.lags[a.uuid])
+
+
+def test_masters_are_told_of_a_lag_no_more_by_who_gave_the_tablet_up(
+    cluster: Replicated, servers: list[TabletServer]
+) -> None:
+    a, b, _c = servers
+    cluster.stop("c")
+    put(a, 1)
+    wait_until(lambda: cluster.lags[a.uuid])
+    own = cluster.tablet("t0").replica_on(a.uuid)
+    assert own is not None
+    cluster.send(a, GiveUpTablet("t0", own.assignment_id, cluster.tablet("t0").epoch, b.uuid))
+    wait_until(lambda: not cluster.lags[a.uuid])
+
+
+def test_a_heartbeat_has_the_longest_lags_and_none_of_what_is_on_its_way(
+    cluster: Replicated, servers: list[TabletServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = servers[0].run
+    assert run is not None
+    monkeypatch.setattr(Leader, "behind", lambda leader, now: [("b", 1, 3.0), ("c", 1, 0.01), ("d", 1, 5.0)])
+    assert {lag.server for lag in run.replicas.lags()} == {"b", "d"}
+    monkeypatch.setattr(here, "LAGS_MAX", 1)
+    assert [lag.server for lag in run.replicas.lags()] == ["d"]
 
 
 def held_tablets(server: TabletServer, name: str) -> frozenset[str]:
