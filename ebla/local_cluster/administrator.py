@@ -17,7 +17,7 @@ from ebla.client.remote.connecting import TOKEN_FILE
 from ebla.clock import SystemClock
 from ebla.coordination.address import open_coordination
 from ebla.errors import RequestError, StoreNotFound, Unavailable
-from ebla.local_cluster.cluster_file import read_cluster
+from ebla.local_cluster.cluster_file import COORDINATION, had_zookeeper, read_cluster
 
 __all__ = ["ADMIN", "kept_token", "make_administrator", "users_of"]
 
@@ -30,12 +30,12 @@ def users_of(directory: Path | None, coordination: str | None) -> Iterator[UserL
     if (directory is None) == (coordination is None):
         raise RequestError("say which cluster: --data DIR of `ebla up`, or --coordination PLACE")
     if coordination is None and directory is not None:
-        place = directory / "root" / "coordination.sqlite"
+        place = directory / "root" / COORDINATION
         try:
             coordination = read_cluster(directory).coordination
         except (StoreNotFound, Unavailable):
-            if not place.exists():
-                raise
+            if had_zookeeper(directory) or not place.exists():
+                raise  # its users are in a ZooKeeper, which is down as well
             coordination = str(place)  # it is not up
     elif coordination is not None and "://" not in coordination and not Path(coordination).exists():
         raise StoreNotFound(f"there is no cluster coordinated at {coordination}: name the file of one, or zk://...")

@@ -20,10 +20,13 @@ from ebla.rpc.metrics_port import ADDRESS_FILE
 from ebla.service.cluster_place import is_cluster_directory, is_down
 
 __all__ = [
+    "COORDINATION",
     "FILE",
+    "ZOOKEEPER",
     "ClusterFile",
     "ClusterProcess",
     "as_it_runs",
+    "had_zookeeper",
     "is_running",
     "read_cluster",
     "read_last",
@@ -33,6 +36,8 @@ __all__ = [
 
 FILE = "cluster.json"
 LAST = "cluster.last.json"
+ZOOKEEPER = "zookeeper"  # the directory of one of its own
+COORDINATION = "coordination.sqlite"  # of the root, if there is no ZooKeeper
 LOCK = "LOCK"  # of a process's own directory: its number is in it
 
 
@@ -102,6 +107,19 @@ def read_last(directory: Path) -> ClusterFile | None:
         except (OSError, msgspec.MsgspecError):
             continue
     return None
+
+
+def had_zookeeper(directory: Path) -> bool | None:
+    """Tell whether the cluster of a directory is coordinated by a ZooKeeper of its own; None if there was none yet.
+
+    Where it never came to be up, what is there tells.
+    """
+    last = read_last(directory)
+    if last is not None:
+        return bool(last.of("zookeeper"))
+    if (directory / "root" / COORDINATION).exists():
+        return False
+    return True if (directory / ZOOKEEPER / "data").is_dir() else None
 
 
 def as_it_runs(process: ClusterProcess) -> ClusterProcess:

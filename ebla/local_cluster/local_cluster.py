@@ -26,9 +26,12 @@ from ebla.client.database import service_of
 from ebla.errors import EblaError, RequestError, StoreNotFound, TimedOut, Unavailable
 from ebla.local_cluster.administrator import kept_token, make_administrator
 from ebla.local_cluster.cluster_file import (
+    COORDINATION,
+    ZOOKEEPER,
     ClusterFile,
     ClusterProcess,
     as_it_runs,
+    had_zookeeper,
     is_running,
     read_cluster,
     read_last,
@@ -66,8 +69,9 @@ def start(
     first master; without it, the one that it had before, or 7070, or the next one that is free. Of a cluster of which
     some processes run, the others are started again as they were.
     With `auth` there are users: the token of one who may do everything is kept in the directory. With `tls`,
-    connections are encrypted, by certificates that are made there. Both stay as they were before. Processes write their
-    logs as text or, with `log_format` json, as a line of JSON for each event.
+    connections are encrypted, by certificates that are made there. Both stay as they were before, and so does the
+    ZooKeeper, which no cluster gets later: it would know nothing of what there is. Processes write their logs as text
+    or, with `log_format` json, as a line of JSON for each event.
     """
     directory = directory.absolute()
     known = _count(directory, "master")
@@ -80,6 +84,7 @@ def start(
             f"the cluster in {directory} has {known} masters, and changes nothing without a majority of them: start at "
             f"least {known // 2 + 1}"
         )
+    zookeeper = _has_zookeeper(directory, zookeeper)
     if running(directory):
         return _start_missing(directory, masters, servers, log_format)
     directory.mkdir(parents=True, exist_ok=True)
@@ -87,9 +92,9 @@ def start(
     root.mkdir(exist_ok=True)
     started: list[ClusterProcess] = []
     try:
-        coordination = str(root / "coordination.sqlite")
+        coordination = str(root / COORDINATION)
         if zookeeper:
-            started.append(start_zookeeper(directory / "zookeeper", _free_port()))
+            started.append(start_zookeeper(directory / ZOOKEEPER, _free_port()))
             coordination = f"zk://{started[0].address}/ebla"
         common = ["--root", str(root), "--coordination", coordination, "--host", HOST]
         auth = auth or kept_token(directory) is not None  # as it was before
@@ -141,6 +146,17 @@ def describe(cluster: ClusterFile, timeout_seconds: float = 10.0, token: str | N
     """Return what the leading master knows of the cluster."""
     with ebla.connect(cluster.masters, timeout_seconds=timeout_seconds, token=token, tls_ca=cluster.tls_ca) as db:
         return service_of(db).carry_out(DescribeStore())
+
+
+def _has_zookeeper(directory: Path, is_wanted: bool) -> bool:
+    """Return whether a cluster is coordinated by ZooKeeper: as it was before, else as is wanted."""
+    before = had_zookeeper(directory)
+    if is_wanted and before is False:
+        raise RequestError(
+            f"the cluster in {directory} is coordinated by {directory / 'root' / COORDINATION}, and ZooKeeper would "
+            "know nothing of its tables: start it without --zookeeper, or a new one in another directory"
+        )
+    return is_wanted if before is None else before
 
 
 def _count(directory: Path, name: str) -> int:

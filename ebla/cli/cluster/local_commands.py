@@ -56,7 +56,11 @@ def up(
         ),
     ] = None,
     zookeeper: Annotated[
-        bool, typer.Option("--zookeeper", help="Coordinate with a ZooKeeper of its own, from PySpark's jars.")
+        bool,
+        typer.Option(
+            "--zookeeper",
+            help="Coordinate a new cluster with a ZooKeeper of its own, from PySpark's jars; it stays with that.",
+        ),
     ] = False,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay, and stop the cluster on Ctrl-C or SIGTERM.")
