@@ -295,3 +295,73 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
         told = command("up", "--data", str(tmp_path / "c"), "--port", str(taken.getsockname()[1]), code=6)
     assert told == ""
     assert not (tmp_path / "c" / "cluster.json").exists()
+
+
+def those_of(directory: Path) -> dict[int, str]:
+    """Return the command lines of all processes that name something in a directory, by their numbers."""
+    found = {}
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = file.read_bytes()
+        except OSError:  # it ended
+            continue
+        if f"{directory}/".encode() in line:
+            found[int(file.parent.name)] = line.replace(b"\0", b" ").decode()
+    return found
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """Return a directory for a cluster, of which nothing runs in the end."""
+    yield tmp_path / "c"
+    for number in those_of(tmp_path / "c"):
+        os.kill(number, signal.SIGKILL)
+
+
+def test_a_cluster_with_zookeeper_comes_up_again_with_its_rows_its_users_and_its_zookeeper(place: Path) -> None:
+    command("up", "--data", str(place), "--zookeeper", "--auth")
+    first = read_cluster(place)
+    assert [process.role for process in first.processes] == ["zookeeper", "master", "tablet-server"]
+    assert first.coordination.startswith("zk://")
+    token = (place / "admin.token").read_text()
+    with ebla.connect(place) as db:
+        db.create_table("t", SCHEMA).put([{"k": k, "v": str(k)} for k in range(100)])
+    command("down", "--data", str(place))
+    assert those_of(place) == {}
+    command("user", "list", "--data", str(place), code=4)  # they are in the ZooKeeper, which is down
+
+    command("up", "--data", str(place))
+    again = read_cluster(place)
+    assert [(one.role, one.uuid) for one in again.processes] == [(one.role, one.uuid) for one in first.processes]
+    assert not (place / "root" / "coordination.sqlite").exists()
+    assert (place / "admin.token").read_text() == token
+    with ebla.connect(place) as db:
+        table = db.table("t")
+        assert [row["v"] for row in table.scan()] == [str(k) for k in range(100)]
+        table.put({"k": 100, "v": "100"})
+        assert table.count() == 101
+    command("down", "--data", str(place))
+    assert those_of(place) == {}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up_in_the_foreground_stops_the_whole_cluster_when_it_is_told_to_end(
+    place: Path, number: signal.Signals
+) -> None:
+    arguments = [sys.executable, "-m", "ebla", "up", "--servers", "2", "--data", str(place), "--foreground"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, start_new_session=True) as shown:
+        try:
+            assert shown.stdout is not None
+            assert shown.stdout.readline().startswith("up: 1 master(s), 2 tablet server(s)")
+            with ebla.connect(place) as db:
+                db.create_table("t", SCHEMA).put({"k": 1, "v": "one"})
+            os.killpg(shown.pid, number)  # as a terminal does on Ctrl-C: to all that were started in it
+            said, _ = shown.communicate(timeout=120)
+        finally:
+            shown.kill()
+    assert (shown.returncode, said) == (0, ""), "nothing had to be killed"
+    assert those_of(place) == {}
+    command("up", "--data", str(place))
+    with ebla.connect(place) as db:
+        assert db.table("t").get(1) == {"k": 1, "v": "one"}
+    command("down", "--data", str(place))
