@@ -29,7 +29,7 @@ from ebla.client.database import service_of
 from ebla.client.embedded.coordination_place import connect_at
 from ebla.client.moments import time_of
 from ebla.clock import COUNTER_BITS, SystemClock, microseconds_of
-from ebla.direct.clusters import connected
+from ebla.direct.clusters import connected, remote_of
 from ebla.errors import EblaError
 from ebla.service.job_reads import HoldForJob
 from ebla.tablet.garbage.pins import Pins
@@ -40,6 +40,8 @@ HOLD_SECONDS = 600.0
 # A pin is renewed when this part of its time is over, and if that fails, after so many seconds again.
 RENEW_SHARE = 4
 RETRY_SECONDS = 10.0
+# A process that ends waits so long for a cluster to let go of what it held: if nobody hears it, that expires.
+END_SECONDS = 2.0
 # All loads at txns of so many seconds share a pin.
 SHARED_SECONDS = 60
 # So much of the name of a table is in that of a pin.
@@ -148,15 +150,25 @@ def _due(until_microseconds: int) -> int:
     return until_microseconds - round(HOLD_SECONDS * 1e6 * (1 - 1 / RENEW_SHARE))
 
 
-def _release(held: Held) -> None:
+def _hurry(cluster: tuple[str, ...]) -> None:
+    """Wait no longer than a process that ends should for the answers of a cluster."""
+    with contextlib.suppress(EblaError):
+        remote = remote_of(connected(cluster)) if cluster else None
+        if remote is not None:
+            remote.timeout_seconds = END_SECONDS
+
+
+def _release(held: Held) -> bool:
     try:
         if held.cluster:
             service_of(connected(held.cluster)).carry_out(HoldForJob("release", held.name))
-            return
-        with _pins(held.root) as pins:
-            pins.release(held.name)
+        else:
+            with _pins(held.root) as pins:
+                pins.release(held.name)
     except EblaError as error:
         _log.warning("the snapshot %s could not be released and stays until it expires: %s", held.name, error)
+        return False
+    return True
 
 
 _Told: TypeAlias = tuple[Literal["keep", "drop", "end"], Held]
@@ -203,8 +215,13 @@ class _Keeper:
 
     def end_all(self) -> None:
         """Let go of everything: the process ends."""
+        unheard: set[tuple[str, ...]] = set()  # clusters that did not answer: they are not asked again
         for held in list(self._own):
-            end(held)
+            if not self.disown(held) or held.cluster in unheard:
+                continue
+            _hurry(held.cluster)
+            if not _release(held) and held.cluster:
+                unheard.add(held.cluster)
 
     def _run(self) -> None:
         while True:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from ebla.clock import ManualClock, SystemClock
 from ebla.direct import held_pins
 from ebla.settings import Settings
 from ebla.tablet.garbage.pins import Pin, Pins
+from tests.master_server.small_cluster import SmallCluster
 from tests.support.inside import coordination_of, engine_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,3 +95,15 @@ def test_a_process_that_ends_or_lets_go_leaves_nothing_and_one_that_is_forked_to
         held_pins._keeper.end_all()
         assert db.snapshots() == {}
         assert held_pins.Held(str(tmp_path), "x", SystemClock().microseconds()).is_due
+
+
+def test_a_process_ends_although_the_cluster_of_what_it_held_is_gone(tmp_path: Path) -> None:
+    with SmallCluster(tmp_path, masters=1, servers=1) as cluster, cluster.connect() as db:
+        txn = db.create_table("t", POINTS).put({"k": 1, "n": 1})
+        addresses = tuple(cluster.addresses)
+        for _ in range(3):
+            held_pins.begin(str(tmp_path / "root"), "scan", "t", txn, cluster=addresses)
+    ending = threading.Thread(target=held_pins._keeper.end_all, daemon=True)
+    ending.start()
+    ending.join(30)
+    assert not ending.is_alive(), "each of the three would be waited for as long as a client waits"
