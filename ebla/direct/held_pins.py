@@ -6,7 +6,8 @@
     renew   a pin that a stream finds again by its name                        until nobody has renewed it for long
 
 A pin expires `HOLD_SECONDS` after it was last renewed. So one whose process was killed is gone soon, and nobody has to
-look for it. One thread of each process renews what the process holds; it is not there before something is held.
+look for it. One thread of each process renews what the process holds of stores, and one what it holds of clusters,
+which may have to be waited for; they are not there before something is held.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def begin(
         with _pins(root) as pins:
             pin = pins.begin(name, txn, HOLD_SECONDS, reader, files)
         held = Held(root, name, pin.expires_microseconds or 0)
-    _keeper.own(held)
+    _keeper_of(held).own(held)
     return held
 
 
@@ -124,13 +125,13 @@ def _hold_in(cluster: tuple[str, ...], root: str, request: HoldForJob) -> Held:
 
 def end(held: Held) -> None:
     """Let go of what this process began to hold. Doing it twice is fine."""
-    if _keeper.disown(held):
+    if _keeper_of(held).disown(held):
         _release(held)
 
 
 def end_later(held: Held) -> None:
     """Let go of it soon, without any wait or lock: for whoever is called while memory is being cleared."""
-    _keeper.tell("end", held)
+    _keeper_of(held).tell("end", held)
 
 
 @contextlib.contextmanager
@@ -139,11 +140,11 @@ def kept(held: Held | None) -> Iterator[None]:
     if held is None:
         yield
         return
-    _keeper.keep(held)
+    _keeper_of(held).keep(held)
     try:
         yield
     finally:
-        _keeper.tell("drop", held)
+        _keeper_of(held).tell("drop", held)
 
 
 def _due(until_microseconds: int) -> int:
@@ -175,7 +176,7 @@ _Told: TypeAlias = tuple[Literal["keep", "drop", "end"], Held]
 
 
 class _Keeper:
-    """What this process holds, and the thread that renews it."""
+    """What this process holds of stores, or of clusters, and the thread that renews it."""
 
     def __init__(self) -> None:
         # The one queue that may be put to from anywhere, also by whoever is called in the middle of a `put`.
@@ -187,6 +188,7 @@ class _Keeper:
         # Used by the thread alone.
         self._kept: Counter[Held] = Counter()
         self._due: dict[tuple[str, str], int] = {}
+        self._unheard: set[tuple[str, ...]] = set()  # clusters that did not answer in this round
 
     def own(self, held: Held) -> None:
         """Renew a pin that this process has made until it is disowned."""
@@ -246,6 +248,7 @@ class _Keeper:
         # What nobody keeps just now is remembered while it is young: the next task may keep it again.
         self._due = {at: due for at, due in self._due.items() if due > now or any(at == _at(one) for one in self._kept)}
         soonest: int | None = None
+        self._unheard.clear()
         for held in list(self._kept):
             due = max(self._due.get(_at(held), 0), _due(held.until_microseconds))
             if due <= now:
@@ -256,11 +259,15 @@ class _Keeper:
 
     def _renewed(self, held: Held, now: int) -> int:
         """Renew a pin; return when it is due again."""
+        if held.cluster in self._unheard:
+            return now + round(RETRY_SECONDS * 1e6)
         try:
             if not _extend(held):
                 _log.warning("the snapshot %s was released: what its job reads may be gone soon", held.name)
         except Exception as error:  # whatever it is, the others are to be renewed
             _log.warning("the snapshot %s could not be renewed, will try again: %s", held.name, error)
+            if held.cluster:
+                self._unheard.add(held.cluster)
             return now + round(RETRY_SECONDS * 1e6)
         return _due(now + round(HOLD_SECONDS * 1e6))
 
@@ -277,14 +284,23 @@ def _at(held: Held) -> tuple[str, str]:
     return held.root, held.name
 
 
-_keeper = _Keeper()
+_keepers = {"stores": _Keeper(), "clusters": _Keeper()}
+
+
+def _keeper_of(held: Held) -> _Keeper:
+    return _keepers["clusters" if held.cluster else "stores"]
 
 
 def _start_over() -> None:
     """Forget everything in a process that was forked: what the parent holds is for the parent to let go."""
-    global _keeper
-    _keeper = _Keeper()
+    for kind in _keepers:
+        _keepers[kind] = _Keeper()
+
+
+def _end_all() -> None:
+    for keeper in _keepers.values():
+        keeper.end_all()
 
 
 os.register_at_fork(after_in_child=_start_over)
-atexit.register(lambda: _keeper.end_all())
+atexit.register(_end_all)

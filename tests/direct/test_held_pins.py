@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import ebla
 from ebla.clock import ManualClock, SystemClock
 from ebla.direct import held_pins
@@ -92,7 +94,7 @@ def test_a_process_that_ends_or_lets_go_leaves_nothing_and_one_that_is_forked_to
         held_pins.end_later(later)
         wait_for(lambda: not db.snapshots())
         held_pins.begin(str(tmp_path), "scan", "t", txn)
-        held_pins._keeper.end_all()
+        held_pins._keepers["stores"].end_all()
         assert db.snapshots() == {}
         assert held_pins.Held(str(tmp_path), "x", SystemClock().microseconds()).is_due
 
@@ -103,7 +105,27 @@ def test_a_process_ends_although_the_cluster_of_what_it_held_is_gone(tmp_path: P
         addresses = tuple(cluster.addresses)
         for _ in range(3):
             held_pins.begin(str(tmp_path / "root"), "scan", "t", txn, cluster=addresses)
-    ending = threading.Thread(target=held_pins._keeper.end_all, daemon=True)
+    ending = threading.Thread(target=held_pins._keepers["clusters"].end_all, daemon=True)
     ending.start()
     ending.join(30)
     assert not ending.is_alive(), "each of the three would be waited for as long as a client waits"
+
+
+def test_what_is_held_of_stores_does_not_wait_for_a_cluster_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking, going_on = threading.Event(), threading.Event()
+
+    def never_heard(cluster: tuple[str, ...]) -> ebla.Database:
+        asking.set()
+        going_on.wait(60)
+        raise ebla.Unavailable("nobody answers")
+
+    monkeypatch.setattr(held_pins, "connected", never_heard)
+    gone = held_pins.Held(str(tmp_path), "x", 0, ("127.0.0.1:1",))
+    with ebla.open(tmp_path, settings=AT_ONCE) as db, held_pins.kept(gone):
+        assert asking.wait(20), "it is due, and the cluster is asked"
+        txn = db.create_table("t", POINTS).put({"k": 1, "n": 1})
+        held_pins.end_later(held_pins.begin(str(tmp_path), "scan", "t", txn))
+        wait_for(lambda: not db.snapshots())
+        going_on.set()
