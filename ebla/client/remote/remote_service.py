@@ -46,8 +46,9 @@ _Answer = TypeVar("_Answer")
 
 THREADS_MAX = 16
 TIMEOUT_SECONDS = 30.0
-# So long it is tried to reach a cluster of which nothing was heard yet, and nobody listens.
-FIRST_SECONDS = 1.0
+# So long it is tried to reach a cluster of which nothing was heard yet, and nobody listens: masters that are being
+# started again need some seconds.
+FIRST_SECONDS = 10.0
 
 
 class RemoteService:
